@@ -1,0 +1,175 @@
+"""The decoding requests of a replica, kept as sums so that a decode step costs the same for one as for a thousand.
+
+`ticks` counts decode steps. A request that joined at tick j with c computed tokens has c + ticks - j now, finishes at
+tick j + (tokens still to come), and needs a new block at every tick t with (c + t - j) % block_size == 0: so the
+requests are counted by (j - c) % block_size, and the blocks that any number of steps will take is known beforehand.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import accumulate, count, cycle, islice
+from math import nan
+
+from simulator.live import LiveRequest, State
+
+
+class Batch:
+    """Requests that decode together, and the gaps between their tokens."""
+
+    __slots__ = (
+        "_entries",
+        "_finishing",
+        "_fresh",
+        "_last_end_s",
+        "_phases",
+        "block_size",
+        "context",
+        "held",
+        "size",
+        "ticks",
+    )
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.ticks = 0
+        self.size = 0  # requests that compute a token in a decode step, held ones included
+        self.held = 0  # of these, finished
+        self.context = 0  # their KV tokens
+        self._phases = [0] * block_size
+        self._finishing: list[tuple[int, int, LiveRequest]] = []
+        self._entries = count()
+        self._last_end_s = nan  # when the last decode step ended
+        self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
+
+    # Joining and leaving
+
+    def join(self, live: LiveRequest) -> None:
+        """`live` has sampled a token and decodes from the next step on."""
+        computed = live.num_computed_tokens
+        live.state = State.DECODING
+        live.paused = False
+        ticks = self.ticks
+        live.join_tick = ticks
+        self.size += 1
+        self.context += computed
+        if live.reserved_tokens == 0:
+            self._phases[(ticks - computed) % self.block_size] += 1
+        finish_tick = ticks + live.output_tokens - live.output_tokens_so_far
+        live.finish_tick = finish_tick
+        heappush(self._finishing, (finish_tick, next(self._entries), live))
+        self._fresh[live.last_token_s] = self._fresh.get(live.last_token_s, 0) + 1
+
+    def leave(self, live: LiveRequest) -> None:
+        """`live` stops decoding; its counts and the time of its last token are settled."""
+        if live.join_tick == self.ticks:
+            self._unfresh(live.last_token_s)
+        else:
+            live.last_token_s = self._last_end_s
+        computed = live.num_computed_tokens
+        self.size -= 1
+        self.context -= computed
+        if live.reserved_tokens == 0:
+            self._phases[(self.ticks - computed) % self.block_size] -= 1
+        live.settle()
+        live.finish_tick = -1  # its entry in the heap is stale
+
+    def hold(self, live: LiveRequest) -> None:
+        """`live` has just finished by decoding and goes on computing in its slot: padding."""
+        live.settle()
+        self.held += 1
+
+    def join_held(self, live: LiveRequest) -> None:
+        """`live` has finished in its prefill and takes a slot to hold."""
+        self.size += 1
+        self.held += 1
+        self.context += live.num_computed_tokens
+
+    def release_held(self) -> None:
+        """Every request of the batch has finished: all slots come free."""
+        self.size = 0
+        self.held = 0
+        self.context = 0
+
+    def _unfresh(self, last_token_s: float) -> None:
+        left = self._fresh[last_token_s] - 1
+        if left:
+            self._fresh[last_token_s] = left
+        else:
+            del self._fresh[last_token_s]
+
+    # Looking ahead
+
+    def steps_to_finish(self) -> int:
+        """Decode steps until somebody finishes."""
+        finishing = self._finishing
+        while finishing[0][2].finish_tick != finishing[0][0]:
+            heappop(finishing)
+        return finishing[0][0] - self.ticks
+
+    def blocks_needed(self) -> int:
+        """Blocks that the next decode step takes."""
+        return self._phases[self.ticks % self.block_size]
+
+    def steps_that_fit(self, num_free_blocks: int, limit: int) -> int:
+        """How many successive decode steps, at most `limit`, find the blocks they need."""
+        size = self.block_size
+        per_cycle = self.size
+        if per_cycle * -(-limit // size) <= num_free_blocks:
+            return limit
+        cycles = num_free_blocks // per_cycle
+        left = num_free_blocks - cycles * per_cycle
+        steps = cycles * size
+        phase = self.ticks % size
+        phases = self._phases
+        for _ in range(size):
+            left -= phases[phase]
+            if left < 0 or steps >= limit:
+                break
+            steps += 1
+            phase += 1
+            if phase == size:
+                phase = 0
+        return min(steps, limit)
+
+    def block_use(self, used: int, steps: int) -> list[int]:
+        """Used blocks in each of the next `steps` decode steps, `used` being those used before."""
+        phase = self.ticks % self.block_size
+        phases = self._phases
+        if steps == 1:
+            return [used + phases[phase]]
+        takes = islice(cycle(phases[phase:] + phases[:phase]), steps)
+        use = list(accumulate(takes, initial=used))
+        del use[0]
+        return use
+
+    # Going on
+
+    def advance(self, steps: int, first_end_s: float, last_end_s: float) -> list[tuple[float, int]]:
+        """`steps` decode steps have run; returns the gaps that the first of them closed, as (seconds, requests)."""
+        gaps = []
+        old = self.size - self.held
+        for last_token_s, requests in self._fresh.items():
+            gaps.append((first_end_s - last_token_s, requests))
+            old -= requests
+        if old:
+            gaps.append((first_end_s - self._last_end_s, old))
+        self._fresh.clear()
+        self.ticks += steps
+        self.context += self.size * steps
+        self._last_end_s = last_end_s
+        return gaps
+
+    def pop_finished(self) -> list[LiveRequest]:
+        """The requests whose last token came with the present tick, in order of admission."""
+        finishing = self._finishing
+        ticks = self.ticks
+        done = []
+        while finishing and finishing[0][0] <= ticks:
+            tick, _, live = heappop(finishing)
+            if live.finish_tick == tick:
+                live.finish_tick = -1  # a second entry of it, after a pause, is stale
+                done.append(live)
+        if len(done) > 1:
+            done.sort(key=lambda live: live.admission)
+        return done

@@ -1,0 +1,161 @@
+"""KV memory in blocks: two accounts of the same thing.
+
+`BlockManager` knows every block by its id: tables, reference counts, a free queue in vLLM's order. `BlockLedger` knows
+only how many there are, which is all that scheduling needs as long as nobody shares blocks and nobody reads them.
+Both check, then act: an allocation that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class OutOfBlocksError(Exception):
+    """More blocks were asked for than are free: the caller did not check."""
+
+
+class KVBlocks(Protocol):
+    """Device and host memory of one replica. Requests are named by their row."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_host_blocks(self) -> int: ...
+
+    @property
+    def num_free(self) -> int: ...
+
+    @property
+    def num_free_host(self) -> int: ...
+
+    def allocate(self, row: int, num_blocks: int) -> None:
+        """`num_blocks` more for the request."""
+
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
+        """One block more for each of `rows`, `num_blocks` in all. Rows are only walked where ids matter."""
+
+    def free(self, row: int, num_blocks: int) -> None:
+        """All `num_blocks` that the request holds."""
+
+    def swap_out(self, row: int, num_blocks: int) -> None:
+        """Move all the request's blocks to the host."""
+
+    def swap_in(self, row: int, num_blocks: int) -> None:
+        """Move them back."""
+
+
+class BlockLedger:
+    """Counts of blocks."""
+
+    __slots__ = ("num_blocks", "num_free", "num_free_host", "num_host_blocks")
+
+    def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self.num_blocks = self.num_free = num_blocks
+        self.num_host_blocks = self.num_free_host = num_host_blocks
+
+    def allocate(self, row: int, num_blocks: int) -> None:
+        if num_blocks > self.num_free:
+            raise OutOfBlocksError(f"row {row} asks for {num_blocks} blocks, {self.num_free} are free")
+        self.num_free -= num_blocks
+
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
+        if num_blocks > self.num_free:
+            raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {self.num_free} are free")
+        self.num_free -= num_blocks
+
+    def free(self, row: int, num_blocks: int) -> None:
+        self.num_free += num_blocks
+
+    def swap_out(self, row: int, num_blocks: int) -> None:
+        if num_blocks > self.num_free_host:
+            raise OutOfBlocksError(f"row {row} needs {num_blocks} host blocks, {self.num_free_host} are free")
+        self.num_free_host -= num_blocks
+        self.num_free += num_blocks
+
+    def swap_in(self, row: int, num_blocks: int) -> None:
+        self.allocate(row, num_blocks)
+        self.num_free_host += num_blocks
+
+
+class BlockManager:
+    """Blocks by id, each with the number of requests that use it.
+
+    The free queue is vLLM's: blocks are taken from its front, and those of a request that leaves are put back at the
+    front, last block first (vLLM 0.33 does so with every block that no prefix cache knows).
+    """
+
+    def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
+        self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
+        self.references = [0] * (num_blocks + 1)  # block 0 is the null block: never used
+        self.tables: dict[int, list[int]] = {}
+        self.host_tables: dict[int, list[int]] = {}
+        self._free = deque(range(1, num_blocks + 1))
+        self._free_host = deque(range(num_host_blocks))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_free_host(self) -> int:
+        return len(self._free_host)
+
+    def allocate(self, row: int, num_blocks: int) -> None:
+        if num_blocks > len(self._free):
+            raise OutOfBlocksError(f"row {row} asks for {num_blocks} blocks, {len(self._free)} are free")
+        table = self.tables.setdefault(row, [])
+        for _ in range(num_blocks):
+            block = self._free.popleft()
+            self.references[block] += 1
+            table.append(block)
+
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
+        if num_blocks > len(self._free):
+            raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {len(self._free)} are free")
+        for row in rows:
+            self.allocate(row, 1)
+
+    def share(self, row: int, blocks: Iterable[int]) -> None:
+        """The request begins with `blocks` that others own already."""
+        table = self.tables.setdefault(row, [])
+        for block in blocks:
+            if self.references[block] < 1:
+                raise ValueError(f"block {block} is free: it cannot be shared")
+            self.references[block] += 1
+            table.append(block)
+
+    def free(self, row: int, num_blocks: int) -> None:
+        table = self.tables.pop(row, [])
+        if len(table) != num_blocks:
+            raise ValueError(f"row {row} holds {len(table)} blocks, not {num_blocks}")
+        for block in reversed(table):
+            self.references[block] -= 1
+            if self.references[block] == 0:
+                self._free.appendleft(block)
+
+    def swap_out(self, row: int, num_blocks: int) -> None:
+        if num_blocks > len(self._free_host):
+            raise OutOfBlocksError(f"row {row} needs {num_blocks} host blocks, {len(self._free_host)} are free")
+        self.free(row, num_blocks)
+        self.host_tables[row] = [self._free_host.popleft() for _ in range(num_blocks)]
+
+    def swap_in(self, row: int, num_blocks: int) -> None:
+        self.allocate(row, num_blocks)
+        self._free_host.extendleft(reversed(self.host_tables.pop(row)))
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is free or owned, as often as its references say."""
+        owned = [0] * (self.num_blocks + 1)
+        for table in self.tables.values():
+            for block in table:
+                owned[block] += 1
+        assert owned == self.references, "references differ from the tables"
+        assert owned[0] == 0, "the null block is in use"
+        free = sorted(self._free)
+        assert free == [b for b in range(1, self.num_blocks + 1) if owned[b] == 0], "free queue differs"
+        host = sorted([*self._free_host, *(b for table in self.host_tables.values() for b in table)])
+        assert host == list(range(self.num_host_blocks)), "host blocks leaked"

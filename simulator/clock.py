@@ -1,0 +1,33 @@
+"""SimPy's environment with events at absolute times.
+
+`timeout(t - now)` fires at `now + (t - now)`, which is not always `t` in floating point. The engine computes the end
+of every step itself, and those very numbers must be the times at which things happen.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+import simpy
+from simpy.events import NORMAL, URGENT, Event
+
+
+class Clock(simpy.Environment):
+    """A simulation clock in seconds."""
+
+    def at(self, time_s: float, *, urgent: bool = False) -> Event:
+        """An event that fires at `time_s` >= now; an urgent one before all others of the same instant."""
+        event = Event(self)
+        event._ok = True
+        event._value = None
+        heappush(self._queue, (time_s, URGENT if urgent else NORMAL, next(self._eid), event))
+        return event
+
+    def move(self, event: Event, time_s: float) -> Event:
+        """Fire at `time_s` what was to fire with `event`.
+
+        SimPy cannot reschedule an event, so its callbacks are handed to a new one and the old one fires unheard.
+        """
+        moved = self.at(time_s)
+        moved.callbacks, event.callbacks = event.callbacks, []
+        return moved

@@ -1,0 +1,73 @@
+"""The decision log: one dictionary a step, whatever the engine folded or jumped over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simulator.live import LiveRequest, State
+
+if TYPE_CHECKING:
+    from simulator.engine import Flight
+    from simulator.state import ReplicaState
+
+
+class DecisionLog:
+    """Decisions of one replica, in the form of `decisions.jsonl`.
+
+    `scheduled` names the tokens of a request that are computed; padding, and what held requests compute, is not in it.
+    """
+
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
+        self.steps: list[dict[str, Any]] = []
+        self._decided: dict[str, Any] = {}
+        self._waiting: list[LiveRequest] = []
+
+    def decided(self, state: ReplicaState, flight: Flight) -> None:
+        """The plan has been applied."""
+        chunks = {live: tokens - padding for live, tokens, padding in flight.prefill}
+        scheduled = {}
+        for live in state.running:
+            if live in chunks:
+                if chunks[live]:
+                    scheduled[live.request_id] = chunks[live]
+            elif flight.decode_seqs and live.state is State.DECODING and not live.paused:
+                scheduled[live.request_id] = 1
+        plan = flight.plan
+        self._waiting = list(state.waiting)
+        self._decided = {
+            "scheduled": scheduled,
+            "admitted": {live.request_id: 0 for live in chunks if live.num_computed_tokens == 0},
+            "preempted": [p.request.request_id for p in plan.preempt],
+            "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
+            "swapped_in": [view.request_id for view in plan.resume],
+            "running": [live.request_id for live in state.running],
+        }
+
+    def committed(self, state: ReplicaState, flight: Flight, used_blocks: list[int], done: list[LiveRequest]) -> None:
+        """The step, or the run of steps, is over."""
+        num_blocks = state.blocks.num_blocks
+        start_s = flight.start_s
+        decided = self._decided
+        last = len(flight.ends_s) - 1
+        waiting = [live.request_id for live in self._waiting]
+        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+            if i == 1:
+                # Decoding alone goes on: nobody enters or leaves any more.
+                decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
+            if i:
+                waiting = [live.request_id for live in state.waiting if live.arrival_s <= start_s]
+            self.steps.append(
+                {
+                    "replica": self.replica,
+                    "step": len(self.steps),
+                    "t_start_s": start_s,
+                    "t_end_s": end_s,
+                    **{key: value.copy() for key, value in decided.items()},
+                    "finished": [live.request_id for live in done] if i == last else [],
+                    "waiting": waiting,
+                    "num_free_blocks": num_blocks - used,
+                    "num_free_blocks_end": state.blocks.num_free if i == last else num_blocks - used,
+                }
+            )
+            start_s = end_s

@@ -1,0 +1,381 @@
+"""One replica: plan, apply, execute, commit, and nothing between.
+
+The engine is the only place that changes requests, blocks and the batch. Between two changes a batch only decodes;
+the engine then executes as many steps at once as the plan holds, and cuts the run short at the next step's end when
+an arrival could alter the plan. Every number comes out as it would with one event a step.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator
+from dataclasses import dataclass
+from itertools import accumulate
+from math import nan
+
+from simpy.events import Event
+
+from simulator.blocks import KVBlocks
+from simulator.clock import Clock
+from simulator.cost import StepShape
+from simulator.decisions import DecisionLog
+from simulator.executor import Executor, Step
+from simulator.live import LiveRequest, State
+from simulator.plan import Holds, Policy, StepPlan, cdiv
+from simulator.recorder import Recorder
+from simulator.records import Status
+from simulator.request import Request
+from simulator.state import LiveChunk, ReplicaState
+from simulator.view import ReplicaView
+
+# A policy that computes but gets nowhere is stopped: no prompt of a real model takes so many steps.
+MAX_STEPS_WITHOUT_A_TOKEN = 100_000
+
+
+@dataclass(slots=True)
+class Flight:
+    """Steps in execution: `ends_s` are their ends, of which an arrival may cut the later ones off."""
+
+    plan: StepPlan
+    start_s: float
+    prefill: tuple[LiveChunk, ...]
+    decode_seqs: int
+    decode_context: int
+    held: int  # finished requests that compute along
+    waiting: int
+    swapped_out_blocks: int
+    swapped_in_blocks: int
+    ends_s: list[float]
+    shape: StepShape | None = None  # None: a run of decode steps
+
+
+class Replica:
+    """A server with a batch, KV memory, a waiting queue and a policy. `serve` is its SimPy process."""
+
+    def __init__(
+        self,
+        index: int,
+        clock: Clock,
+        policy: Policy,
+        blocks: KVBlocks,
+        block_size: int,
+        executor: Executor,
+        recorder: Recorder,
+        class_index: dict[str, int],
+        *,
+        fast_forward: bool = True,
+        decisions: DecisionLog | None = None,
+    ) -> None:
+        self.index = index
+        self.state = ReplicaState(clock, policy, blocks, block_size, recorder)
+        self._clock = clock
+        self._executor = executor
+        self._fast_forward = fast_forward and executor.foresees
+        self._recorder = recorder
+        self._record_steps = recorder.replicas[index].steps
+        self._class_index = class_index
+        self._decisions = decisions
+        self._refuses = getattr(policy, "refuses", None)
+        self._flight: Flight | None = None
+        self._pause: Event | None = None  # what `serve` waits for
+        self._unchanged = False  # the batch is as it was in the step before
+        self._barren_steps = 0
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests waiting or running here."""
+        return len(self.state.waiting) + len(self.state.running)
+
+    # Arrivals
+
+    def submit(self, request: Request) -> None:
+        """`request` arrives now: it queues, or is rejected because it could never be served here."""
+        live = LiveRequest(request, self.state.batch)
+        reason = self._reason_to_reject(live)
+        if reason is not None:
+            self._recorder.reject_reasons[live.row] = reason
+            self._end(live, Status.REJECTED, nan)
+            return
+        self.state.waiting.push(live)
+        flight = self._flight
+        if flight is None:
+            if self._pause is not None:  # resting: look again, once everybody of this instant is here
+                self._pause = self._clock.move(self._pause, self._clock.now)
+        elif len(flight.ends_s) > 1 and flight.plan.holds is Holds.ARRIVAL:
+            self._cut(flight, self._clock.now)
+
+    def _reason_to_reject(self, live: LiveRequest) -> str | None:
+        size = self.state.batch.block_size
+        num_blocks = self.state.blocks.num_blocks
+        # The last sampled token is never computed.
+        needed = cdiv(live.input_tokens + live.output_tokens - 1, size)
+        if needed > num_blocks:
+            return (
+                f"{live.input_tokens} input and {live.output_tokens} output tokens need {needed} KV blocks; "
+                f"there are {num_blocks} ({num_blocks * size} tokens)"
+            )
+        if self._refuses is None:
+            return None
+        reason: str | None = self._refuses(live, num_blocks, size)
+        return reason
+
+    def _cut(self, flight: Flight, now_s: float) -> None:
+        """End the run in flight with the step that is being executed now."""
+        ends = flight.ends_s
+        last = bisect_left(ends, now_s)
+        if last < len(ends) - 1:
+            del ends[last + 1 :]
+            assert self._pause is not None
+            self._pause = self._clock.move(self._pause, ends[last])
+
+    # The process
+
+    def serve(self) -> Generator[Event, object, None]:
+        """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
+        clock = self._clock
+        view = ReplicaView(self.state)
+        plan_step = self.state.policy.plan
+        while True:
+            now_s = clock.now
+            view.look(now_s)
+            plan = plan_step(view)
+            flight = self._apply(plan, now_s)
+            if flight is None:
+                self._pause = self._rest(plan)
+                yield self._pause
+            else:
+                self._execute(flight)
+                self._flight = flight
+                self._pause = clock.at(flight.ends_s[-1])
+                yield self._pause
+                self._flight = None
+                self._commit(flight)
+            self._pause = None
+
+    def _rest(self, plan: StepPlan) -> Event:
+        """The event to wait for when nothing is to be done: an arrival, which moves it, or the time planned."""
+        if plan.wait_until_s is None:
+            return self._clock.event()
+        if plan.wait_until_s <= self._clock.now:
+            raise self.state.broken(f"waits until {plan.wait_until_s} s, which is not after now")
+        return self._clock.at(plan.wait_until_s)
+
+    def _apply(self, plan: StepPlan, now_s: float) -> Flight | None:
+        """Carry out the plan's changes; None if it neither changes nor computes anything."""
+        state = self.state
+        batch = state.batch
+        swapped_out = swapped_in = 0
+        changes = False
+        prefill: tuple[LiveChunk, ...] = ()
+        if plan.preempt:
+            changes = True
+            for preemption in plan.preempt:
+                swapped_out += state.preempt(preemption, now_s)
+        if plan.paused or state.paused:
+            changes |= state.set_paused(plan.paused)
+        if plan.resume:
+            changes = True
+            for view in plan.resume:
+                swapped_in += state.resume(view, now_s)
+        if plan.prefill:
+            changes = True
+            prefill = tuple([state.compute(chunk, now_s) for chunk in plan.prefill])
+        held = batch.held
+        decode_seqs = batch.size if plan.decode and batch.size > held else 0
+        if decode_seqs:
+            if batch.blocks_needed() > state.blocks.num_free:
+                needed, free = batch.blocks_needed(), state.blocks.num_free
+                raise state.broken(f"decodes {decode_seqs} requests, which takes {needed} blocks; {free} are free")
+            context = batch.context + decode_seqs
+        elif changes:
+            context = held = 0
+        else:
+            return None
+        if changes:
+            self._unchanged = False
+        return Flight(
+            plan, now_s, prefill, decode_seqs, context, held, len(state.waiting), swapped_out, swapped_in, [],
+            None if self._fast_forward and not changes and plan.holds is not Holds.STEP
+            else _shape(prefill, decode_seqs, context),
+        )  # fmt: skip
+
+    def _execute(self, flight: Flight) -> None:
+        """Work out when the step ends; of a run of decode steps, when each does until something must change."""
+        shape = flight.shape
+        if shape is not None:
+            step = Step(flight.plan, shape, flight.swapped_out_blocks, flight.swapped_in_blocks)
+            flight.ends_s = [flight.start_s + self._executor.execute(step)]
+        else:
+            batch = self.state.batch
+            repeat = batch.steps_that_fit(self.state.blocks.num_free, batch.steps_to_finish())
+            durations = self._executor.decode_run_s(flight.decode_seqs, flight.decode_context, repeat)
+            ends = list(accumulate(durations, initial=flight.start_s))
+            del ends[0]
+            flight.ends_s = ends
+        if self._decisions is not None:
+            self._decisions.decided(self.state, flight)
+
+    # Commit
+
+    def _commit(self, flight: Flight) -> None:
+        """The steps have run: their tokens exist, and those who have finished leave."""
+        state = self.state
+        ends = flight.ends_s
+        use = self._grow(flight)
+        self._record(flight, use)
+        done: list[LiveRequest] = []
+        sampled = False
+        if flight.decode_seqs:
+            sampled = True
+            gaps = state.batch.advance(len(ends), ends[0], ends[-1])
+            if state.traits.streams:
+                for gap in gaps:
+                    self._recorder.gaps.add(gap)
+            done = state.batch.pop_finished()
+        for live, tokens, _ in flight.prefill:
+            live.compute(tokens)
+            if live.num_tokens_to_compute == 0:
+                sampled = True
+                if self._sample(live, ends[-1]):
+                    done.append(live)
+        self._unchanged = sampled and not flight.prefill and not done
+        if done:
+            done.sort(key=_admission)
+            for live in done:
+                self._finish(live, ends[-1])
+            if state.held and not state.running:
+                self._release_held(ends[-1])
+        if self._decisions is not None:
+            self._decisions.committed(state, flight, use, done)
+        self._watch_progress(sampled)
+
+    def _grow(self, flight: Flight) -> list[int]:
+        """Take the blocks that the decode steps needed; returns the used blocks during each step."""
+        state = self.state
+        used = state.blocks.num_blocks - state.blocks.num_free
+        if not flight.decode_seqs:
+            return [used]
+        steps = len(flight.ends_s)
+        use = state.batch.block_use(used, steps)
+        if use[-1] != used:
+            state.blocks.grow(use[-1] - used, state.growers(steps))
+        return use
+
+    def _record(self, flight: Flight, use: list[int]) -> None:
+        state = self.state
+        held = len(state.held)
+        padding = sum([padded for _, _, padded in flight.prefill])
+        shape = flight.shape
+        seqs, tokens, context = 0, 0, flight.decode_context
+        if shape is not None:
+            seqs, tokens, context = shape.prefill_seqs, shape.prefill_tokens, shape.context
+        self._record_steps(
+            flight.ends_s,
+            use,
+            (
+                flight.start_s,
+                len(state.running) + held,
+                held,
+                flight.waiting,
+                state.num_swapped,
+                flight.decode_seqs - flight.held,
+                seqs,
+                flight.decode_seqs + tokens,
+                flight.held + padding,
+                tokens - padding,
+                context,
+                len(flight.plan.preempt),
+                flight.swapped_out_blocks,
+                flight.swapped_in_blocks,
+            ),
+            fold=self._unchanged and not flight.prefill,
+        )
+
+    def _sample(self, live: LiveRequest, end_s: float) -> bool:
+        """A prefill is complete and has given a token; returns whether it was the last."""
+        state = self.state
+        del state.prefilling[live]
+        live.sample()
+        if live.first_token_s != live.first_token_s:
+            live.first_token_s = end_s
+        elif state.traits.streams:
+            self._recorder.gaps.add((end_s - live.last_token_s, 1))
+        live.last_token_s = end_s
+        if live.output_tokens_so_far == live.output_tokens:
+            return True
+        state.batch.join(live)
+        return False
+
+    def _finish(self, live: LiveRequest, end_s: float) -> None:
+        """The request has its last token: it leaves, or is held until the batch has finished."""
+        state = self.state
+        batch = state.batch
+        decoded = live.state is State.DECODING
+        del state.running[live]
+        if state.traits.keeps_finished:
+            if decoded:
+                batch.hold(live)
+            else:
+                batch.join_held(live)
+            live.last_token_s = end_s
+            live.state = State.FINISHED
+            state.held.append(live)
+            return
+        blocks = live.num_blocks
+        if decoded:
+            batch.leave(live)
+        live.state = State.FINISHED
+        state.blocks.free(live.row, blocks)
+        self._end(live, Status.FINISHED, end_s)
+
+    def _release_held(self, end_s: float) -> None:
+        """The whole batch has finished: slots and KV come free, and results that do not stream are returned."""
+        state = self.state
+        for live in state.held:
+            if not state.traits.streams:
+                live.first_token_s = live.last_token_s = end_s
+            state.blocks.free(live.row, live.num_blocks)
+            self._end(live, Status.FINISHED, end_s)
+        state.held.clear()
+        state.batch.release_held()
+
+    def _end(self, live: LiveRequest, status: Status, released_s: float) -> None:
+        self._recorder.request(live, self._class_index[live.class_name], self.index, status, released_s)
+
+    def _watch_progress(self, sampled: bool) -> None:
+        """Stop a policy that computes for ever and gets nowhere."""
+        if sampled:
+            self._barren_steps = 0
+            return
+        self._barren_steps += 1
+        if self._barren_steps > MAX_STEPS_WITHOUT_A_TOKEN:
+            state = self.state
+            raise state.broken(
+                f"is one of {MAX_STEPS_WITHOUT_A_TOKEN} in a row that gave no token: {len(state.running)} running, "
+                f"{len(state.waiting)} waiting, {state.blocks.num_free} free blocks"
+            )
+
+    def abandon(self) -> None:
+        """The run is over: record those who have not finished."""
+        state = self.state
+        for live in [*state.held, *state.running, *state.waiting]:
+            status = Status.FINISHED if live.state is State.FINISHED else Status.UNFINISHED
+            if live.setbacks is not None and live.state in (State.WAITING, State.SWAPPED):
+                self._recorder.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
+            self._end(live, status, nan)
+
+
+def _shape(prefill: tuple[LiveChunk, ...], decode_seqs: int, decode_context: int) -> StepShape:
+    seqs = tokens = context = pairs = 0
+    for live, n, _ in prefill:
+        if n:
+            before = live.num_computed_tokens
+            seqs += 1
+            tokens += n
+            context += before + n
+            pairs += n * before + n * (n + 1) // 2
+    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs)
+
+
+def _admission(live: LiveRequest) -> int:
+    return live.admission

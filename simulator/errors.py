@@ -1,0 +1,35 @@
+"""The errors that are the user's to mend, and the one that is a policy's."""
+
+from __future__ import annotations
+
+
+class InputError(Exception):
+    """Bad input: what is wrong, where, and what is allowed. The command line prints it and exits with 2.
+
+    `str(error)` reads like a compiler's message: ``file:line:column: message``, then the hint.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+        self.line = line
+        self.column = column
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class PolicyError(Exception):
+    """A policy made a plan that cannot be carried out: names the policy, the step and the rule it broke."""

@@ -1,0 +1,183 @@
+"""A request while it is served: the engine's own mutable account of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import nan
+from typing import TYPE_CHECKING
+
+from simulator.request import Request
+
+if TYPE_CHECKING:
+    from simulator.batch import Batch
+
+
+class State(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class Setbacks:
+    """What preemption did to a request, and what the prefix cache saved it. Most requests have none."""
+
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    requeued_s: float = 0.0
+    left_s: float = nan  # since when it waits again
+
+
+class LiveRequest:
+    """A request's state. As a `RequestView` it is what policies see.
+
+    While it decodes, its counts advance with the batch's `ticks` and are worked out when asked for: a step costs
+    nothing per request.
+    """
+
+    __slots__ = (
+        "_base_computed",
+        "_base_outputs",
+        "admission",
+        "arrival_s",
+        "batch",
+        "finish_tick",
+        "first_token_s",
+        "input_tokens",
+        "join_tick",
+        "last_token_s",
+        "max_tokens",
+        "output_tokens",
+        "padding_tokens",
+        "paused",
+        "priority",
+        "request",
+        "reserved_tokens",
+        "row",
+        "scheduled_s",
+        "setbacks",
+        "state",
+    )
+
+    def __init__(self, request: Request, batch: Batch) -> None:
+        self.request = request
+        self.batch = batch
+        self.row = request.row
+        self.arrival_s = request.arrival_s
+        self.input_tokens = request.input_tokens
+        self.max_tokens = request.max_tokens
+        # The client's cap ends an answer that would have been longer.
+        self.output_tokens = min(request.output_tokens, request.max_tokens)
+        self.priority = request.priority
+        self.state = State.WAITING
+        self.admission = -1
+        self.reserved_tokens = 0
+        self.padding_tokens = 0
+        self.paused = False
+        self._base_computed = 0
+        self._base_outputs = 0
+        self.join_tick = 0
+        self.finish_tick = -1
+        self.scheduled_s = nan
+        self.first_token_s = nan
+        self.last_token_s = nan
+        self.setbacks: Setbacks | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.request_id} {self.state.value} {self.num_computed_tokens}/{self.num_tokens}>"
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def class_name(self) -> str:
+        return self.request.class_name
+
+    @property
+    def predicted_output_tokens(self) -> int | None:
+        return self.request.predicted_output_tokens
+
+    @property
+    def deadline_s(self) -> float | None:
+        return self.request.deadline_s
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.state is State.DECODING
+
+    @property
+    def is_swapped(self) -> bool:
+        return self.state is State.SWAPPED
+
+    @property
+    def num_preemptions(self) -> int:
+        return 0 if self.setbacks is None else self.setbacks.preemptions
+
+    @property
+    def _ticked(self) -> int:
+        """Decode steps since it joined the batch."""
+        if self.state is State.DECODING and not self.paused:
+            return self.batch.ticks - self.join_tick
+        return 0
+
+    @property
+    def output_tokens_so_far(self) -> int:
+        return self._base_outputs + self._ticked
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_tokens + self._base_outputs + self._ticked
+
+    @property
+    def num_computed_tokens(self) -> int:
+        return self._base_computed + self._ticked
+
+    @property
+    def num_tokens_to_compute(self) -> int:
+        return self.padding_tokens + self.input_tokens + self._base_outputs - self._base_computed
+
+    @property
+    def num_blocks(self) -> int:
+        if self.state is State.SWAPPED or self.state is State.WAITING:
+            return 0
+        tokens = self.num_computed_tokens
+        if tokens < self.reserved_tokens:
+            tokens = self.reserved_tokens
+        return -(-tokens // self.batch.block_size)
+
+    def compute(self, num_tokens: int) -> None:
+        """`num_tokens` of its padding and prompt have been computed."""
+        self._base_computed += num_tokens
+
+    def sample(self) -> None:
+        """Its prefill is complete and has given a token."""
+        self._base_outputs += 1
+
+    def settle(self) -> None:
+        """Fix the counts at the batch's present tick: it is about to stop advancing with it."""
+        ticked = self._ticked
+        self._base_computed += ticked
+        self._base_outputs += ticked
+        self.join_tick = self.batch.ticks
+
+    def forget(self) -> int:
+        """Its KV is thrown away; returns how many computed tokens that loses. Sampled tokens are kept."""
+        lost = self._base_computed - self.padding_tokens
+        self._base_computed = 0
+        self.reserved_tokens = 0
+        self.padding_tokens = 0
+        return lost
+
+    def set_back(self) -> Setbacks:
+        """Its account of setbacks, opened at the first."""
+        if self.setbacks is None:
+            self.setbacks = Setbacks()
+        return self.setbacks

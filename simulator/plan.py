@@ -1,0 +1,151 @@
+"""What a policy is asked, and what it answers.
+
+A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to it: who leaves
+and how, who comes back, whose prompt is computed and how much of it, and whether the others decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, KeysView
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from simulator.request import RequestView
+
+
+class Holds(Enum):
+    """How long a plan that changes nothing stays the policy's answer, as far as the policy knows.
+
+    It always ends when a request finishes or when the next step would lack a block.
+    """
+
+    STEP = "step"  # ask again for the next step
+    ARRIVAL = "arrival"  # until somebody arrives
+    CHANGE = "change"  # arrivals cannot alter it
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`num_tokens` of a request's prompt (after a recomputation: of prompt and output) to compute in this step.
+
+    Naming a waiting request admits it, with 0 tokens too: slot and memory now, its prompt later. Two grants come with
+    admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens`; without it a request
+    owns just the blocks of the tokens it has. `padding_tokens` are put before the prompt and computed like it; they
+    need a reservation.
+    """
+
+    request: RequestView
+    num_tokens: int
+    reserve_tokens: int = 0
+    padding_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A request that leaves the batch: its KV thrown away, or moved to the host."""
+
+    request: RequestView
+    swap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: changes to the batch in the order of the fields, then what is computed.
+
+    `preempt` and `resume` (swapped requests that come back) free and take blocks before anything else does. With
+    `decode`, every decoding request that is not in `paused` computes one token. A plan that computes nothing lets
+    the engine rest until somebody arrives, or until `wait_until_s`.
+    """
+
+    preempt: tuple[Preemption, ...] = ()
+    resume: tuple[RequestView, ...] = ()
+    prefill: tuple[Chunk, ...] = ()
+    decode: bool = True
+    paused: tuple[RequestView, ...] = ()
+    holds: Holds = Holds.STEP
+    wait_until_s: float | None = None
+
+
+class WaitingView(Protocol):
+    """The waiting requests in the queue's order. Iteration is lazy: looking at the head costs the head."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[RequestView]: ...
+
+    @property
+    def head(self) -> RequestView: ...
+
+
+class View(Protocol):
+    """What a policy sees when it plans a step. Looking changes nothing."""
+
+    @property
+    def now_s(self) -> float: ...
+
+    @property
+    def waiting(self) -> WaitingView: ...
+
+    @property
+    def running(self) -> KeysView[RequestView]:
+        """Requests in the batch that have not finished, in order of admission."""
+
+    @property
+    def prefilling(self) -> KeysView[RequestView]:
+        """Of these, those whose prompt is not computed yet, in order of admission."""
+
+    @property
+    def num_decoding(self) -> int:
+        """Of these, those that decode."""
+
+    @property
+    def num_held(self) -> int:
+        """Finished requests that keep their slot (`Traits.keeps_finished`)."""
+
+    @property
+    def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Usable blocks of the device."""
+
+    @property
+    def num_free_host_blocks(self) -> int: ...
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+
+    @property
+    def decode_blocks_needed(self) -> int:
+        """Blocks that one token more for every decoding request takes, nobody paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the engine has to know of a policy beyond its plans."""
+
+    order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
+    keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
+    streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
+
+
+class Policy(Protocol):
+    """A batching policy: parameters are the fields of a dataclass, decisions come from `plan` alone.
+
+    `plan` is pure: the same view gives the same plan, and nothing changes. Two members are optional: `traits`, a
+    `Traits` (its defaults where absent), and `refuses(request, num_blocks, block_size) -> str | None`, the reason
+    why a request can never be served with so much memory.
+    """
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Slots of the batch."""
+
+    def plan(self, view: View) -> StepPlan: ...
+
+
+def cdiv(a: int, b: int) -> int:
+    """Ceiling of a / b, for integers."""
+    return -(-a // b)

@@ -1,0 +1,1 @@
+"""Batching policies, a file each."""

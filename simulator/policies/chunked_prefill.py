@@ -1,0 +1,156 @@
+"""vLLM's v1 scheduler (0.33.0, without async scheduling and prefix caching): one token budget, running before waiting.
+
+The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. A step hands out `max_num_batched_tokens`
+first to the running requests in order of admission, then to the head of the queue, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.request import RequestView
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedPrefill:
+    """Prompts computed in chunks beside the decodes. Parameters have vLLM's names and meaning.
+
+    `watermark` is the share of the blocks that an admission must leave free while others run; `reserve_full_isl`
+    admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    watermark: float = 0.0
+    reserve_full_isl: bool = True
+    order: str = "fcfs"
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(order=self.order)
+
+    def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        """Without chunks, a prompt beyond the budget would wait for ever."""
+        if self.enable_chunked_prefill or request.input_tokens + request.max_tokens <= self.max_num_batched_tokens + 1:
+            return None
+        return (
+            f"{request.input_tokens} input and up to {request.max_tokens} output tokens exceed max_num_batched_tokens = "
+            f"{self.max_num_batched_tokens}, and enable_chunked_prefill is false"
+        )
+
+    def plan(self, view: View) -> StepPlan:
+        threshold = self._threshold(view)
+        budget = self.max_num_batched_tokens - view.num_decoding
+        free = view.num_free_blocks - view.decode_blocks_needed
+        chunks: list[Chunk] = []
+        fits = budget >= 0 and free >= 0
+        if fits and view.prefilling:
+            # Nearly always a single prompt is under way, and it was the last to be admitted.
+            last = next(reversed(view.running))
+            fits = len(view.prefilling) == 1 and not last.is_decoding
+            if fits and budget:
+                tokens = self._cut(last.num_tokens_to_compute, threshold, budget)
+                free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
+                fits = free >= 0
+                budget -= tokens
+                chunks.append(Chunk(last, tokens))
+        if not fits:
+            return self._hand_out(view, threshold)
+        if budget > 0 and len(view.waiting):
+            self._admit(view, threshold, budget, free, chunks)
+        if chunks:
+            return StepPlan(prefill=tuple(chunks))
+        return _DECODE[self._holds(view)]
+
+    def _threshold(self, view: View) -> int:
+        """Longest chunk of a prompt; 0 is no limit, which a lone request enjoys always."""
+        alone = len(view.running) + len(view.waiting) <= 1
+        return 0 if alone else self.long_prefill_token_threshold
+
+    @staticmethod
+    def _cut(tokens: int, threshold: int, budget: int) -> int:
+        if 0 < threshold < tokens:
+            tokens = threshold
+        return min(tokens, budget)
+
+    def _holds(self, view: View) -> Holds:
+        if len(view.running) >= self.max_num_seqs or (self.order == "fcfs" and len(view.waiting)):
+            return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+        return Holds.ARRIVAL
+
+    def _admit(self, view: View, threshold: int, budget: int, free: int, chunks: list[Chunk]) -> None:
+        """Append chunks for the heads of the queue while slots, budget and blocks last: nobody is passed over."""
+        size = view.block_size
+        running = len(view.running)
+        # vLLM's count of blocks includes the null block.
+        watermark = int(self.watermark * (view.num_blocks + 1))
+        for request in view.waiting:
+            if budget == 0 or running >= self.max_num_seqs:
+                return
+            whole = request.num_tokens_to_compute
+            tokens = whole if not 0 < threshold < whole else threshold
+            if tokens > budget:
+                if not self.enable_chunked_prefill:
+                    return
+                tokens = budget
+            keep = watermark if running else 0
+            tested = whole if self.reserve_full_isl else tokens
+            if cdiv(tested, size) + keep > free:
+                return
+            free -= cdiv(tokens, size)
+            budget -= tokens
+            running += 1
+            chunks.append(Chunk(request, tokens))
+
+    def _hand_out(self, view: View, threshold: int) -> StepPlan:
+        """The general case, request by request: budget or blocks do not suffice for everybody who runs."""
+        size = view.block_size
+        running = list(view.running)
+        scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
+        preempted: list[RequestView] = []
+        budget = self.max_num_batched_tokens
+        free = view.num_free_blocks
+        index = 0
+        while index < len(running) and budget > 0:
+            request = running[index]
+            tokens = self._cut(request.num_tokens_to_compute, threshold, budget)
+            needed = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
+            victim = None
+            while needed > free and victim is not request:
+                victim = max(running, key=_rank) if self.order == "priority" else running[-1]
+                running.remove(victim)
+                preempted.append(victim)
+                free += victim.num_blocks
+                if victim in scheduled:
+                    returned, taken = scheduled.pop(victim)
+                    budget += returned
+                    free += taken
+                    index -= 1
+            if victim is request:
+                if self.order == "priority":
+                    continue
+                break
+            scheduled[request] = (tokens, needed)
+            budget -= tokens
+            free -= needed
+            index += 1
+        chunks = [Chunk(r, tokens) for r, (tokens, _) in scheduled.items() if not r.is_decoding]
+        if not preempted and budget > 0:
+            self._admit(view, threshold, budget, free, chunks)
+        return StepPlan(
+            preempt=tuple([Preemption(r) for r in preempted]),
+            prefill=tuple(chunks),
+            paused=tuple([r for r in running if r.is_decoding and r not in scheduled]),
+            holds=self._holds(view),
+        )
+
+
+def _rank(request: RequestView) -> tuple[int, int]:
+    """The larger, the sooner a victim: lowest priority, then latest arrival."""
+    return request.priority, request.row
+
+
+_DECODE = {holds: StepPlan(holds=holds) for holds in Holds}

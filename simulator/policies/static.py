@@ -1,0 +1,95 @@
+"""Static batching: a batch forms, runs until its longest request has finished, and only then comes the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.request import RequestView
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Request-level scheduling as in a naive `generate` loop.
+
+    A batch of up to `max_num_seqs` forms when it is full (of slots or of memory), or `batch_timeout_s` after its
+    oldest request arrived. Prompts are padded to the longest; KV is reserved for the longest prompt and the largest
+    `max_tokens` of the batch, for everybody; a finished request keeps its slot and computes on. With `stream: false`
+    the answers come back together when the batch ends. Prompts are computed in steps of at most
+    `max_num_batched_tokens`.
+
+    The default timeout is TorchServe's default `maxBatchDelay`, 100 ms.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    batch_timeout_s: float = 0.1
+    stream: bool = True
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(keeps_finished=True, streams=self.stream)
+
+    def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        most = request.input_tokens + request.max_tokens
+        if cdiv(most, block_size) <= num_blocks:
+            return None
+        return (
+            f"{request.input_tokens} input tokens and max_tokens = {request.max_tokens} reserve "
+            f"{cdiv(most, block_size)} KV blocks; there are {num_blocks}"
+        )
+
+    def plan(self, view: View) -> StepPlan:
+        if view.prefilling:
+            return StepPlan(prefill=self._continue(view), decode=False)
+        if view.running:
+            return _DECODE
+        if not len(view.waiting):
+            return _REST
+        batch, full = self._form(view)
+        deadline_s = view.waiting.head.arrival_s + self.batch_timeout_s
+        if not full and view.now_s < deadline_s:
+            return StepPlan(wait_until_s=deadline_s)
+        return StepPlan(prefill=self._begin(batch), decode=False)
+
+    def _form(self, view: View) -> tuple[list[RequestView], bool]:
+        """The heads of the queue that one batch can hold, and whether it can hold no more."""
+        slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
+        batch: list[RequestView] = []
+        longest = most_output = 0
+        for request in islice(view.waiting, slots):
+            longest = max(longest, request.input_tokens)
+            most_output = max(most_output, request.max_tokens)
+            if (len(batch) + 1) * cdiv(longest + most_output, view.block_size) > view.num_blocks:
+                return batch, True
+            batch.append(request)
+        return batch, len(batch) == slots
+
+    def _begin(self, batch: list[RequestView]) -> tuple[Chunk, ...]:
+        """Everybody enters; as many padded prompts as the budget allows are computed at once."""
+        longest = max(request.input_tokens for request in batch)
+        reserve = longest + max(request.max_tokens for request in batch)
+        budget = self.max_num_batched_tokens
+        chunks = []
+        for request in batch:
+            tokens = min(longest, budget)
+            budget -= tokens
+            chunks.append(Chunk(request, tokens, reserve, longest - request.input_tokens))
+        return tuple(chunks)
+
+    def _continue(self, view: View) -> tuple[Chunk, ...]:
+        """What is left of the prompts, in order, as far as the budget goes."""
+        budget = self.max_num_batched_tokens
+        chunks = []
+        for request in view.prefilling:
+            if budget == 0:
+                break
+            tokens = min(request.num_tokens_to_compute, budget)
+            budget -= tokens
+            chunks.append(Chunk(request, tokens))
+        return tuple(chunks)
+
+
+_DECODE = StepPlan(holds=Holds.CHANGE)
+_REST = StepPlan()

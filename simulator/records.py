@@ -1,0 +1,135 @@
+"""What a run leaves behind, in columns. Every metric, plot and table is computed from these and nothing else.
+
+Three grains:
+
+- `requests`: one entry a request, in workload order.
+- `rows`: one entry a step, or a run of equal pure-decode steps folded into one row with `repeat`.
+- per step: `step_end_s` and `step_used_blocks` hold one entry for every single step, in row order, so that a row
+  covers `step_end_s[first_step : first_step + repeat]`.
+
+Folding is canonical: two neighbouring steps share a row if and only if both only decode, nothing joined, left or
+was paused between them, and the second starts when the first ends. It does not depend on how the engine got there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Status(IntEnum):
+    """Where a request ended: exactly one of these."""
+
+    FINISHED = 0
+    REJECTED = 1
+    UNFINISHED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RequestColumns:
+    """One entry a request, in workload order. Times in seconds on the run's clock; NaN where it never happened."""
+
+    row: Ints
+    replica: Ints  # -1: never given to one
+    status: Ints  # Status
+    arrival_s: Floats
+    scheduled_s: Floats  # first time scheduled
+    first_token_s: Floats
+    last_token_s: Floats  # when the client has the last token
+    released_s: Floats  # when slot and KV came free: later than last_token_s where a batch holds its finished
+    input_tokens: Ints
+    output_tokens: Ints  # generated
+    max_tokens: Ints
+    priority: Ints
+    class_index: Ints
+    preemptions: Ints
+    recomputed_tokens: Ints  # KV thrown away by preemption: tokens that had to be computed again
+    swapped_out_blocks: Ints
+    swapped_in_blocks: Ints
+    cached_tokens: Ints  # prompt tokens found in the prefix cache, all admissions together
+    requeued_s: Floats  # seconds spent waiting again after preemption
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """One entry a step, or a run of `repeat` equal decode steps. Counts are those of the row's first step."""
+
+    replica: Ints
+    first_step: Ints  # index into step_end_s / step_used_blocks
+    repeat: Ints
+    start_s: Floats
+    end_s: Floats  # of the last step
+    running: Ints  # requests that hold a slot, finished ones included
+    held: Ints  # of these, finished and kept (static batching)
+    waiting: Ints  # in the queue after the decision
+    swapped: Ints  # of these, with their KV on the host
+    decoding: Ints  # requests computing one decode token (held ones not counted)
+    prefilling: Ints  # requests with a prompt chunk in this step
+    tokens: Ints  # computed in one step, padding included
+    padded_tokens: Ints  # of these, padding and tokens of held requests
+    prefill_tokens: Ints  # of these, prompt tokens (padding not counted)
+    context_tokens: Ints  # KV tokens after the step, over the requests of the step
+    preempted: Ints
+    swapped_out_blocks: Ints
+    swapped_in_blocks: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class GapColumns:
+    """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
+
+    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`.
+    """
+
+    gap_s: Floats
+    count: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueColumns:
+    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to the end)."""
+
+    row: Ints
+    from_s: Floats
+    to_s: Floats
+    swapped: Ints  # 1: its KV was moved to the host, 0: thrown away
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The whole result of a run."""
+
+    requests: RequestColumns
+    rows: RowColumns
+    gaps: GapColumns
+    requeues: RequeueColumns
+    step_end_s: Floats
+    step_used_blocks: Ints
+    num_blocks: int  # usable KV blocks of one replica
+    block_size: int
+    max_num_seqs: int
+    replicas: int
+    reject_reasons: dict[int, str]  # row -> why
+    class_names: tuple[str, ...]
+    request_ids: tuple[str, ...] | None  # None: named by row
+
+    def request_id(self, row: int) -> str:
+        return str(row) if self.request_ids is None else self.request_ids[row]
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.step_end_s)
+
+
+def as_floats(values: object) -> Floats:
+    return np.asarray(values, dtype=np.float64)
+
+
+def as_ints(values: object) -> Ints:
+    return np.asarray(values, dtype=np.int64)

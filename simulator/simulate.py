@@ -1,0 +1,146 @@
+"""A whole run: a workload through N replicas on one clock."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from simpy.events import Event
+
+from simulator.blocks import BlockLedger, KVBlocks
+from simulator.clock import Clock
+from simulator.cost import CostModel
+from simulator.decisions import DecisionLog
+from simulator.engine import Replica
+from simulator.executor import Executor, Predicted
+from simulator.plan import Policy
+from simulator.recorder import Recorder
+from simulator.records import Records
+from simulator.router import make_router
+from simulator.workload import Workload
+
+_REPORT_EVERY = 256  # requests between two calls of `progress`
+
+
+class KVMemory(Protocol):
+    """Sizes of one replica's KV memory."""
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """vLLM's count: one of them is the null block, which nobody uses."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def num_host_blocks(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What `simulate` returns."""
+
+    records: Records
+    decisions: list[dict[str, Any]] | None
+
+
+def simulate(
+    workload: Workload,
+    *,
+    make_policy: Callable[[], Policy],
+    kv: KVMemory,
+    cost: CostModel | None = None,
+    swap_s_per_block: float = 0.0,
+    make_executor: Callable[[], Executor] | None = None,
+    make_blocks: Callable[[int, int], KVBlocks] = BlockLedger,
+    replicas: int = 1,
+    router: str = "round_robin",
+    fast_forward: bool = True,
+    log_decisions: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Serve every request of the workload, and return what happened.
+
+    Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
+    with the numbers of usable device blocks and of host blocks. `progress` is told now and then how many requests
+    have ended. The result does not depend on `fast_forward`, to the last bit.
+    """
+    if make_executor is None:
+        if cost is None:
+            raise ValueError("simulate needs a cost model or an executor")
+        executor = Predicted(cost, swap_s_per_block)
+        make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
+    clock = Clock()
+    recorder = Recorder(replicas)
+    class_index = {name: i for i, name in enumerate(workload.class_names)}
+    logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
+    num_blocks = kv.num_gpu_blocks - 1
+    servers = []
+    for index in range(replicas):
+        server = Replica(
+            index,
+            clock,
+            make_policy(),
+            make_blocks(num_blocks, kv.num_host_blocks),
+            kv.block_size,
+            make_executor(),
+            recorder,
+            class_index,
+            fast_forward=fast_forward,
+            decisions=None if logs is None else logs[index],
+        )
+        servers.append(server)
+        clock.process(server.serve())
+    clock.process(_arrivals(clock, workload, servers, router, progress, recorder))
+    with _no_garbage_collection():
+        clock.run()
+    for server in servers:
+        server.abandon()
+    max_num_seqs = servers[0].state.policy.max_num_seqs
+    records = recorder.records(workload, num_blocks=num_blocks, block_size=kv.block_size, max_num_seqs=max_num_seqs)
+    return Run(records, None if logs is None else _in_order(logs))
+
+
+def _arrivals(
+    clock: Clock,
+    workload: Workload,
+    servers: list[Replica],
+    router_name: str,
+    progress: Callable[[int], None] | None,
+    recorder: Recorder,
+) -> Generator[Event, object, None]:
+    """Each request to a replica at the moment it arrives, before anybody decides anything at that moment."""
+    choose = make_router(router_name).choose
+    only = servers[0] if len(servers) == 1 else None
+    now_s = 0.0
+    for request in workload.requests():
+        if request.arrival_s > now_s:
+            now_s = request.arrival_s
+            yield clock.at(now_s, urgent=True)
+        replica = only or choose(request, servers)
+        replica.submit(request)
+        if progress is not None and request.row % _REPORT_EVERY == 0:
+            progress(recorder.finished)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the cycle collector: it would walk every waiting request again and again, and there are no cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:
+    """The replicas' decisions by start of the step."""
+    steps = [step for log in logs for step in log.steps]
+    if len(logs) > 1:
+        steps.sort(key=lambda step: (step["t_start_s"], step["replica"], step["step"]))
+    return steps

@@ -1,0 +1,181 @@
+"""The state of a replica, and the changes that a plan may make to it.
+
+Every change is checked first: a plan that asks for what cannot be is the policy's defect, and named as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.batch import Batch
+from simulator.blocks import KVBlocks
+from simulator.clock import Clock
+from simulator.errors import PolicyError
+from simulator.live import LiveRequest, State
+from simulator.plan import Chunk, Policy, Preemption, Traits, cdiv
+from simulator.queues import make_queue
+from simulator.recorder import Recorder
+from simulator.request import RequestView
+
+# A prompt chunk in execution: the request, the tokens to compute, and how many of these are padding.
+LiveChunk = tuple[LiveRequest, int, int]
+
+
+class ReplicaState:
+    """Queue, batch and memory of one replica. `running` and `prefilling` are in order of admission."""
+
+    def __init__(self, clock: Clock, policy: Policy, blocks: KVBlocks, block_size: int, recorder: Recorder) -> None:
+        self.policy = policy
+        self.traits: Traits = getattr(policy, "traits", Traits())
+        self.blocks = blocks
+        self.batch = Batch(block_size)
+        self.waiting = make_queue(self.traits.order)
+        self.running: dict[LiveRequest, None] = {}
+        self.prefilling: dict[LiveRequest, None] = {}
+        self.paused: tuple[LiveRequest, ...] = ()
+        self.held: list[LiveRequest] = []
+        self.num_swapped = 0
+        self._admissions = 0
+        self._max_num_seqs = policy.max_num_seqs
+        self._clock = clock
+        self._recorder = recorder
+
+    def broken(self, what: str) -> PolicyError:
+        """The error for a plan that cannot be carried out."""
+        return PolicyError(f"{type(self.policy).__name__} at {self._clock.now} s: the plan {what}")
+
+    def preempt(self, preemption: Preemption, now_s: float) -> int:
+        """Take a request out of the batch and put it back into the queue; returns the blocks swapped out."""
+        live = self._live(preemption.request, State.DECODING, State.PREFILLING)
+        blocks = live.num_blocks
+        decoding = live.state is State.DECODING
+        if not decoding:
+            del self.prefilling[live]
+        elif live.paused:
+            self.paused = tuple([other for other in self.paused if other is not live])
+            live.paused = False
+        else:
+            self.batch.leave(live)
+        del self.running[live]
+        setbacks = live.set_back()
+        setbacks.preemptions += 1
+        setbacks.left_s = now_s
+        if preemption.swap:
+            if not decoding or live.reserved_tokens:
+                raise self.broken(f"swaps request {live.request_id}, whose prompt is not computed or KV is reserved")
+            if blocks > self.blocks.num_free_host:
+                free = self.blocks.num_free_host
+                raise self.broken(f"swaps request {live.request_id}: {blocks} blocks, the host has {free} free")
+            self.blocks.swap_out(live.row, blocks)
+            setbacks.swapped_out_blocks += blocks
+            self.num_swapped += 1
+            live.state = State.SWAPPED
+        else:
+            self.blocks.free(live.row, blocks)
+            live.state = State.WAITING
+            setbacks.recomputed_tokens += live.forget()
+        self.waiting.put_back(live)
+        return blocks if preemption.swap else 0
+
+    def resume(self, view: RequestView, now_s: float) -> int:
+        """Bring a swapped request back into the batch; returns the blocks swapped in."""
+        live = self._live(view, State.SWAPPED)
+        blocks = cdiv(live.num_computed_tokens, self.batch.block_size)
+        if blocks > self.blocks.num_free:
+            raise self.broken(f"brings back {live.request_id}: {blocks} blocks, {self.blocks.num_free} are free")
+        self.waiting.remove(live)
+        self.blocks.swap_in(live.row, blocks)
+        self.num_swapped -= 1
+        live.set_back().swapped_in_blocks += blocks
+        self._no_longer_waits(live, now_s, swapped=True)
+        self._admit(live)
+        self.batch.join(live)
+        return blocks
+
+    def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
+        """Make exactly these decoding requests sit the step out; returns whether that is a change."""
+        now = tuple([self._live(view, State.DECODING) for view in paused])
+        if now == self.paused:
+            return False
+        stay = set(now)
+        for live in self.paused:
+            if live not in stay:
+                self.batch.join(live)
+        for live in now:
+            if not live.paused:
+                self.batch.leave(live)
+                live.paused = True
+        self.paused = now
+        return True
+
+    def compute(self, chunk: Chunk, now_s: float) -> LiveChunk:
+        """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
+        live = self._live(chunk.request, State.WAITING, State.PREFILLING)
+        tokens = chunk.num_tokens
+        owned = 0
+        if live.state is State.WAITING:
+            self._enter(live, chunk, now_s)
+        elif tokens:
+            owned = live.num_blocks
+        if not 0 <= tokens <= live.num_tokens_to_compute:
+            left = live.num_tokens_to_compute
+            raise self.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
+        computed = live.num_computed_tokens
+        needed = cdiv(max(computed + tokens, live.reserved_tokens), self.batch.block_size) - owned
+        if needed > 0:
+            if needed > self.blocks.num_free:
+                free = self.blocks.num_free
+                raise self.broken(f"takes {needed} blocks for request {live.request_id}; {free} are free")
+            self.blocks.allocate(live.row, needed)
+        padding = live.padding_tokens - computed
+        return live, tokens, min(padding, tokens) if padding > 0 else 0
+
+    def _enter(self, live: LiveRequest, chunk: Chunk, now_s: float) -> None:
+        self.waiting.remove(live)
+        self._admit(live)
+        live.state = State.PREFILLING
+        self.prefilling[live] = None
+        if live.scheduled_s != live.scheduled_s:
+            live.scheduled_s = now_s
+        else:
+            self._no_longer_waits(live, now_s, swapped=False)
+        reserve = chunk.reserve_tokens
+        if reserve or chunk.padding_tokens or self.traits.keeps_finished:
+            most = live.input_tokens + chunk.padding_tokens + live.max_tokens
+            if reserve < most:
+                raise self.broken(f"reserves {reserve} tokens for {live.request_id}, which may come to need {most}")
+            live.reserved_tokens = reserve
+            live.padding_tokens = chunk.padding_tokens
+
+    def _admit(self, live: LiveRequest) -> None:
+        self._admissions += 1
+        live.admission = self._admissions
+        self.running[live] = None
+        if len(self.running) + len(self.held) > self._max_num_seqs:
+            raise self.broken(f"runs more than max_num_seqs = {self._max_num_seqs} requests")
+
+    def _no_longer_waits(self, live: LiveRequest, now_s: float, *, swapped: bool) -> None:
+        setbacks = live.set_back()
+        setbacks.requeued_s += now_s - setbacks.left_s
+        self._recorder.requeues.add((live.row, setbacks.left_s, now_s, swapped))
+
+    def _live(self, view: RequestView, *allowed: State) -> LiveRequest:
+        """The request behind a view, which must be this replica's and in one of the states allowed."""
+        if not isinstance(view, LiveRequest) or view.batch is not self.batch:
+            raise self.broken(f"names {view!r}, which is no request of this replica")
+        if view.state not in allowed:
+            raise self.broken(f"names request {view.request_id}, which is {view.state.value} and cannot be used so")
+        return view
+
+    def growers(self, steps: int) -> Iterator[int]:
+        """Rows of the requests that take a block in the next `steps` decode steps, in order: for ids only."""
+        size = self.batch.block_size
+        members = [
+            (live.row, live.num_computed_tokens)
+            for live in self.running
+            if live.state is State.DECODING and not live.paused and not live.reserved_tokens
+        ]
+        for step in range(steps):
+            for row, tokens in members:
+                if (tokens + step) % size == 0:
+                    yield row

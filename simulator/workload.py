@@ -1,0 +1,87 @@
+"""A workload in columns: what a trace or a generator hands to the engine.
+
+Columns rather than objects, so that a million requests cost tens of megabytes; a `Request` is made when it
+arrives and dropped when it has been served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.request import PromptContent, Request
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests sorted by arrival (ties in file order), one row each.
+
+    `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap. Optional columns are
+    None where the source has none; `request_ids` None means that a request is named by its row.
+    `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
+    """
+
+    arrival_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    max_tokens: Ints
+    priority: Ints
+    class_index: Ints
+    class_names: tuple[str, ...] = ("default",)
+    request_ids: Sequence[str] | None = None
+    session_ids: Sequence[str | None] | None = None
+    predicted_output_tokens: Ints | None = None  # -1: none
+    deadline_s: Floats | None = None  # NaN: none
+    content: Sequence[PromptContent | None] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def request_id(self, row: int) -> str:
+        return str(row) if self.request_ids is None else self.request_ids[row]
+
+    def requests(self) -> Iterator[Request]:
+        """The requests in order of arrival, each made when asked for."""
+        extras = any(c is not None for c in (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content))
+        names = self.class_names
+        columns = zip(
+            self.arrival_s.tolist(),
+            self.input_tokens.tolist(),
+            self.output_tokens.tolist(),
+            self.max_tokens.tolist(),
+            self.priority.tolist(),
+            self.class_index.tolist(),
+            strict=True,
+        )
+        for row, (arrival, inputs, outputs, cap, priority, index) in enumerate(columns):
+            name = str(row) if self.request_ids is None else self.request_ids[row]
+            if extras:
+                yield self._with_extras(Request(row, name, arrival, inputs, outputs, cap, priority, names[index]))
+            else:
+                yield Request(row, name, arrival, inputs, outputs, cap, priority, names[index])
+
+    def _with_extras(self, plain: Request) -> Request:
+        row = plain.row
+        predicted = -1 if self.predicted_output_tokens is None else int(self.predicted_output_tokens[row])
+        deadline = float("nan") if self.deadline_s is None else float(self.deadline_s[row])
+        return Request(
+            row,
+            plain.request_id,
+            plain.arrival_s,
+            plain.input_tokens,
+            plain.output_tokens,
+            plain.max_tokens,
+            plain.priority,
+            plain.class_name,
+            session_id=None if self.session_ids is None else self.session_ids[row],
+            predicted_output_tokens=None if predicted < 0 else predicted,
+            deadline_s=None if deadline != deadline else deadline,
+            content=None if self.content is None else self.content[row],
+        )

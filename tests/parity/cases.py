@@ -1,0 +1,90 @@
+"""A scheduling case, run through our engine, in the form in which vLLM's own scheduler records it.
+
+A case names a scheduler configuration and requests whose arrivals are step numbers (a step then lasts one second) or
+times in seconds with the coefficients of a linear cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.blocks import BlockManager
+from simulator.linear import Linear
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.simulate import simulate
+from simulator.workload import Workload
+
+Case = dict[str, Any]
+
+COMPARED = ("scheduled", "admitted", "preempted", "finished", "waiting", "running", "num_free_blocks", "num_free_blocks_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """KV memory of a case."""
+
+    num_gpu_blocks: int
+    block_size: int
+    num_host_blocks: int = 0
+
+
+def workload_of(case: Case) -> Workload:
+    """The case's requests, sorted by arrival, ties in file order."""
+    key = "arrival_time" if case.get("cost") else "arrival_step"
+    requests = sorted(case["requests"], key=lambda r: float(r.get(key, 0)))
+    outputs = np.array([r["output_len"] for r in requests])
+    return Workload(
+        arrival_s=np.array([float(r.get(key, 0)) for r in requests]),
+        input_tokens=np.array([r["prompt_len"] for r in requests]),
+        output_tokens=outputs,
+        max_tokens=outputs,
+        priority=np.array([r.get("priority", 0) for r in requests]),
+        class_index=np.zeros(len(requests), dtype=np.int64),
+        request_ids=[str(r["id"]) for r in requests],
+    )
+
+
+def policy_of(case: Case) -> ChunkedPrefill:
+    """The policy with the case's settings; vLLM's names, but for two."""
+    config = case["config"]
+    return ChunkedPrefill(
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        long_prefill_token_threshold=config.get("long_prefill_token_threshold", 0),
+        enable_chunked_prefill=config.get("enable_chunked_prefill", True),
+        watermark=config.get("watermark", 0.0),
+        reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
+        order=config.get("policy", "fcfs"),
+    )
+
+
+def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) -> list[dict[str, Any]]:
+    """Our decisions, a record a step."""
+    cost = case.get("cost") or {"a": 1.0}
+    policy = policy_of(case)
+    memory = Memory(case["config"]["num_gpu_blocks"], case["config"]["block_size"])
+    model = Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
+    blocks = {"make_blocks": BlockManager} if by_id else {}
+    run = simulate(
+        workload_of(case), make_policy=lambda: policy, kv=memory, cost=model, fast_forward=fast_forward,
+        log_decisions=True, **blocks,
+    )  # fmt: skip
+    assert run.decisions is not None
+    return run.decisions
+
+
+def first_difference(case: Case, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
+    """Where the two part, in words; None if they never do."""
+    timed = bool(case.get("cost"))
+    for step, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        for key in COMPARED:
+            if a[key] != b[key]:
+                return f"step {step}, {key}: ours {a[key]}, vLLM {b[key]}"
+        if timed and (a["t_start_s"], a["t_end_s"]) != (b["t_start"], b["t_end"]):
+            return f"step {step}: ours {a['t_start_s']}-{a['t_end_s']} s, vLLM {b['t_start']}-{b['t_end']} s"
+    if len(ours) != len(theirs):
+        return f"{len(ours)} steps, vLLM {len(theirs)}"
+    return None

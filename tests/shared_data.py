@@ -1,0 +1,17 @@
+"""Where the real traces and measurements are, if they are here at all: BATCHLAB_SHARED, or ../shared beside the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def shared(path: str) -> Path:
+    """The file or folder `path` of the shared data; skips the test, saying so, where it is absent."""
+    root = Path(os.environ.get("BATCHLAB_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    found = root / path
+    if not found.exists():
+        pytest.skip(f"real data not here: {found} (set BATCHLAB_SHARED to the folder that holds it)")
+    return found
