@@ -8,7 +8,7 @@ requests are counted by (j - c) % block_size, and the blocks that any number of 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from itertools import accumulate, count, cycle, islice
+from itertools import accumulate, cycle, islice
 from math import nan
 
 from simulator.live import LiveRequest, State
@@ -38,7 +38,7 @@ class Batch:
         self.context = 0  # their KV tokens
         self._phases = [0] * block_size
         self._finishing: list[tuple[int, int, LiveRequest]] = []
-        self._entries = count()
+        self._entries = 0
         self._last_end_s = nan  # when the last decode step ended
         self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
 
@@ -46,7 +46,7 @@ class Batch:
 
     def join(self, live: LiveRequest) -> None:
         """`live` has sampled a token and decodes from the next step on."""
-        computed = live.num_computed_tokens
+        computed = live.base_computed
         live.state = State.DECODING
         live.paused = False
         ticks = self.ticks
@@ -55,28 +55,36 @@ class Batch:
         self.context += computed
         if live.reserved_tokens == 0:
             self._phases[(ticks - computed) % self.block_size] += 1
-        finish_tick = ticks + live.output_tokens - live.output_tokens_so_far
+        finish_tick = ticks + live.output_tokens - live.base_outputs
         live.finish_tick = finish_tick
-        heappush(self._finishing, (finish_tick, next(self._entries), live))
-        self._fresh[live.last_token_s] = self._fresh.get(live.last_token_s, 0) + 1
+        self._entries += 1
+        heappush(self._finishing, (finish_tick, self._entries, live))
+        fresh = self._fresh
+        fresh[live.last_token_s] = fresh.get(live.last_token_s, 0) + 1
 
     def leave(self, live: LiveRequest) -> None:
         """`live` stops decoding; its counts and the time of its last token are settled."""
-        if live.join_tick == self.ticks:
-            self._unfresh(live.last_token_s)
-        else:
+        ticks = self.ticks
+        ticked = ticks - live.join_tick
+        if ticked:
             live.last_token_s = self._last_end_s
-        computed = live.num_computed_tokens
+        else:
+            self._unfresh(live.last_token_s)
+        computed = live.base_computed + ticked
         self.size -= 1
         self.context -= computed
         if live.reserved_tokens == 0:
-            self._phases[(self.ticks - computed) % self.block_size] -= 1
-        live.settle()
+            self._phases[(ticks - computed) % self.block_size] -= 1
+        live.base_computed = computed
+        live.base_outputs += ticked
+        live.join_tick = ticks
         live.finish_tick = -1  # its entry in the heap is stale
 
     def hold(self, live: LiveRequest) -> None:
         """`live` has just finished by decoding and goes on computing in its slot: padding."""
-        live.settle()
+        ticked = self.ticks - live.join_tick
+        live.base_computed += ticked
+        live.base_outputs += ticked
         self.held += 1
 
     def join_held(self, live: LiveRequest) -> None:
@@ -145,26 +153,29 @@ class Batch:
 
     # Going on
 
-    def advance(self, steps: int, first_end_s: float, last_end_s: float) -> list[tuple[float, int]]:
-        """`steps` decode steps have run; returns the gaps that the first of them closed, as (seconds, requests)."""
+    def gaps(self, end_s: float) -> list[tuple[float, int]]:
+        """The gaps between tokens that a decode step ending at `end_s` closes, as (seconds, requests)."""
         gaps = []
         old = self.size - self.held
         for last_token_s, requests in self._fresh.items():
-            gaps.append((first_end_s - last_token_s, requests))
+            gaps.append((end_s - last_token_s, requests))
             old -= requests
         if old:
-            gaps.append((first_end_s - self._last_end_s, old))
+            gaps.append((end_s - self._last_end_s, old))
+        return gaps
+
+    def advance(self, steps: int, last_end_s: float) -> None:
+        """`steps` decode steps have run."""
         self._fresh.clear()
         self.ticks += steps
         self.context += self.size * steps
         self._last_end_s = last_end_s
-        return gaps
 
     def pop_finished(self) -> list[LiveRequest]:
         """The requests whose last token came with the present tick, in order of admission."""
         finishing = self._finishing
         ticks = self.ticks
-        done = []
+        done: list[LiveRequest] = []
         while finishing and finishing[0][0] <= ticks:
             tick, _, live = heappop(finishing)
             if live.finish_tick == tick:

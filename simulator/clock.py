@@ -15,6 +15,9 @@ from simpy.events import NORMAL, URGENT, Event
 class Clock(simpy.Environment):
     """A simulation clock in seconds."""
 
+    def __init__(self) -> None:
+        super().__init__(0.0)  # SimPy's own default is the integer
+
     def at(self, time_s: float, *, urgent: bool = False) -> Event:
         """An event that fires at `time_s` >= now; an urgent one before all others of the same instant."""
         event = Event(self)

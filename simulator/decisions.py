@@ -22,6 +22,7 @@ class DecisionLog:
         self.steps: list[dict[str, Any]] = []
         self._decided: dict[str, Any] = {}
         self._waiting: list[LiveRequest] = []
+        self._admissions = 0  # those decided up to now
 
     def decided(self, state: ReplicaState, flight: Flight) -> None:
         """The plan has been applied."""
@@ -37,12 +38,13 @@ class DecisionLog:
         self._waiting = list(state.waiting)
         self._decided = {
             "scheduled": scheduled,
-            "admitted": {live.request_id: 0 for live in chunks if live.num_computed_tokens == 0},
+            "admitted": {live.request_id: 0 for live in chunks if live.admission > self._admissions},
             "preempted": [p.request.request_id for p in plan.preempt],
             "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
             "swapped_in": [view.request_id for view in plan.resume],
             "running": [live.request_id for live in state.running],
         }
+        self._admissions = max([self._admissions, *[live.admission for live in chunks]])
 
     def committed(self, state: ReplicaState, flight: Flight, used_blocks: list[int], done: list[LiveRequest]) -> None:
         """The step, or the run of steps, is over."""

@@ -18,9 +18,7 @@ def check_choice(name: str, allowed: Iterable[str], what: str) -> str:
     names = list(allowed)
     if name in names:
         return name
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
-    guess = f"did you mean {near[0]}? " if near else ""
-    raise InputError(f"unknown {what} {name!r}", hint=f"{guess}allowed: {', '.join(names)}")
+    raise InputError(f"unknown {what} {name!r}", hint=f"{_guess(name, names)}allowed: {', '.join(names)}")
 
 
 def fields_from(
@@ -35,9 +33,8 @@ def fields_from(
     kinds = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in kinds:
-            near = difflib.get_close_matches(str(key), kinds, n=1, cutoff=0.4)
-            guess = f"did you mean {near[0]}? " if near else ""
-            raise InputError(f"{what}: unknown key {key!r}", hint=f"{guess}allowed: {', '.join(kinds)}")
+            hint = f"{_guess(str(key), list(kinds))}allowed: {', '.join(kinds)}"
+            raise InputError(f"{what}: unknown key {key!r}", hint=hint)
     given: dict[str, Any] = {**defaults, **values}
     missing = [
         field.name
@@ -49,6 +46,14 @@ def fields_from(
     for key, value in values.items():
         given[key] = _typed(value, kinds[key], f"{what}: {key}")
     return cls(**given)
+
+
+def _guess(name: str, names: list[str]) -> str:
+    """The names that continue `name`, or else the one nearest to it."""
+    name = name.lower()
+    near = [known for known in names if name and known.startswith(name)]
+    near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def _typed(value: object, kind: str, where: str) -> object:

@@ -32,6 +32,10 @@ from simulator.view import ReplicaView
 MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
 
+# Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
+_LONGEST_RUN = 256
+
+
 @dataclass(slots=True)
 class Flight:
     """Steps in execution: `ends_s` are their ends, of which an arrival may cut the later ones off."""
@@ -67,12 +71,13 @@ class Replica:
         decisions: DecisionLog | None = None,
     ) -> None:
         self.index = index
-        self.state = ReplicaState(clock, policy, blocks, block_size, recorder)
+        self.state = ReplicaState(clock, policy, blocks, block_size, recorder.replicas[index].requeues)
         self._clock = clock
         self._executor = executor
         self._fast_forward = fast_forward and executor.foresees
         self._recorder = recorder
-        self._record_steps = recorder.replicas[index].steps
+        self._records = recorder.replicas[index]
+        self._streams = self.state.traits.streams
         self._class_index = class_index
         self._decisions = decisions
         self._refuses = getattr(policy, "refuses", None)
@@ -207,11 +212,10 @@ class Replica:
             flight.ends_s = [flight.start_s + self._executor.execute(step)]
         else:
             batch = self.state.batch
-            repeat = batch.steps_that_fit(self.state.blocks.num_free, batch.steps_to_finish())
+            repeat = batch.steps_that_fit(self.state.blocks.num_free, min(batch.steps_to_finish(), _LONGEST_RUN))
             durations = self._executor.decode_run_s(flight.decode_seqs, flight.decode_context, repeat)
-            ends = list(accumulate(durations, initial=flight.start_s))
-            del ends[0]
-            flight.ends_s = ends
+            durations[0] += flight.start_s
+            flight.ends_s = list(accumulate(durations))
         if self._decisions is not None:
             self._decisions.decided(self.state, flight)
 
@@ -221,33 +225,31 @@ class Replica:
         """The steps have run: their tokens exist, and those who have finished leave."""
         state = self.state
         ends = flight.ends_s
+        end_s = ends[-1]
+        prefill = flight.prefill
         use = self._grow(flight)
         self._record(flight, use)
         done: list[LiveRequest] = []
         sampled = False
         if flight.decode_seqs:
             sampled = True
-            gaps = state.batch.advance(len(ends), ends[0], ends[-1])
-            if state.traits.streams:
-                for gap in gaps:
-                    self._recorder.gaps.add(gap)
+            state.batch.advance(len(ends), end_s)
             done = state.batch.pop_finished()
-        for live, tokens, _ in flight.prefill:
-            live.compute(tokens)
+        for live, tokens, _ in prefill:
+            live.base_computed += tokens
             if live.num_tokens_to_compute == 0:
                 sampled = True
-                if self._sample(live, ends[-1]):
+                if self._sample(live, end_s):
                     done.append(live)
-        self._unchanged = sampled and not flight.prefill and not done
+        self._unchanged = sampled and not prefill and not done
         if done:
-            done.sort(key=_admission)
-            for live in done:
-                self._finish(live, ends[-1])
-            if state.held and not state.running:
-                self._release_held(ends[-1])
+            self._finish_all(done, end_s)
         if self._decisions is not None:
             self._decisions.committed(state, flight, use, done)
-        self._watch_progress(sampled)
+        if sampled:
+            self._barren_steps = 0
+        else:
+            self._watch_progress()
 
     def _grow(self, flight: Flight) -> list[int]:
         """Take the blocks that the decode steps needed; returns the used blocks during each step."""
@@ -262,71 +264,94 @@ class Replica:
         return use
 
     def _record(self, flight: Flight, use: list[int]) -> None:
+        """Write the steps down, as a row of their own unless they only continue the last one."""
+        recorder = self._records
+        ends = flight.ends_s
+        if not self._unchanged or flight.prefill or flight.start_s != recorder.end_s:
+            recorder.rows.add(self._row(flight, recorder.num_steps))
+            if flight.decode_seqs and self._streams:
+                for gap in self.state.batch.gaps(ends[0]):
+                    recorder.gaps.add(gap)
+        recorder.steps(ends, use)
+
+    def _row(self, flight: Flight, first_step: int) -> tuple[float, ...]:
+        """The columns of `simulator.records.RowColumns`, but for those that the recorder derives."""
         state = self.state
         held = len(state.held)
-        padding = sum([padded for _, _, padded in flight.prefill])
+        decode_seqs = flight.decode_seqs
         shape = flight.shape
-        seqs, tokens, context = 0, 0, flight.decode_context
-        if shape is not None:
-            seqs, tokens, context = shape.prefill_seqs, shape.prefill_tokens, shape.context
-        self._record_steps(
-            flight.ends_s,
-            use,
-            (
-                flight.start_s,
-                len(state.running) + held,
-                held,
-                flight.waiting,
-                state.num_swapped,
-                flight.decode_seqs - flight.held,
-                seqs,
-                flight.decode_seqs + tokens,
-                flight.held + padding,
-                tokens - padding,
-                context,
-                len(flight.plan.preempt),
-                flight.swapped_out_blocks,
-                flight.swapped_in_blocks,
-            ),
-            fold=self._unchanged and not flight.prefill,
+        padding = flight.held
+        if shape is None:
+            seqs, tokens, prompt_tokens, context = 0, decode_seqs, 0, flight.decode_context
+        else:
+            seqs, tokens, context = shape.prefill_seqs, decode_seqs + shape.prefill_tokens, shape.context
+            prompt_padding = 0
+            for _, _, padded in flight.prefill:
+                prompt_padding += padded
+            padding += prompt_padding
+            prompt_tokens = shape.prefill_tokens - prompt_padding
+        return (
+            self.index,
+            first_step,
+            flight.start_s,
+            len(state.running) + held,
+            held,
+            flight.waiting,
+            state.num_swapped,
+            decode_seqs - flight.held,
+            seqs,
+            tokens,
+            padding,
+            prompt_tokens,
+            context,
+            len(flight.plan.preempt),
+            flight.swapped_out_blocks,
+            flight.swapped_in_blocks,
         )
 
     def _sample(self, live: LiveRequest, end_s: float) -> bool:
         """A prefill is complete and has given a token; returns whether it was the last."""
         state = self.state
         del state.prefilling[live]
-        live.sample()
+        live.base_outputs += 1
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
-        elif state.traits.streams:
-            self._recorder.gaps.add((end_s - live.last_token_s, 1))
+        elif self._streams:
+            self._records.gaps.add((end_s - live.last_token_s, 1))
         live.last_token_s = end_s
-        if live.output_tokens_so_far == live.output_tokens:
+        if live.base_outputs == live.output_tokens:
             return True
         state.batch.join(live)
         return False
 
-    def _finish(self, live: LiveRequest, end_s: float) -> None:
-        """The request has its last token: it leaves, or is held until the batch has finished."""
+    def _finish_all(self, done: list[LiveRequest], end_s: float) -> None:
+        """These have their last token: they leave, or are held until the batch has finished."""
         state = self.state
-        batch = state.batch
-        decoded = live.state is State.DECODING
-        del state.running[live]
-        if state.traits.keeps_finished:
-            if decoded:
-                batch.hold(live)
-            else:
-                batch.join_held(live)
-            live.last_token_s = end_s
+        if len(done) > 1:
+            done.sort(key=_admission)
+        for live in done:
+            del state.running[live]
+            if state.traits.keeps_finished:
+                self._hold(live, end_s)
+                continue
+            blocks = live.num_blocks
+            if live.state is State.DECODING:
+                state.batch.leave(live)
             live.state = State.FINISHED
-            state.held.append(live)
-            return
-        blocks = live.num_blocks
-        if decoded:
-            batch.leave(live)
+            state.blocks.free(live.row, blocks)
+            self._end(live, Status.FINISHED, end_s)
+        if state.held and not state.running:
+            self._release_held(end_s)
+
+    def _hold(self, live: LiveRequest, end_s: float) -> None:
+        """The request has finished and keeps its slot."""
+        if live.state is State.DECODING:
+            self.state.batch.hold(live)
+        else:
+            self.state.batch.join_held(live)
+        live.last_token_s = end_s
         live.state = State.FINISHED
-        state.blocks.free(live.row, blocks)
-        self._end(live, Status.FINISHED, end_s)
+        self.state.held.append(live)
 
     def _release_held(self, end_s: float) -> None:
         """The whole batch has finished: slots and KV come free, and results that do not stream are returned."""
@@ -342,11 +367,8 @@ class Replica:
     def _end(self, live: LiveRequest, status: Status, released_s: float) -> None:
         self._recorder.request(live, self._class_index[live.class_name], self.index, status, released_s)
 
-    def _watch_progress(self, sampled: bool) -> None:
-        """Stop a policy that computes for ever and gets nowhere."""
-        if sampled:
-            self._barren_steps = 0
-            return
+    def _watch_progress(self) -> None:
+        """A step gave no token: stop a policy that computes for ever and gets nowhere."""
         self._barren_steps += 1
         if self._barren_steps > MAX_STEPS_WITHOUT_A_TOKEN:
             state = self.state
@@ -361,7 +383,7 @@ class Replica:
         for live in [*state.held, *state.running, *state.waiting]:
             status = Status.FINISHED if live.state is State.FINISHED else Status.UNFINISHED
             if live.setbacks is not None and live.state in (State.WAITING, State.SWAPPED):
-                self._recorder.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
+                state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self._end(live, status, nan)
 
 

@@ -2,8 +2,9 @@
 
 Which number is meant, column by column:
 
-- `memory_gib` is the total that the CUDA (HIP) driver reports and vLLM's `gpu_memory_utilization` is a share of; it
-  lies 0.5 to 3 % below the datasheet's capacity in GiB (ECC, driver, firmware) and moves by 0.1 GiB with the driver.
+- `memory_gib` is the total that the CUDA (HIP) driver reports to torch, of which vLLM's `gpu_memory_utilization` is a
+  share, as seen in public start-up logs. It lies up to 3 % below the capacity on the box, 8 % where GDDR6 keeps its
+  ECC bits in it, and moves by 0.1 GiB with the driver.
 - `bandwidth_gb_s` and `bf16_tflops` are the datasheet's peaks, the latter dense (without 2:4 sparsity) with float32
   accumulation. What kernels reach of them is the cost model's business.
 - `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of

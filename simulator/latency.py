@@ -41,7 +41,7 @@ def ttft_s(records: Records) -> Floats:
 
 
 def e2el_s(records: Records) -> Floats:
-    """tn - t0 of each request; NaN unless finished. Where a batch returns its results at once, tn is then."""
+    """tn - t0 of each request; NaN unless finished. Where answers come whole, tn is when they come."""
     return np.where(finished(records), records.requests.last_token_s - records.requests.arrival_s, np.nan)
 
 
@@ -51,13 +51,12 @@ def queue_s(records: Records) -> Floats:
 
 
 def streamed(records: Records) -> Bools:
-    """One entry a request: finished, of more than one token, and not handed over all at once (t1 < tn)."""
-    requests = records.requests
-    return finished(records) & (requests.output_tokens > 1) & (requests.last_token_s > requests.first_token_s)
+    """One entry a request: finished, of more than one token, which came one after the other."""
+    return finished(records) & (records.requests.output_tokens > 1) & records.streams
 
 
 def tpot_s(records: Records) -> Floats:
-    """(tn - t1) / (n - 1) of each request; NaN for one token, an unfinished one, or tokens handed over at once."""
+    """(tn - t1) / (n - 1) of each request; NaN for one token, an unfinished one, or an answer that came whole."""
     requests, known = records.requests, streamed(records)
     tpot = np.full(len(known), np.nan)
     np.divide(requests.last_token_s - requests.first_token_s, requests.output_tokens - 1, out=tpot, where=known)
@@ -96,12 +95,10 @@ def itl(records: Records, q: Sequence[float]) -> Distribution | None:
     """All gaps between neighbouring tokens of a request, in seconds, pooled, and its percentiles `q`.
 
     Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
-    row's `decoding` as weight. They are not kept by request: a warm-up cut does not reach them. A run that hands
-    over all tokens of a request at once has none. None where there is no gap.
+    row's `decoding` as weight. They are not kept by request: a warm-up cut does not reach them. None where there is
+    no gap, as in a run that does not stream.
     """
-    if not streamed(records).any() and np.any(finished(records) & (records.requests.output_tokens > 1)):
-        return None
-    return describe(lambda: _gaps(records), q)
+    return describe(lambda: _gaps(records), q) if records.streams else None
 
 
 def _gaps(records: Records) -> Iterator[tuple[Floats, Ints]]:

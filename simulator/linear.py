@@ -51,6 +51,8 @@ def affine_run(first: float, slope: float, start: int, step: int, repeat: int) -
     IEEE 754 doubles on both paths, and numpy fuses no multiplication with an addition: the paths agree to the bit, as
     long as x stays below 2**53.
     """
+    if repeat == 1:
+        return [first + slope * start]
     stop = start + step * repeat
     if repeat < VECTOR_FROM:
         return [first + slope * x for x in range(start, stop, step)]

@@ -38,15 +38,15 @@ class Setbacks:
 class LiveRequest:
     """A request's state. As a `RequestView` it is what policies see.
 
-    While it decodes, its counts advance with the batch's `ticks` and are worked out when asked for: a step costs
-    nothing per request.
+    While it decodes, its counts advance with the batch's `ticks` from what they were when it joined (`base_*`, at
+    `join_tick`), and are worked out when asked for: a step costs nothing per request.
     """
 
     __slots__ = (
-        "_base_computed",
-        "_base_outputs",
         "admission",
         "arrival_s",
+        "base_computed",
+        "base_outputs",
         "batch",
         "finish_tick",
         "first_token_s",
@@ -81,8 +81,8 @@ class LiveRequest:
         self.reserved_tokens = 0
         self.padding_tokens = 0
         self.paused = False
-        self._base_computed = 0
-        self._base_outputs = 0
+        self.base_computed = 0
+        self.base_outputs = 0
         self.join_tick = 0
         self.finish_tick = -1
         self.scheduled_s = nan
@@ -130,19 +130,19 @@ class LiveRequest:
 
     @property
     def output_tokens_so_far(self) -> int:
-        return self._base_outputs + self._ticked
+        return self.base_outputs + self._ticked
 
     @property
     def num_tokens(self) -> int:
-        return self.input_tokens + self._base_outputs + self._ticked
+        return self.input_tokens + self.base_outputs + self._ticked
 
     @property
     def num_computed_tokens(self) -> int:
-        return self._base_computed + self._ticked
+        return self.base_computed + self._ticked
 
     @property
     def num_tokens_to_compute(self) -> int:
-        return self.padding_tokens + self.input_tokens + self._base_outputs - self._base_computed
+        return self.padding_tokens + self.input_tokens + self.base_outputs - self.base_computed
 
     @property
     def num_blocks(self) -> int:
@@ -153,25 +153,10 @@ class LiveRequest:
             tokens = self.reserved_tokens
         return -(-tokens // self.batch.block_size)
 
-    def compute(self, num_tokens: int) -> None:
-        """`num_tokens` of its padding and prompt have been computed."""
-        self._base_computed += num_tokens
-
-    def sample(self) -> None:
-        """Its prefill is complete and has given a token."""
-        self._base_outputs += 1
-
-    def settle(self) -> None:
-        """Fix the counts at the batch's present tick: it is about to stop advancing with it."""
-        ticked = self._ticked
-        self._base_computed += ticked
-        self._base_outputs += ticked
-        self.join_tick = self.batch.ticks
-
     def forget(self) -> int:
         """Its KV is thrown away; returns how many computed tokens that loses. Sampled tokens are kept."""
-        lost = self._base_computed - self.padding_tokens
-        self._base_computed = 0
+        lost = max(0, self.base_computed - self.padding_tokens)
+        self.base_computed = 0
         self.reserved_tokens = 0
         self.padding_tokens = 0
         return lost

@@ -6,7 +6,7 @@ and how, who comes back, whose prompt is computed and how much of it, and whethe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -78,6 +78,18 @@ class WaitingView(Protocol):
     def head(self) -> RequestView: ...
 
 
+class BatchView(Protocol):
+    """Requests of the batch, in order of admission."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[RequestView]: ...
+
+    def __reversed__(self) -> Iterator[RequestView]: ...
+
+    def __contains__(self, request: object) -> bool: ...
+
+
 class View(Protocol):
     """What a policy sees when it plans a step. Looking changes nothing."""
 
@@ -88,12 +100,12 @@ class View(Protocol):
     def waiting(self) -> WaitingView: ...
 
     @property
-    def running(self) -> KeysView[RequestView]:
-        """Requests in the batch that have not finished, in order of admission."""
+    def running(self) -> BatchView:
+        """Requests in the batch that have not finished."""
 
     @property
-    def prefilling(self) -> KeysView[RequestView]:
-        """Of these, those whose prompt is not computed yet, in order of admission."""
+    def prefilling(self) -> BatchView:
+        """Of these, those whose prompt is not computed yet."""
 
     @property
     def num_decoding(self) -> int:

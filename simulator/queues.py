@@ -31,33 +31,22 @@ class WaitingQueue(Protocol):
     def remove(self, request: LiveRequest) -> None: ...
 
 
-class Fcfs:
+class Fcfs(OrderedDict[LiveRequest, None]):
     """First come, first served. A preempted request goes to the front, as in vLLM's deque."""
-
-    __slots__ = ("_queue",)
-
-    def __init__(self) -> None:
-        self._queue: OrderedDict[LiveRequest, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[LiveRequest]:
-        return iter(self._queue)
 
     @property
     def head(self) -> LiveRequest:
-        return next(iter(self._queue))
+        return next(iter(self))
 
     def push(self, request: LiveRequest) -> None:
-        self._queue[request] = None
+        self[request] = None
 
     def put_back(self, request: LiveRequest) -> None:
-        self._queue[request] = None
-        self._queue.move_to_end(request, last=False)
+        self[request] = None
+        self.move_to_end(request, last=False)
 
     def remove(self, request: LiveRequest) -> None:
-        del self._queue[request]
+        del self[request]
 
 
 class ByPriority:

@@ -84,7 +84,8 @@ class RowColumns:
 class GapColumns:
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
-    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`.
+    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. Where answers do not
+    stream (`Records.streams`), there are no gaps, inside rows or here.
     """
 
     gap_s: Floats
@@ -118,6 +119,7 @@ class Records:
     reject_reasons: dict[int, str]  # row -> why
     class_names: tuple[str, ...]
     request_ids: tuple[str, ...] | None  # None: named by row
+    streams: bool = True  # False: answers come whole, and there are no gaps between tokens
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
@@ -128,8 +130,10 @@ class Records:
 
 
 def as_floats(values: object) -> Floats:
+    """A float column of any sequence."""
     return np.asarray(values, dtype=np.float64)
 
 
 def as_ints(values: object) -> Ints:
+    """An integer column of any sequence."""
     return np.asarray(values, dtype=np.int64)

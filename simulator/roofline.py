@@ -6,7 +6,8 @@
   have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
 - experts: the same over the experts that a step touches: of E, with k for a token, E (1 - (1 - k/E)^tokens) on
   average when tokens choose evenly.
-- lm_head: for the one row of each scheduled request that is sampled; and moving its logits.
+- lm_head: for one row of each scheduled request (an unfinished prompt's is computed and dropped, as in vLLM); and
+  moving the logits.
 - elementwise: norms, rope, activation functions; bytes / bandwidth.
 - all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
 - attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
@@ -45,11 +46,12 @@ class Roofline:
     0.89 of the bandwidth (A100: 0.71), prefill attention 0.53 to 0.59 of the compute (A100: 0.47), all-reduces of 2 to
     8 GPUs 0.5 to 0.8 of the link after 4.3 to 6.4 microseconds. The same fits leave 4.5 microseconds for each of a
     layer's four GEMMs and 10 for its attention kernel, which with norms, rope and activation is `layer_overhead_s`.
-    Steps are assumed to run as CUDA graphs.
+    Steps are assumed to run as CUDA graphs, and matrices to be multiplied in bf16 whatever the weights' `dtype_bytes`.
 
     `host_s` is an assumption: the part of scheduling and input preparation that the GPU waits for when scheduling is
-    asynchronous, as it is by default; synchronous engines show 1 ms and more. `allreduce_latency_s` None means 5
-    microseconds on NVLink-like links and 20 on PCIe.
+    asynchronous, as it is by default. For a synchronous engine set it to 1 ms and more, and `host_per_seq_s` to some
+    40 microseconds, which is what vLLM's scheduler takes for a scheduled request. `allreduce_latency_s` None means
+    5 microseconds on NVLink-like links and 20 on PCIe.
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
     """
@@ -63,6 +65,7 @@ class Roofline:
     link_efficiency: float = 0.6
     layer_overhead_s: float = 30e-6
     host_s: float = 300e-6
+    host_per_seq_s: float = 0.0
     allreduce_latency_s: float | None = None
 
     # Seconds, from here on, for one of what the name says; set once by __post_init__.
@@ -102,7 +105,7 @@ class Roofline:
             "_expert_flops": 2 * model.active_experts * expert * per_flop,
             "_expert_bytes": model.experts * expert * model.dtype_bytes * per_byte,
             "_expert_miss": 1 - model.active_experts / model.experts if model.experts else 1.0,
-            "_row": model.vocab * LOGIT_BYTES * per_byte,
+            "_row": model.vocab * LOGIT_BYTES * per_byte + self.host_per_seq_s,
             "_head_flops": 2 * head * per_flop,
             "_head_bytes": head * model.dtype_bytes * per_byte,
             "_key": local_heads * key_flops * attention_flop,
@@ -169,7 +172,7 @@ class Roofline:
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise InputError(f"roofline cost: {name} must be above 0 and at most 1, not {value}")
-        for name in ("layer_overhead_s", "host_s", "allreduce_latency_s"):
+        for name in ("layer_overhead_s", "host_s", "host_per_seq_s", "allreduce_latency_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise InputError(f"roofline cost: {name} must be 0 or more seconds, not {value}")

@@ -10,6 +10,7 @@ import numpy as np
 from simulator.records import Floats, Ints, Records
 from simulator.usage import step_starts
 from simulator.waiting import waits
+from simulator.weighted import weighted_sum
 from simulator.window import Bools, run_end_s
 
 
@@ -68,16 +69,14 @@ def running(records: Records, replica: int | None = None) -> StepFunction:
 def row_series(records: Records, values: Ints, replica: int | None = None) -> StepFunction:
     """Any column of the rows (one entry a row) as a function of time, 0 while no step is in flight."""
     rows = records.rows
-    of = [rows.replica == r for r in _replicas(records, replica)]
-    return _sum([_held(rows.start_s[those], rows.end_s[those], values[those]) for those in of], run_end_s(records))
+    return _over_replicas(records, replica, rows.replica, rows.start_s, rows.end_s, values)
 
 
 def kv_used_blocks(records: Records, replica: int | None = None) -> StepFunction:
     """KV blocks in use, step by step; over all replicas, or of one."""
-    starts, of_step = step_starts(records), _replica_of_steps(records)
-    of = [of_step == r for r in _replicas(records, replica)]
-    ends, used = records.step_end_s, records.step_used_blocks
-    return _sum([_held(starts[those], ends[those], used[those]) for those in of], run_end_s(records))
+    of_step = _replica_of_steps(records) if records.replicas > 1 else records.rows.replica
+    starts, ends, used = step_starts(records), records.step_end_s, records.step_used_blocks
+    return _over_replicas(records, replica, of_step, starts, ends, used)
 
 
 def step_time(records: Records, replica: int | None = None) -> Points:
@@ -87,7 +86,7 @@ def step_time(records: Records, replica: int | None = None) -> Points:
     if replica is not None:
         those = _replica_of_steps(records) == replica
         starts, seconds = starts[those], seconds[those]
-    if records.replicas > 1:
+    elif records.replicas > 1:
         order = np.argsort(starts, kind="stable")
         starts, seconds = starts[order], seconds[order]
     return Points(starts, seconds)
@@ -103,7 +102,7 @@ def integral(function: StepFunction, start_s: float, end_s: float) -> float:
     """The integral of a function between two times."""
     edges = np.concatenate((function.time_s, [max(function.end_s, end_s)]))
     widths = np.diff(np.clip(edges, start_s, end_s))
-    return float(np.dot(function.value, widths))
+    return weighted_sum(function.value, widths)
 
 
 def downsample(
@@ -158,8 +157,15 @@ def _maxima(values: Floats, begin: Ints, until: Ints) -> Floats:
     return np.asarray(np.maximum.reduceat(np.append(values, -np.inf), places)[::2])
 
 
-def _replicas(records: Records, replica: int | None) -> Sequence[int]:
-    return range(records.replicas) if replica is None else (replica,)
+def _over_replicas(
+    records: Records, replica: int | None, of: Ints, starts: Floats, ends: Floats, values: Ints
+) -> StepFunction:
+    if replica is not None and not 0 <= replica < records.replicas:
+        raise ValueError(f"there is no replica {replica}; there are {records.replicas}, counted from 0")
+    if records.replicas == 1:
+        return _sum([_held(starts, ends, values)], run_end_s(records))
+    parts = [of == r for r in (range(records.replicas) if replica is None else (replica,))]
+    return _sum([_held(starts[those], ends[those], values[those]) for those in parts], run_end_s(records))
 
 
 def _replica_of_steps(records: Records) -> Ints:
@@ -189,4 +195,4 @@ def _sum(parts: Sequence[tuple[Floats, Floats]], end_s: float) -> StepFunction:
         times, values = times[order], np.cumsum(np.concatenate(changes)[order])  # exact: whole numbers
     last = np.ones(len(times), dtype=np.bool_)
     last[:-1] = times[1:] > times[:-1]  # of what happens at one time, only the outcome lasts
-    return StepFunction(times[last], values[last], end_s)
+    return StepFunction(times, values, end_s) if last.all() else StepFunction(times[last], values[last], end_s)

@@ -99,8 +99,14 @@ def simulate(
         clock.run()
     for server in servers:
         server.abandon()
-    max_num_seqs = servers[0].state.policy.max_num_seqs
-    records = recorder.records(workload, num_blocks=num_blocks, block_size=kv.block_size, max_num_seqs=max_num_seqs)
+    state = servers[0].state
+    records = recorder.records(
+        workload,
+        num_blocks=num_blocks,
+        block_size=kv.block_size,
+        max_num_seqs=state.policy.max_num_seqs,
+        streams=state.traits.streams,
+    )
     return Run(records, None if logs is None else _in_order(logs))
 
 

@@ -14,7 +14,7 @@ from simulator.errors import PolicyError
 from simulator.live import LiveRequest, State
 from simulator.plan import Chunk, Policy, Preemption, Traits, cdiv
 from simulator.queues import make_queue
-from simulator.recorder import Recorder
+from simulator.recorder import Table
 from simulator.request import RequestView
 
 # A prompt chunk in execution: the request, the tokens to compute, and how many of these are padding.
@@ -24,7 +24,7 @@ LiveChunk = tuple[LiveRequest, int, int]
 class ReplicaState:
     """Queue, batch and memory of one replica. `running` and `prefilling` are in order of admission."""
 
-    def __init__(self, clock: Clock, policy: Policy, blocks: KVBlocks, block_size: int, recorder: Recorder) -> None:
+    def __init__(self, clock: Clock, policy: Policy, blocks: KVBlocks, block_size: int, requeues: Table) -> None:
         self.policy = policy
         self.traits: Traits = getattr(policy, "traits", Traits())
         self.blocks = blocks
@@ -38,7 +38,7 @@ class ReplicaState:
         self._admissions = 0
         self._max_num_seqs = policy.max_num_seqs
         self._clock = clock
-        self._recorder = recorder
+        self.requeues = requeues
 
     def broken(self, what: str) -> PolicyError:
         """The error for a plan that cannot be carried out."""
@@ -157,7 +157,7 @@ class ReplicaState:
     def _no_longer_waits(self, live: LiveRequest, now_s: float, *, swapped: bool) -> None:
         setbacks = live.set_back()
         setbacks.requeued_s += now_s - setbacks.left_s
-        self._recorder.requeues.add((live.row, setbacks.left_s, now_s, swapped))
+        self.requeues.add((live.row, setbacks.left_s, now_s, swapped))
 
     def _live(self, view: RequestView, *allowed: State) -> LiveRequest:
         """The request behind a view, which must be this replica's and in one of the states allowed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.records import Floats, Ints, Records
+from simulator.weighted import weighted_sum
 from simulator.window import Window
 
 STEPS_AT_ONCE = 1 << 20  # per-step columns are read in pieces, so that no copy of a whole one is made
@@ -49,7 +50,7 @@ def usage(records: Records, window: Window) -> Usage:
     return Usage(
         num_steps=num_steps,
         mean_batch_size=_ratio(np.dot(steps, rows.decoding + rows.prefilling), num_steps),
-        batch_occupancy=_ratio(np.dot(row_s, rows.running), duration_s * records.max_num_seqs * records.replicas),
+        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), duration_s * records.max_num_seqs * records.replicas),
         busy_fraction=_ratio(row_s.sum(), duration_s * records.replicas),
         wasted_slot_fraction=_ratio(np.dot(steps, rows.held), np.dot(steps, rows.running)),
         padding_fraction=_ratio(np.dot(steps, rows.padded_tokens), np.dot(steps, rows.tokens)),
@@ -110,7 +111,7 @@ def _blocks(records: Records, window: Window) -> tuple[float, int]:
     block_s, peak = 0.0, 0
     for rows, steps in row_pieces(records):
         ends, used = records.step_end_s[steps], records.step_used_blocks[steps]
-        block_s += float(np.dot(used, _clipped(step_starts(records, rows, steps), ends, window)))
+        block_s += weighted_sum(_clipped(step_starts(records, rows, steps), ends, window), used)
         if not window.whole:
             used = used[(ends >= window.start_s) & (ends <= window.end_s)]
         peak = max(peak, int(used.max(initial=0)))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView
 from typing import TYPE_CHECKING, cast
 
-from simulator.request import RequestView
-
 if TYPE_CHECKING:
-    from simulator.plan import WaitingView
+    from simulator.plan import BatchView, WaitingView
     from simulator.state import ReplicaState
 
 
@@ -18,6 +15,7 @@ class ReplicaView:
     __slots__ = (
         "_state",
         "block_size",
+        "decode_blocks_needed",
         "now_s",
         "num_blocks",
         "num_decoding",
@@ -31,14 +29,15 @@ class ReplicaView:
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
         self.waiting = cast("WaitingView", state.waiting)
-        self.running = cast("KeysView[RequestView]", state.running.keys())
-        self.prefilling = cast("KeysView[RequestView]", state.prefilling.keys())
+        self.running = cast("BatchView", state.running.keys())
+        self.prefilling = cast("BatchView", state.prefilling.keys())
         self.block_size = state.batch.block_size
         self.num_blocks = state.blocks.num_blocks
         self.now_s = 0.0
         self.num_decoding = 0
         self.num_held = 0
         self.num_free_blocks = 0
+        self.decode_blocks_needed = 0
 
     def look(self, now_s: float) -> None:
         """See the replica as it is at `now_s`."""
@@ -47,15 +46,10 @@ class ReplicaView:
         self.num_held = len(state.held)
         self.num_decoding = len(state.running) - len(state.prefilling)
         self.num_free_blocks = state.blocks.num_free
+        self.decode_blocks_needed = state.batch.blocks_needed()
+        for live in state.paused:
+            self.decode_blocks_needed += live.base_computed % self.block_size == 0
 
     @property
     def num_free_host_blocks(self) -> int:
         return self._state.blocks.num_free_host
-
-    @property
-    def decode_blocks_needed(self) -> int:
-        state = self._state
-        needed = state.batch.blocks_needed()
-        for live in state.paused:
-            needed += live.num_computed_tokens % self.block_size == 0
-        return needed

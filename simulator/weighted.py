@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simulator.records import Floats, Ints
 
 Samples = Callable[[], Iterable[tuple[Floats, Ints]]]
-"""Gives the same chunks of (values, weights) each time it is called; weights >= 0, values finite."""
+"""Gives the same chunks of (values, weights) each time it is called; weights >= 0, values and squares finite."""
 
 SORTED_AT_ONCE = 1 << 18  # entries: above, histograms narrow the search first
 BUCKET_BITS = 16
@@ -65,7 +65,7 @@ def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
     for values, weights in _positive(samples):
         count += int(weights.sum())
         entries += len(values)
-        total += float(np.dot(weights, values))
+        total += weighted_sum(values, weights)
         low = min(low, _key_of(float(values.min())))
         high = max(high, _key_of(float(values.max())))
     if count == 0:
@@ -75,7 +75,7 @@ def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
     for values, weights in _positive(samples):
         from_mean = values - mean
         from_mean *= from_mean
-        squares += float(np.dot(weights, from_mean))
+        squares += weighted_sum(from_mean, weights)
     places = [(count - 1) * (p / 100) for p in q]
     ranks = sorted({min(math.floor(place) + i, count - 1) for place in places for i in (0, 1)})
     at = _select(samples, ranks, _Range(low, high, 0, entries))
@@ -83,6 +83,11 @@ def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
         _between(at[math.floor(place)], at[min(math.floor(place) + 1, count - 1)], place % 1) for place in places
     )
     return Distribution(count, mean, math.sqrt(squares / count), percentiles)
+
+
+def weighted_sum(values: Floats, weights: Ints | Floats) -> float:
+    """The sum of values * weights. Not numpy.dot: that one's rounding depends on the number of processors."""
+    return float(np.multiply(values, weights).sum())
 
 
 def _between(a: float, b: float, t: float) -> float:
@@ -104,9 +109,9 @@ SIGN = np.uint64(1 << 63)
 
 def _keys(values: Floats) -> NDArray[np.uint64]:
     """Whole numbers in the order of the floats: sign bit set for the positive, all bits flipped for the negative."""
-    bits = np.ascontiguousarray(values, dtype=np.float64).view(np.uint64)
-    if not len(values) or float(values.min()) > 0.0:  # the usual case, without a temporary for the flips
-        return bits ^ SIGN
+    if not len(values) or float(values.min()) > 0.0:  # the usual case, without temporaries for the flips
+        return np.ascontiguousarray(values, dtype=np.float64).view(np.uint64) ^ SIGN
+    bits = (values + 0.0).view(np.uint64)  # makes one zero of the two
     return np.where(bits & SIGN, ~bits, bits | SIGN)
 
 

@@ -17,6 +17,8 @@ from simulator.request import PromptContent, Request
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_PIECE = 4096  # rows turned into Python objects at a time
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -49,23 +51,24 @@ class Workload:
 
     def requests(self) -> Iterator[Request]:
         """The requests in order of arrival, each made when asked for."""
-        extras = any(c is not None for c in (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content))
+        optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
+        extras = any(column is not None for column in optional)
         names = self.class_names
-        columns = zip(
-            self.arrival_s.tolist(),
-            self.input_tokens.tolist(),
-            self.output_tokens.tolist(),
-            self.max_tokens.tolist(),
-            self.priority.tolist(),
-            self.class_index.tolist(),
-            strict=True,
+        columns = (
+            self.arrival_s,
+            self.input_tokens,
+            self.output_tokens,
+            self.max_tokens,
+            self.priority,
+            self.class_index,
         )
-        for row, (arrival, inputs, outputs, cap, priority, index) in enumerate(columns):
-            name = str(row) if self.request_ids is None else self.request_ids[row]
-            if extras:
-                yield self._with_extras(Request(row, name, arrival, inputs, outputs, cap, priority, names[index]))
-            else:
-                yield Request(row, name, arrival, inputs, outputs, cap, priority, names[index])
+        # Piece by piece: a million rows as Python objects would be two hundred megabytes.
+        for start in range(0, len(self), _PIECE):
+            piece = zip(*[column[start : start + _PIECE].tolist() for column in columns], strict=True)
+            for row, (arrival, inputs, outputs, cap, priority, index) in enumerate(piece, start):
+                name = str(row) if self.request_ids is None else self.request_ids[row]
+                plain = Request(row, name, arrival, inputs, outputs, cap, priority, names[index])
+                yield self._with_extras(plain) if extras else plain
 
     def _with_extras(self, plain: Request) -> Request:
         row = plain.row

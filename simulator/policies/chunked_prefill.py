@@ -1,7 +1,7 @@
 """vLLM's v1 scheduler (0.33.0, without async scheduling and prefix caching): one token budget, running before waiting.
 
-The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. A step hands out `max_num_batched_tokens`
-first to the running requests in order of admission, then to the head of the queue, chunk by chunk.
+The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. A step hands out
+`max_num_batched_tokens` first to the running requests in order of admission, then to the head of the queue.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ChunkedPrefill:
         if self.enable_chunked_prefill or request.input_tokens + request.max_tokens <= self.max_num_batched_tokens + 1:
             return None
         return (
-            f"{request.input_tokens} input and up to {request.max_tokens} output tokens exceed max_num_batched_tokens = "
-            f"{self.max_num_batched_tokens}, and enable_chunked_prefill is false"
+            f"{request.input_tokens} input and up to {request.max_tokens} output tokens exceed "
+            f"max_num_batched_tokens = {self.max_num_batched_tokens}, and enable_chunked_prefill is false"
         )
 
     def plan(self, view: View) -> StepPlan:
@@ -47,7 +47,7 @@ class ChunkedPrefill:
         free = view.num_free_blocks - view.decode_blocks_needed
         chunks: list[Chunk] = []
         fits = budget >= 0 and free >= 0
-        if fits and view.prefilling:
+        if fits and len(view.prefilling):
             # Nearly always a single prompt is under way, and it was the last to be admitted.
             last = next(reversed(view.running))
             fits = len(view.prefilling) == 1 and not last.is_decoding

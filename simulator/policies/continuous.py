@@ -18,7 +18,7 @@ class Continuous:
     max_num_batched_tokens: int = 2048
 
     def plan(self, view: View) -> StepPlan:
-        if view.prefilling or len(view.waiting):
+        if len(view.prefilling) or len(view.waiting):
             chunks = self._prompts(view)
             if chunks:
                 return StepPlan(prefill=chunks, decode=False)

@@ -26,10 +26,11 @@ class Preemptive:
         return Traits(order="priority")
 
     def plan(self, view: View) -> StepPlan:
-        if not view.prefilling and not len(view.waiting) and view.decode_blocks_needed <= view.num_free_blocks:
-            if view.num_decoding <= self.max_num_batched_tokens:
-                return _DECODE
-        draft = _Draft(view, self)
+        quiet = not len(view.prefilling) and not len(view.waiting)
+        fits = view.decode_blocks_needed <= view.num_free_blocks and view.num_decoding <= self.max_num_batched_tokens
+        if quiet and fits:
+            return _DECODE
+        draft = _Draft.of(view, self)
         draft.fit_decodes()
         draft.fit_prompts()
         if not draft.preempt:
@@ -43,42 +44,53 @@ class _Draft:
 
     view: View
     policy: Preemptive
+    free: int
+    free_host: int
+    budget: int
     preempt: list[Preemption] = field(default_factory=list)
     resume: list[RequestView] = field(default_factory=list)
     prefill: list[Chunk] = field(default_factory=list)
     paused: list[RequestView] = field(default_factory=list)
-    running: list[RequestView] = field(init=False)  # most important first
-    free: int = field(init=False)
-    free_host: int = field(init=False)
-    budget: int = field(init=False)
     decodes_paid: bool = False  # the budget has been charged for the decodes
+    _stays: list[RequestView] | None = None
 
-    def __post_init__(self) -> None:
-        self.running = sorted(self.view.running, key=_rank)
-        self.free = self.view.num_free_blocks - self.view.decode_blocks_needed
-        self.free_host = self.view.num_free_host_blocks
-        self.budget = self.policy.max_num_batched_tokens
+    @classmethod
+    def of(cls, view: View, policy: Preemptive) -> _Draft:
+        """An empty draft: everybody who decodes is meant to go on."""
+        free = view.num_free_blocks - view.decode_blocks_needed
+        return cls(view, policy, free, view.num_free_host_blocks, policy.max_num_batched_tokens)
+
+    @property
+    def stays(self) -> list[RequestView]:
+        """The running requests that are not to leave, most important first. Sorted when first asked for."""
+        if self._stays is None:
+            self._stays = sorted(self.view.running, key=_rank)
+        return self._stays
 
     def fit_decodes(self) -> None:
         """Everybody who decodes gets a token, unless blocks (the last lose theirs) or budget (they wait) run out."""
         while self.free < 0:
-            self._evict(self.running.pop())
-        decoding = [request for request in self.running if request.is_decoding]
-        self.paused = decoding[self.budget :]
-        for request in self.paused:
-            self.free += self._grows(request)
-        self.budget -= len(decoding) - len(self.paused)
+            self._evict(self.stays[-1])
+        if self.view.num_decoding > self.budget:
+            decoding = [request for request in self.stays if request.is_decoding]
+            self.paused = decoding[self.budget :]
+            for request in self.paused:
+                self.free += self._grows(request)
+            self.budget -= len(decoding) - len(self.paused)
+        else:
+            self.budget -= self.view.num_decoding - sum(p.request.is_decoding for p in self.preempt)
         self.decodes_paid = True
 
     def fit_prompts(self) -> None:
         """Prompts under way go on, the most important first; one that finds no block displaces the least important."""
-        for request in [request for request in self.running if not request.is_decoding]:
+        for request in sorted(self.view.prefilling, key=_rank):
             tokens = min(request.num_tokens_to_compute, self.budget)
             needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
-            while tokens and needed > self.free and request in self.running:
-                victim = self.running.pop()
-                self._evict(victim)
-            if tokens and request in self.running:
+            if tokens == 0 or self._leaves(request):
+                continue
+            while needed > self.free and not self._leaves(request):
+                self._evict(self.stays[-1])
+            if not self._leaves(request):
                 self.prefill.append(Chunk(request, tokens))
                 self.free -= needed
                 self.budget -= tokens
@@ -86,7 +98,7 @@ class _Draft:
     def admit(self) -> None:
         """The heads of the queue enter, at the expense of less important ones if need be; nobody is passed over."""
         size = self.view.block_size
-        entered = 0
+        running = len(self.view.running)
         for request in self.view.waiting:
             if self.budget == 0:
                 return
@@ -94,13 +106,14 @@ class _Draft:
                 needed = cdiv(request.num_computed_tokens + 1, size)  # it decodes at once
             else:
                 needed = cdiv(request.num_tokens_to_compute, size)
-            victims = self._victims(request, needed, len(self.running) + entered)
-            if victims is None:
-                return
-            for victim in victims:
-                self.running.remove(victim)
-                self._evict(victim)
-            entered += 1
+            if needed > self.free or running >= self.policy.max_num_seqs:
+                victims = self._victims(request, needed, self.policy.max_num_seqs - running)
+                if not victims:
+                    return
+                for victim in victims:
+                    self._evict(victim)
+                running -= len(victims)
+            running += 1
             if request.is_swapped:
                 self.resume.append(request)
                 self.free -= needed
@@ -121,20 +134,24 @@ class _Draft:
             holds=Holds.STEP if changes else Holds.ARRIVAL,
         )
 
-    def _victims(self, request: RequestView, needed: int, running: int) -> list[RequestView] | None:
-        """Who must leave for `request`, the least important first; None if even all whom it outranks do not do."""
+    def _victims(self, request: RequestView, needed: int, slots: int) -> list[RequestView]:
+        """Who must leave for `request`, the least important first; nobody if all whom it outranks do not suffice."""
+        if self._stays is None and not any(other.priority > request.priority for other in self.view.running):
+            return []
         victims: list[RequestView] = []
         free = self.free
-        slots = self.policy.max_num_seqs - running
-        for candidate in reversed(self.running):
-            if needed <= free and slots > 0:
-                break
+        for candidate in reversed(self.stays):
             if candidate.priority <= request.priority:
-                return None
+                break
             victims.append(candidate)
             free += self._frees(candidate)
             slots += 1
-        return victims if needed <= free and slots > 0 else None
+            if needed <= free and slots > 0:
+                return victims
+        return []
+
+    def _leaves(self, request: RequestView) -> bool:
+        return any(preemption.request is request for preemption in self.preempt)
 
     def _frees(self, request: RequestView) -> int:
         """Blocks that come free when `request` leaves: its own, and what this step was to give it."""
@@ -146,7 +163,8 @@ class _Draft:
         return request.num_blocks
 
     def _evict(self, request: RequestView) -> None:
-        """`request`, no longer in `running`, leaves: to the host if it may and can, else to be recomputed."""
+        """`request` leaves: to the host if it may and can, else to be recomputed."""
+        self.stays.remove(request)
         self.free += self._frees(request)
         chunk = self._chunk(request)
         if chunk is not None:

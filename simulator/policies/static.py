@@ -41,9 +41,9 @@ class Static:
         )
 
     def plan(self, view: View) -> StepPlan:
-        if view.prefilling:
+        if len(view.prefilling):
             return StepPlan(prefill=self._continue(view), decode=False)
-        if view.running:
+        if len(view.running):
             return _DECODE
         if not len(view.waiting):
             return _REST

@@ -19,7 +19,16 @@ from simulator.workload import Workload
 
 Case = dict[str, Any]
 
-COMPARED = ("scheduled", "admitted", "preempted", "finished", "waiting", "running", "num_free_blocks", "num_free_blocks_end")
+COMPARED = (
+    "scheduled",
+    "admitted",
+    "preempted",
+    "finished",
+    "waiting",
+    "running",
+    "num_free_blocks",
+    "num_free_blocks_end",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+# `make demo` and `make test` need no other command first: each makes the environment it needs, once.
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+DEMO := runs/demo
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test bench more-tests clean
+
+help:
+	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
+	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
+	@echo "make more-tests  the large runs of the laws (marker slow), with many more random examples"
+	@echo "make bench       the benchmarks, in CPU seconds"
+	@echo "make clean       remove the environment and the caches (runs/ stays)"
+	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made from, JOBS=4 the test processes"
+
+demo: $(VENV)/.base
+	$(BIN)/batchlab compare quickstart --policies static,continuous,preemptive,chunked_prefill --out $(DEMO)
+	@test -s $(DEMO)/report.html
+	@echo "The report, to open in a browser: $(CURDIR)/$(DEMO)/report.html"
+
+test: $(VENV)/.dev
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
+
+more-tests: $(VENV)/.dev
+	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m slow $(PYTEST_ARGS)
+
+# One process: two would share the caches and the memory's bandwidth, and change what is measured.
+bench: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/bench -m bench -rs --benchmark-enable --benchmark-only \
+	    --benchmark-timer=time.process_time --benchmark-columns=min,median,max,rounds $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+
+# The environment, in three steps, each with a stamp, so that a step that was cut off is done again.
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else \
+	    "batchlab needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=... chooses another" % v[:2])'
+	@echo "Making $(VENV) (about a minute, once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing batchlab into $(VENV)"
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+# It holds the base install too: `make demo` after `make test` installs nothing.
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "Installing batchlab with the tools of development into $(VENV)"
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.base

@@ -1,0 +1,132 @@
+"""Throughput and latency as bars, with the interval over seeds: one small panel a quantity, each with its own axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.axes import plain_numbers
+from reports.columns import COLUMNS, Column, Summaries
+from reports.compare import Estimate, estimate, seeds
+from reports.style import CARD, INK, MUTED, Picture, Style, draw, shorten
+from reports.units import decimals, number
+from simulator.latency import Slo
+
+THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo_attainment")
+LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
+EXTRA = {"p50_e2el_ms": Column("p50_e2el_ms", "E2E p50", "ms", better=-1)}
+TITLES = {
+    "output_throughput": "Output throughput",
+    "request_throughput": "Request throughput",
+    "request_goodput": "Goodput",
+    "slo_attainment": "Requests within the SLO",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One quantity: a value for each run, and its SLO (or none)."""
+
+    title: str
+    column: Column
+    found: Mapping[str, Estimate]
+    slo: float | None = None
+
+
+def throughput_bars(summaries: Summaries, style: Mapping[str, Style]) -> Picture:
+    """Work done per second, and the share of it that kept the SLO."""
+    return _bars(
+        "throughput",
+        _panels(summaries, THROUGHPUT, None),
+        2,
+        style,
+        "Longer is better. Throughput alone flatters a server that makes everybody wait: goodput counts the requests "
+        "that kept the SLO. Equal throughputs mean that the load sets them, not the policy.",
+        seeds(summaries),
+    )
+
+
+def latency_bars(summaries: Summaries, style: Mapping[str, Style], slo: Slo | None) -> Picture:
+    """The median and the 99th percentile of TTFT, TPOT and end-to-end latency."""
+    return _bars(
+        "latency",
+        _panels(summaries, LATENCY, slo),
+        2,
+        style,
+        "Shorter is better; left the typical request, right the one in a hundred. Every panel has its own scale.",
+        seeds(summaries),
+    )
+
+
+def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[Panel]:
+    limits = slo or Slo()
+    limit = {"ttft": limits.ttft_ms, "tpot": limits.tpot_ms, "e2el": limits.e2el_ms}
+    panels = []
+    for key in keys:
+        column = COLUMNS.get(key) or EXTRA[key]
+        found = {label: estimate(runs, key, column.scale) for label, runs in summaries.items()}
+        if any(math.isfinite(each.mean) for each in found.values()):
+            panels.append(Panel(TITLES.get(key, column.title), column, found, limit.get(key.split("_")[1])))
+    return panels
+
+
+def _bars(
+    name: str, panels: Sequence[Panel], across: int, style: Mapping[str, Style], caption: str, count: int
+) -> Picture:
+    down = max(-(-len(panels) // across), 1)
+    runs = len(panels[0].found) if panels else 1
+
+    def paint(figure: Figure) -> str:
+        grid = figure.subplots(down, across, squeeze=False)
+        for index, axes in enumerate(grid.flat):
+            if index < len(panels):
+                _paint_panel(axes, panels[index], style, named=index % across == 0)
+            else:
+                axes.set_axis_off()
+        if count > 1:
+            return f"{caption} The whiskers are 95 % confidence intervals over {count} seeds."
+        return f"{caption} One seed: no intervals."
+
+    return draw(name, (10.0, down * (0.75 + 0.3 * runs) + 0.1), paint)
+
+
+def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named: bool) -> None:
+    labels = list(panel.found)
+    means = [panel.found[label].mean for label in labels]
+    halves = [panel.found[label].half_width or 0.0 for label in labels]
+    ends = [mean + half for mean, half in zip(means, halves, strict=True) if math.isfinite(mean)]
+    top = max([*ends, 1e-12])
+    if panel.slo is not None and panel.slo <= 4.0 * top:
+        axes.axvline(panel.slo, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=1.5)
+        top = max(top, panel.slo)
+    for place, (label, mean, half) in enumerate(zip(labels, means, halves, strict=True)):
+        if not math.isfinite(mean):
+            axes.text(0.0, place, " no value", va="center", color=MUTED, fontsize=8.5)
+            continue
+        whisker = panel.found[label].half_width is not None
+        axes.barh(place, mean, height=0.68, color=style[label].color, zorder=2)
+        if whisker:
+            axes.errorbar(mean, place, xerr=half, color=INK, linewidth=1.1, capsize=3.0, capthick=1.1, zorder=3)
+        places = decimals([mean]) if panel.column.places is None else panel.column.places
+        text = number(mean, places) + (f" ± {number(half, places)}" if whisker else "")
+        axes.annotate(
+            text,
+            (mean + half, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8.5,
+            bbox={"facecolor": CARD, "edgecolor": "none", "alpha": 0.85, "pad": 0.8},
+        )
+    axes.set_yticks(range(len(labels)), [shorten(label, 24) for label in labels] if named else [""] * len(labels))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels) - 0.45, -0.55)
+    axes.set_xlim(0.0, top * 1.32)
+    axes.grid(visible=False, axis="y")
+    plain_numbers(axes.xaxis, bins=5)
+    limit = f", SLO {number(panel.slo)} dotted" if panel.slo is not None and panel.slo <= top else ""
+    axes.set_title(f"{panel.title} ({panel.column.unit}){limit}")

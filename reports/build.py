@@ -1,0 +1,161 @@
+"""A report from runs: plots/*.png, plots/*.svg and one report.html that needs nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from reports import definitions, html
+from reports.bars import latency_bars, throughput_bars
+from reports.cdf import cdf, curves, quantities
+from reports.columns import Summaries, Summary
+from reports.compare import joined, seeds
+from reports.files import write
+from reports.gantt import gantt
+from reports.style import Picture, Style, styles
+from reports.tables import class_table, rejection_table, starvation_table
+from reports.timeline import timeline
+from reports.units import number, one_line
+from reports.verdict import verdict_words
+from simulator.latency import Slo
+from simulator.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRun:
+    """One line of the comparison: a policy (or a scenario) and what became of it.
+
+    `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
+    order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
+    summaries were made with.
+    """
+
+    label: str
+    policy: str
+    records: Records
+    summaries: Sequence[Summary]
+    scenario_yaml: str = ""
+    slo: Slo | None = None
+    warmup_s: float = 0.0
+    cooldown_s: float = 0.0
+
+
+def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = ()) -> Path:
+    """Write the pictures and the page into `folder`; returns the path of report.html.
+
+    `notes` tell what was skipped, clipped or ignored on the way. The same runs make the same bytes. Raises InputError
+    where the folder cannot be written, ValueError without a run.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one run")
+    runs = _distinct(runs)
+    style = styles([(run.label, run.policy) for run in runs])
+    pictures = draw_all(runs, style)
+    for name, picture in pictures.items():
+        write(folder / "plots" / f"{name}.png", picture.png)
+        write(folder / "plots" / f"{name}.svg", picture.svg)
+    path = folder / "report.html"
+    write(path, _page(runs, style, pictures, notes))
+    return path
+
+
+def draw_all(runs: Sequence[ReportRun], style: dict[str, Style]) -> dict[str, Picture]:
+    """Every picture of the report by its name, in the order of the page."""
+    labelled = [(run.label, run.records) for run in runs]
+    summaries: Summaries = {run.label: run.summaries for run in runs}
+    slo = runs[0].slo
+    found = [gantt(labelled, style)]
+    lines = [curves(run.label, run.records, slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs]
+    found += [cdf(quantity, [each[quantity.name] for each in lines], style) for quantity in quantities(slo)]
+    found += [timeline(labelled, style), throughput_bars(summaries, style), latency_bars(summaries, style, slo)]
+    return {picture.name: picture for picture in found}
+
+
+def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
+    """The runs with labels of their own, in one line: a second `a` becomes `a (2)`."""
+    taken: set[str] = set()
+    named = []
+    for run in runs:
+        label = base = one_line(run.label, 60) or "run"
+        count = 1
+        while label in taken:
+            count += 1
+            label = f"{base} ({count})"
+        taken.add(label)
+        named.append(replace(run, label=label))
+    return named
+
+
+def _page(
+    runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture], notes: Sequence[str]
+) -> str:
+    summaries: Summaries = {run.label: run.summaries for run in runs}
+    labelled = [(run.label, run.records) for run in runs]
+    first = runs[0]
+    cuts = {"warmup_s": first.warmup_s, "cooldown_s": first.cooldown_s}
+    waits = starvation_table(labelled)
+    sections = [
+        html.section(
+            "Verdict",
+            html.paragraphs(verdict_words(summaries, first.slo), "verdict"),
+            html.verdict_tables(summaries, style),
+        ),
+        html.section("What the slots did", html.figure(pictures["gantt"])),
+        html.section("Latency", html.pair([pictures[each.name] for each in quantities(first.slo)])),
+        html.section("Over time", html.figure(pictures["timeline"])),
+        html.section("Throughput and latency", html.figure(pictures["throughput"]), html.figure(pictures["latency"])),
+        html.section("By class", html.table(class_table(labelled, first.slo, **cuts))),
+        html.section("Who waited longest", html.table(waits)),
+        html.section("Rejected requests", html.table(rejection_table(labelled))),
+        html.section("Notes", html.paragraphs(list(notes), "notes")),
+        html.section("Scenario", *_scenarios(runs)),
+        html.section(
+            "What the numbers mean",
+            f"<p>{definitions.LEGEND}</p>",
+            html.table(definitions.METRICS, prose=True),
+            "<h3>Other tools' names</h3>",
+            html.table(definitions.OTHER_TOOLS, prose=True),
+        ),
+    ]
+    return html.page(_title(runs), _subtitle(runs), sections)
+
+
+def _title(runs: Sequence[ReportRun]) -> str:
+    names = list(dict.fromkeys(filter(None, (_name(run.scenario_yaml) for run in runs))))
+    what = joined(run.label for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
+    return f"{names[0]}: {what}" if len(names) == 1 else what
+
+
+def _name(scenario_yaml: str) -> str:
+    found = re.search(r"^name:[ \t]*(\S.*)$", scenario_yaml, flags=re.MULTILINE)
+    return one_line(found.group(1).strip("'\""), 60) if found else ""
+
+
+def _subtitle(runs: Sequence[ReportRun]) -> str:
+    requests = {len(run.records.requests.row) for run in runs}
+    count = seeds({run.label: run.summaries for run in runs})
+    parts = [f"{number(requests.pop())} requests" if len(requests) == 1 else "different workloads"]
+    parts.append(f"{count} seeds; pictures show the first" if count > 1 else "one seed")
+    replicas = {run.records.replicas for run in runs}
+    if max(replicas) > 1:
+        parts.append("slots are those of the first replica")
+    return "; ".join(parts) + ". A simulation by batchlab."
+
+
+def _scenarios(runs: Sequence[ReportRun]) -> list[str]:
+    """The first run's scenario whole, and of the others what differs from it."""
+    first = runs[0]
+    if not first.scenario_yaml:
+        return []
+    parts = [html.details(f"Resolved scenario of {first.label}", first.scenario_yaml)]
+    for run in runs[1:]:
+        lines = difflib.unified_diff(
+            first.scenario_yaml.splitlines(), run.scenario_yaml.splitlines(), first.label, run.label, "", "", 0, ""
+        )
+        changed = "\n".join(lines)
+        if changed:
+            parts.append(html.details(f"What differs for {run.label}", changed))
+    return parts

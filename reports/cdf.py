@@ -1,0 +1,151 @@
+"""Latency CDFs: the share of requests (or of token gaps) below a latency, one curve a run, with the SLO line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.axes import latency_axis, slo_line
+from reports.style import INK, MUTED, Picture, Style, draw, shorten
+from reports.units import latency
+from simulator.latency import Slo, finished, itl, request_latencies
+from simulator.records import Floats, Records
+from simulator.window import measured_window
+
+# Percentiles drawn: even steps, and finer ones where the tail is.
+GRID = np.unique(
+    np.concatenate((np.linspace(0, 98, 393), np.linspace(98, 99.9, 96), np.linspace(99.9, 100, 41))).round(6)
+)
+
+
+COARSE = np.array([0, 1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.9, 99.99, 100.0])
+MANY_GAPS = 1 << 18  # so many entries of token gaps are drawn from fewer percentiles
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A latency that has a picture: file name, title, what one sample is, and its SLO."""
+
+    name: str
+    title: str
+    samples: str
+    slo_ms: float | None
+    by_tail: bool = False  # each further nine of the percentile as high as the one before
+
+
+def quantities(slo: Slo | None) -> tuple[Quantity, ...]:
+    """The four latencies, in the order of the report."""
+    limit = slo or Slo()
+    return (
+        Quantity("ttft_cdf", "Time to first token (TTFT)", "finished requests", limit.ttft_ms),
+        Quantity("tpot_cdf", "Time per output token (TPOT)", "finished requests", limit.tpot_ms),
+        Quantity("itl_cdf", "Gap between tokens (ITL)", "token gaps", None, by_tail=True),
+        Quantity("e2el_cdf", "End-to-end latency (E2E)", "finished requests", limit.e2el_ms),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One run's latency in milliseconds at the percentiles `GRID`; empty where there is no sample."""
+
+    label: str
+    at_ms: Floats
+    within_slo: float | None = None  # share of the samples at or below the SLO
+
+    def percentile(self, q: float) -> float:
+        return float(np.interp(q, GRID, self.at_ms)) if len(self.at_ms) else float("nan")
+
+
+def curves(
+    label: str, records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> dict[str, Curve]:
+    """A run's curves by the names of `quantities`: over the finished of the measured requests, as in the summary."""
+    done = finished(records) & measured_window(records, warmup_s, cooldown_s).measured
+    each, limit = request_latencies(records), slo or Slo()
+    found = {
+        "ttft_cdf": _curve(label, each.ttft_ms[done], limit.ttft_ms),
+        "tpot_cdf": _curve(label, each.tpot_ms[done], limit.tpot_ms),
+        "e2el_cdf": _curve(label, each.e2el_ms[done], limit.e2el_ms),
+    }
+    many = len(records.gaps.count) + records.num_steps > MANY_GAPS
+    percents = COARSE if many else GRID
+    gaps = itl(records, percents.tolist())
+    at_ms = np.zeros(0) if gaps is None else np.interp(GRID, percents, np.array(gaps.percentiles) * 1e3)
+    return found | {"itl_cdf": Curve(label, at_ms)}
+
+
+def _curve(label: str, latency_ms: Floats, slo_ms: float | None) -> Curve:
+    known = latency_ms[~np.isnan(latency_ms)]
+    if not len(known):
+        return Curve(label, np.zeros(0))
+    within = None if slo_ms is None else float((known <= slo_ms).mean())
+    return Curve(label, np.percentile(known, GRID), within)
+
+
+def cdf(quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> Picture:
+    """The picture of one quantity, a curve for each run."""
+    return draw(quantity.name, (5.6, 3.35 + 0.2 * len(curves)), lambda figure: _paint(figure, quantity, curves, style))
+
+
+def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> str:
+    axes, slo_ms = figure.subplots(), quantity.slo_ms
+    drawn = [curve for curve in curves if len(curve.at_ms)]
+    for curve in drawn:
+        look = style[curve.label]
+        solid = look.dash == "-"  # below the others and wider, so that it hides none
+        axes.plot(
+            curve.at_ms,
+            _height(GRID, quantity.by_tail),
+            color=look.color,
+            linestyle=look.dash,
+            linewidth=2.4 if solid else 1.8,
+            zorder=3 if solid else 4,
+        )
+    _limits(axes, drawn, slo_ms)
+    ticks = [0, 50, 90, 99, 99.9, 99.99] if quantity.by_tail else [0, 25, 50, 75, 90, 99]
+    axes.set_yticks(_height(np.array(ticks, dtype=np.float64), quantity.by_tail), [f"{tick:g}" for tick in ticks])
+    axes.set_ylim(0.0, float(_height(np.array([99.99]), True)[0]) * 1.01 if quantity.by_tail else 100.8)
+    axes.set_ylabel(f"share of {quantity.samples} (%)")
+    axes.set_xlabel(quantity.title.partition(" (")[0].lower())
+    axes.set_title(quantity.title, pad=18.0)
+    if slo_ms is not None:
+        slo_line(axes, slo_ms)
+    if not drawn:
+        axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", va="center", color=MUTED)
+    _legend(figure, curves, style, slo_ms)
+    text = f"Share of {quantity.samples} at or below a latency: the further left, the better."
+    if quantity.by_tail:
+        text += " Each further nine takes as much height as the one before: the right end is what users see as stutter."
+    if slo_ms is not None:
+        text += " Where a curve meets the dotted line, read off the share that keeps this SLO."
+    return text
+
+
+def _height(percent: Floats, by_tail: bool) -> Floats:
+    return -np.log10(np.maximum(1.0 - percent / 100.0, 5e-5)) if by_tail else percent
+
+
+def _limits(axes: Axes, drawn: Sequence[Curve], slo_ms: float | None) -> None:
+    low = min((float(curve.at_ms[0]) for curve in drawn), default=0.0)
+    high = max((float(curve.at_ms[-1]) for curve in drawn), default=1.0)
+    if slo_ms is not None:
+        low, high = min(low, slo_ms), max(high, slo_ms)
+    latency_axis(axes, low, high)
+
+
+def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:
+    handles, texts = [], []
+    for curve in curves:
+        handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
+        text = f"{shorten(curve.label, 30)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        if not len(curve.at_ms):
+            text = f"{shorten(curve.label, 30)}:  no samples"
+        elif slo_ms is not None and curve.within_slo is not None:
+            text += f", {100 * curve.within_slo:.1f} % within SLO"
+        texts.append(text)
+    figure.legend(handles, texts, loc="outside lower left", ncols=1, labelcolor=INK, handlelength=3.2, borderpad=0.2)

@@ -1,0 +1,74 @@
+"""Means over seeds with their intervals, and whether a difference between two policies is real.
+
+All comparisons are paired by seed: the n-th summaries of two policies saw the same requests at the same times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reports.columns import Column, Summaries, Summary
+from simulator.intervals import mean_interval, paired_difference
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds and the half-width of its 95 % interval; None for a single seed. NaN where undefined."""
+
+    mean: float
+    half_width: float | None
+
+
+def values(summaries: Sequence[Summary], key: str) -> list[float]:
+    """The key of every seed's summary; NaN where it is undefined or missing."""
+    found = (summary.get(key) for summary in summaries)
+    return [math.nan if value is None else float(value) for value in found]
+
+
+def estimate(summaries: Sequence[Summary], key: str, scale: float = 1.0) -> Estimate:
+    """The mean over those seeds for which it is defined."""
+    found = mean_interval([value * scale for value in values(summaries, key)])
+    return Estimate(found.mean, found.half_width if found.n > 1 else None)
+
+
+def is_real(one: Sequence[Summary], other: Sequence[Summary], key: str) -> bool:
+    """Whether the paired 95 % interval of the difference excludes 0. One seed never shows anything."""
+    return paired_difference(values(one, key), values(other, key)).excludes_zero
+
+
+def ranked(summaries: Summaries, key: str, better: int) -> list[str]:
+    """Labels from best to worst mean, those without a value left out; equals in the order given."""
+    means = {label: estimate(runs, key).mean for label, runs in summaries.items()}
+    return sorted((label for label, mean in means.items() if math.isfinite(mean)), key=lambda k: -better * means[k])
+
+
+def best(summaries: Summaries, column: Column) -> str | None:
+    """The label to mark in a column: best, and different from every other.
+
+    With several seeds the difference to each must be real; with one it must only be there. None: nobody's.
+    """
+    order = ranked(summaries, column.key, column.better) if column.better else []
+    if len(order) < 2:
+        return None
+    first = summaries[order[0]]
+    for label in order[1:]:
+        other = summaries[label]
+        if len(first) > 1:
+            if not is_real(first, other, column.key):
+                return None
+        elif estimate(first, column.key).mean == estimate(other, column.key).mean:
+            return None
+    return order[0]
+
+
+def seeds(summaries: Summaries) -> int:
+    """Seeds of each run: the most that any has."""
+    return max((len(runs) for runs in summaries.values()), default=0)
+
+
+def joined(names: Iterable[str]) -> str:
+    """a, b and c."""
+    listed = list(names)
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"

@@ -1,0 +1,168 @@
+"""One look for every picture: a colour and a line style a run, fonts, sizes, and bytes that never change.
+
+Colours are Okabe and Ito's, made to be told apart by colour-blind readers; the line style says the same a second
+time. A built-in policy has the same colour in every report. Others take the free colours in order of appearance;
+a second run of the same policy takes its policy's hue in another shade and another line style.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from reports.units import one_line
+
+Dash = tuple[float, tuple[float, ...]] | Literal["-"]
+
+# The inks that are no run's. The report swaps them for its own light or dark ones where it embeds an SVG.
+INK = "#1b1f24"
+MUTED = "#5b6471"
+GRID = "#dfe3e8"
+CARD = "#fefefe"
+HELD = "#c9ced5"  # of a slot that does nothing useful
+
+BUILT_IN: Mapping[str, tuple[str, Dash]] = {
+    "static": ("#d55e00", (0, (1.2, 1.3))),
+    "continuous": ("#0072b2", (0, (5.0, 1.8))),
+    "preemptive": ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6))),
+    "chunked_prefill": ("#009e73", "-"),
+}
+OTHERS: tuple[str, ...] = ("#56b4e9", "#e69f00", "#737373")
+DASHES: tuple[Dash, ...] = (
+    "-",
+    (0, (3.0, 1.2)),
+    (0, (1.2, 1.3)),
+    (0, (6.0, 1.6, 1.2, 1.6)),
+    (0, (3.0, 1.4, 1.0, 1.4, 1.0, 1.4)),
+    (0, (9.0, 2.0)),
+)
+SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white above
+
+PNG_DPI = 160
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "mathtext.fontset": "dejavusans",
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9.0,
+    "axes.labelsize": 9.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": CARD,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "figure.facecolor": CARD,
+    "figure.edgecolor": CARD,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "butt",
+    "hatch.linewidth": 0.7,
+    "svg.hashsalt": "batchlab",
+    "svg.fonttype": "path",
+    "path.simplify": True,
+    "path.simplify_threshold": 0.2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one run is drawn, everywhere: a colour as #rrggbb and a matplotlib line style."""
+
+    color: str
+    dash: Dash
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn figure: its file name without ending, both renderings, and what to look for in it."""
+
+    name: str
+    caption: str
+    png: bytes
+    svg: str
+
+
+def mix(color: str, share: float) -> str:
+    """`color` moved towards white (share > 0) or black (share < 0), by that share of the way."""
+    goal = 255.0 if share > 0 else 0.0
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (goal - part) * abs(share)):02x}" for part in parts)
+
+
+def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
+    """A style for each (label, policy), by label. Depends on the order of the runs and on nothing else."""
+    others: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    result: dict[str, Style] = {}
+    for label, policy in runs:
+        if policy in BUILT_IN:
+            color, dash = BUILT_IN[policy]
+            first = DASHES.index(dash) if dash in DASHES else len(DASHES) - 1
+        else:
+            first = others.setdefault(policy, len(others))
+            color = mix(OTHERS[first % len(OTHERS)], SHADES[first // len(OTHERS) % len(SHADES)])
+            dash = DASHES[first % len(DASHES)]
+        again = seen.get(policy, 0)
+        seen[policy] = again + 1
+        if again:
+            color = mix(color, SHADES[again % len(SHADES)])
+            dash = DASHES[(first + again) % len(DASHES)]
+        result[label] = Style(color, dash)
+    return result
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Matplotlib's own defaults and our changes, whatever the user's matplotlibrc says; put back afterwards."""
+    settings: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
+    settings.update(RC)
+    with warnings.catch_warnings(), mpl.rc_context(settings):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a label in a script DejaVu lacks
+        yield
+
+
+def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str]) -> Picture:
+    """A picture of `size` inches. `paint` draws on the figure and returns the caption (plain text)."""
+    with look():
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(hspace=0.04))
+        FigureCanvasAgg(figure)
+        caption = paint(figure)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, for both renderings
+        png, svg = io.BytesIO(), io.StringIO()
+        figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return Picture(name, caption, png.getvalue(), svg.getvalue())
+
+
+def shorten(label: str, most: int = 44) -> str:
+    """A label that fits a picture; matplotlib would hide one that begins with an underscore."""
+    text = one_line(label, most)
+    return f" {text}" if text.startswith("_") else text

@@ -1,0 +1,133 @@
+"""Tables beside the verdict: per class, the longest waits, and why requests were rejected. Plain rows of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.columns import Summary
+from reports.units import MISSING, decimals, number, short
+from simulator.latency import Slo, queue_s
+from simulator.metrics import summarize_by_class
+from simulator.records import Records, Status
+from simulator.window import run_end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table as text: `head` names the columns with their units, `text_columns` leading ones are not numbers."""
+
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    text_columns: int = 1
+
+
+PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
+    ("completed", "completed", 1.0, 0),
+    ("rejected", "rejected", 1.0, 0),
+    ("unfinished", "unfinished", 1.0, 0),
+    ("slo_attainment", "within SLO (%)", 100.0, 1),
+    ("p50_ttft_ms", "TTFT p50 (ms)", 1.0, None),
+    ("p99_ttft_ms", "TTFT p99 (ms)", 1.0, None),
+    ("p50_tpot_ms", "TPOT p50 (ms)", 1.0, None),
+    ("p99_tpot_ms", "TPOT p99 (ms)", 1.0, None),
+    ("p99_e2el_ms", "E2E p99 (ms)", 1.0, None),
+    ("preemptions", "preemptions", 1.0, 0),
+    ("longest_queue_time_ms", "longest wait (ms)", 1.0, None),
+    ("longest_requeue_time_ms", "longest wait again (ms)", 1.0, None),
+)
+
+
+def class_table(
+    runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> Rows | None:
+    """One line for each class and run, classes first; None where there is but one class."""
+    by_run = {
+        label: summarize_by_class(records, slo=slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
+        for label, records in runs
+        if len(records.class_names) > 1
+    }
+    names = list(dict.fromkeys(name for classes in by_run.values() for name in classes))
+    if len(names) < 2:
+        return None
+    pairs = [(name, label) for name in names for label in by_run if name in by_run[label]]
+    columns = [
+        column
+        for column in PER_CLASS
+        if any(by_run[label][name].get(column[0]) for name, label in pairs)  # what is 0 for all says nothing
+    ]
+    cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
+    body = tuple((*pair, *values) for pair, values in zip(pairs, zip(*cells, strict=True), strict=True))
+    return Rows(("class", "run", *(title for _, title, _, _ in columns)), body, 2)
+
+
+def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> list[str]:
+    key, _, scale, places = column
+    found = [summary.get(key) for summary in summaries]
+    numbers = [float("nan") if value is None else float(value) * scale for value in found]
+    return [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
+
+
+def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> Rows | None:
+    """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
+
+    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where nobody
+    waited.
+    """
+    body = []
+    for label, records in runs:
+        requests = records.requests
+        first = np.where(np.isnan(requests.scheduled_s), run_end_s(records) - requests.arrival_s, queue_s(records))
+        first[requests.status == Status.REJECTED] = 0.0
+        waited = first + requests.requeued_s
+        for row in np.lexsort((np.arange(len(waited)), -waited))[:most].tolist():
+            if waited[row] <= 0.0:
+                break
+            body.append(
+                (
+                    label,
+                    records.request_id(row),
+                    records.class_names[int(requests.class_index[row])],
+                    number(int(requests.priority[row])),
+                    number(float(requests.arrival_s[row]), 1),
+                    number(int(requests.input_tokens[row])),
+                    number(int(requests.output_tokens[row])),
+                    short(float(first[row])),
+                    short(float(requests.requeued_s[row])),
+                    number(int(requests.preemptions[row])),
+                    Status(int(requests.status[row])).name.lower(),
+                )
+            )
+    head = (
+        "run", "request", "class", "priority", "arrived (s)", "input (tokens)", "output (tokens)", "waited first (s)",
+        "waited again (s)", "preemptions", "outcome",
+    )  # fmt: skip
+    return _telling(Rows(head, tuple(body), 3), ("class", "priority", "waited again (s)", "preemptions", "outcome"))
+
+
+def _telling(rows: Rows, optional: Sequence[str]) -> Rows | None:
+    """The table without those of the optional columns that say the same in every line; None without lines."""
+    if not rows.body:
+        return None
+    same = [i for i, name in enumerate(rows.head) if name in optional and len({line[i] for line in rows.body}) == 1]
+    keep = [i for i in range(len(rows.head)) if i not in same]
+    text_columns = sum(i < rows.text_columns for i in keep)
+    body = tuple(tuple(line[i] for i in keep) for line in rows.body)
+    return Rows(tuple(rows.head[i] for i in keep), body, text_columns)
+
+
+def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> Rows | None:
+    """Why requests were rejected, by how often, and one of them as an example; None where none was."""
+    body = []
+    for label, records in runs:
+        counts = Counter(records.reject_reasons.values())
+        example: Mapping[str, int] = {why: row for row, why in sorted(records.reject_reasons.items(), reverse=True)}
+        for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
+            body.append((label, why, records.request_id(example[why]), number(count)))
+        left = sum(counts.values()) - sum(count for _, count in counts.most_common(most))
+        if left > 0:
+            body.append((label, "other reasons", MISSING, number(left)))
+    return Rows(("run", "reason", "for instance request", "requests"), tuple(body), 3) if body else None

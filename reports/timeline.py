@@ -1,0 +1,165 @@
+"""The timeline: queue, batch, KV memory, step time and preemptions over one time axis.
+
+Drawn from a few hundred buckets a run, however long it was: the line is the mean of a bucket, the band reaches from
+the smallest to the largest value in it, so that a single peak stays visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.style import INK, Picture, Style, draw, shorten
+from reports.units import Clock, clock_for
+from simulator.records import Floats, Records
+from simulator.series import (
+    Points,
+    StepFunction,
+    downsample,
+    kv_used_blocks,
+    preemptions,
+    queue_depth,
+    running,
+    step_time,
+)
+from simulator.window import run_end_s
+
+BUCKETS = 240
+STEP_BUCKETS = 90  # fewer, so that the largest of each make a line
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A series as it is drawn, one entry a bucket; times in seconds."""
+
+    time_s: Floats
+    low: Floats
+    mean: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One panel: what its axis says, a band for each label, and a line at a limit (or none)."""
+
+    title: str
+    bands: Mapping[str, Band]
+    limit: float | None = None
+    peaks_only: bool = False  # a thin line at the largest value, where bands would cover each other
+
+
+def band(series: StepFunction, end_s: float, scale: float = 1.0) -> Band:
+    """Mean, smallest and largest value in each of a few hundred stretches of [0, end_s]."""
+    upper = downsample(replace(series, value=series.value * scale), BUCKETS, 0.0, end_s)
+    lower = downsample(replace(series, value=series.value * -scale), BUCKETS, 0.0, end_s)  # its peaks are the minima
+    return Band(upper.middle_s, -lower.peak, upper.mean, upper.peak)
+
+
+def step_band(steps: Points, end_s: float, scale: float = 1.0) -> Band:
+    """The same of the steps that began in each stretch. Where none did, of the one in flight; NaN where none was."""
+    edges = np.linspace(0.0, end_s, STEP_BUCKETS + 1)
+    middle = (edges[:-1] + edges[1:]) / 2
+    before = np.searchsorted(steps.time_s, middle, side="right") - 1
+    started = np.append(steps.time_s, np.inf)[before]
+    took = np.append(steps.value, np.nan)[before]
+    in_flight = np.where(started + took >= middle, took, np.nan) * scale
+    upper = downsample(replace(steps, value=steps.value * scale), STEP_BUCKETS, 0.0, end_s)
+    lower = downsample(replace(steps, value=steps.value * -scale), STEP_BUCKETS, 0.0, end_s)
+    found = Band(middle, in_flight.copy(), in_flight.copy(), in_flight.copy())
+    place = np.searchsorted(edges, upper.middle_s) - 1
+    for column, values in ((found.low, -lower.peak), (found.mean, upper.mean), (found.high, upper.peak)):
+        column[place] = values
+    return found
+
+
+def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
+    """The panels for these runs; the one of preemptions only where there was one."""
+    end_s = max((run_end_s(records) for _, records in runs), default=0.0)
+    if end_s <= 0.0:
+        return []
+    slots = {records.max_num_seqs * records.replicas for _, records in runs}
+    found = [
+        Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s) for label, r in runs}),
+        Strip(
+            "in the batch\n(requests)" if len(slots) > 1 else f"in the batch\n(of {max(slots)} slots)",
+            {label: band(running(r), end_s) for label, r in runs},
+            float(max(slots)) if len(slots) == 1 else None,
+        ),
+        Strip(
+            "KV in use\n(%)",
+            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.num_blocks * r.replicas, 1)) for label, r in runs},
+        ),
+        Strip("step time\n(ms)", {label: step_band(step_time(r), end_s, 1e3) for label, r in runs}, peaks_only=True),
+    ]
+    if any(len(r.requeues.row) for _, r in runs):
+        found.append(Strip("preemptions\n(so far)", {label: band(preemptions(r), end_s) for label, r in runs}))
+    return found
+
+
+def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], name: str = "timeline") -> Picture:
+    """All runs over one time axis, panels one below the other."""
+    panels = strips(runs)
+    end_s = max((run_end_s(records) for _, records in runs), default=0.0)
+    return draw(
+        name,
+        (10.0, 0.9 + 1.3 * max(len(panels), 1)),
+        lambda figure: _paint(figure, panels, [label for label, _ in runs], style, end_s),
+    )
+
+
+def _paint(
+    figure: Figure, panels: Sequence[Strip], labels: Sequence[str], style: Mapping[str, Style], end_s: float
+) -> str:
+    clock = clock_for(end_s)
+    axes = figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, panel in zip(axes, panels, strict=False):
+        _paint_strip(axis, panel, style, clock)
+    axes[-1].set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
+    plain_numbers(axes[-1].xaxis, bins=12)
+    axes[-1].set_xlabel(f"time ({clock.unit})")
+    figure.align_ylabels(axes)
+    handles = [Line2D([], [], color=style[label].color, linestyle=style[label].dash) for label in labels]
+    figure.legend(
+        handles,
+        [shorten(label) for label in labels],
+        loc="outside upper left",
+        ncols=min(len(labels), 4),
+        labelcolor=INK,
+    )
+    return (
+        "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
+        "value in each (step time: the thin line is the largest). A queue that grows without coming back means that the run is overloaded; KV at 100 % is what "
+        "causes preemptions; peaks of the step time are what users see as stutter."
+    )
+
+
+def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Clock) -> None:
+    bands = {label: each for label, each in panel.bands.items() if len(each.time_s) and np.isfinite(each.high).any()}
+    for label, each in bands.items():
+        look = style[label]
+        time = each.time_s / clock.seconds
+        if panel.peaks_only:
+            axis.plot(time, each.high, color=look.color, linewidth=0.8, alpha=0.8)
+        else:
+            axis.fill_between(time, each.low, each.high, color=look.color, alpha=0.16, linewidth=0.0)
+        solid = look.dash == "-"  # below the others and wider, so that it hides none
+        width, zorder = (1.9, 3) if solid else (1.4, 4)
+        axis.plot(time, each.mean, color=look.color, linestyle=look.dash, linewidth=width, zorder=zorder)
+    axis.set_ylabel(panel.title)
+    top = max((float(np.nanmax(each.high)) for each in bands.values()), default=0.0)
+    low = min((float(np.nanmin(each.low)) for each in bands.values()), default=0.0)
+    if panel.peaks_only and low > 0.0 and top / low > LOG_FROM:
+        log_numbers(axis.yaxis, top / low)
+        axis.set_ylim(low / 1.3, top * 1.3)
+        return
+    if panel.limit is not None and panel.limit <= 4.0 * top:
+        axis.axhline(panel.limit, color=INK, linewidth=0.9, linestyle=(0, (2.0, 2.0)))
+        top = max(top, panel.limit)
+    axis.set_ylim(0.0, top * 1.08 if top > 0.0 else 1.0)
+    plain_numbers(axis.yaxis, bins=4)

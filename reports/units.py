@@ -1,0 +1,70 @@
+"""Numbers as a person reads them: how many decimals, which unit of time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The unit of a time axis, and how many seconds it has."""
+
+    unit: str
+    seconds: float
+
+
+def clock_for(to_s: float, from_s: float = 0.0) -> Clock:
+    """Seconds up to ten minutes, minutes up to three hours, then hours. Short stretches stay in seconds."""
+    if to_s <= 600.0 or to_s - from_s <= 60.0:
+        return Clock("s", 1.0)
+    return Clock("min", 60.0) if to_s <= 3 * 3600.0 else Clock("h", 3600.0)
+
+
+def decimals(values: Iterable[float], most: int = 3) -> int:
+    """Decimals that leave the smallest value of a column three significant digits: 0 when all are whole."""
+    real = [abs(value) for value in values if math.isfinite(value) and value != 0.0]
+    if not real or all(value == round(value) for value in real):
+        return 0
+    return min(max(2 - math.floor(math.log10(min(real))), 0), most)
+
+
+def number(value: float, places: int = 0) -> str:
+    """With thousands separators; a dash where there is no value."""
+    if not math.isfinite(value):
+        return MISSING
+    text = f"{value:,.{places}f}"
+    return text.removeprefix("-") if float(text.replace(",", "")) == 0.0 else text
+
+
+def short(value: float) -> str:
+    """About three significant digits: 0.0421, 3.14, 31.4, 314, 3,140."""
+    if not math.isfinite(value):
+        return MISSING
+    if value == 0.0 or value == round(value):
+        return number(value)
+    places = min(max(2 - math.floor(math.log10(abs(value))), 0), 6)
+    text = number(value, places)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def one_line(text: str, most: int) -> str:
+    """Text that can do no harm in a line: no line breaks or control characters, at most so many characters."""
+    clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def latency(milliseconds: float) -> str:
+    """A latency in a sentence: 24.6 ms, 158 ms, 9,120 ms, 35.4 s, 1,466 s."""
+    if abs(milliseconds) >= 10_000.0:
+        return f"{short(milliseconds / 1e3)} s" if abs(milliseconds) < 1e6 else f"{number(milliseconds / 1e3)} s"
+    return f"{short(milliseconds) if abs(milliseconds) < 100.0 else number(milliseconds)} ms"
+
+
+def tied(text: str) -> str:
+    """No-break spaces between numbers and their units."""
+    return re.sub(r"(\d) (%|(?:ms|s|tok/s|req/s|seeds)\b)", "\\1\u00a0\\2", text)

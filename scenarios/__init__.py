@@ -1,0 +1,49 @@
+"""Scenarios in Python, as on the command line:
+
+    import scenarios
+
+    scenario = scenarios.load("quickstart")
+    result = scenarios.run(scenario)
+    result.summary["p99_ttft_ms"], result.requests, result.steps
+
+Names are imported when first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scenarios.comparison import Comparison, compare
+    from scenarios.loader import dump, load, shipped
+    from scenarios.result import Result
+    from scenarios.runner import run
+    from scenarios.schema import Scenario
+    from simulator.errors import InputError
+
+_WHERE = {
+    "Comparison": "scenarios.comparison",
+    "InputError": "simulator.errors",
+    "Result": "scenarios.result",
+    "Scenario": "scenarios.schema",
+    "compare": "scenarios.comparison",
+    "dump": "scenarios.loader",
+    "load": "scenarios.loader",
+    "run": "scenarios.runner",
+    "shipped": "scenarios.loader",
+}
+
+__all__ = ["Comparison", "InputError", "Result", "Scenario", "compare", "dump", "load", "run", "shipped"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'scenarios' has no attribute {name!r}")
+    value: object = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,158 @@
+"""From a scenario to what the simulator takes: workload, KV memory, step costs, policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scenarios.loader import dump, load
+from scenarios.schema import Scenario, TraceWorkload
+from scenarios.schema_engine import Engine
+from simulator.errors import InputError
+from simulator.kv import KVCache, kv_cache, swap_s_per_block
+from simulator.policies import load_policy, policy_class, policy_parameters
+from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.cost import CostModel
+    from simulator.plan import Policy
+
+_ENGINE_OWN = ("policy", "block_size", "enable_prefix_caching")  # keys that no policy takes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a simulation is made of, the workload apart. `make_policy` makes each replica one of its own."""
+
+    make_policy: Callable[[], Policy]
+    kv: KVCache
+    cost: CostModel
+    swap_s_per_block: float
+
+
+def build_workload(scenario: Scenario) -> Workload:
+    """Read the scenario's trace, or draw its requests. Raises InputError for a trace that cannot be read."""
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        from scenarios.traces import read_trace
+
+        return read_trace(workload.path, workload.options(scenario.seed))
+    from scenarios.generate import generate
+
+    return generate(workload, scenario.seed)
+
+
+def build(scenario: Scenario) -> Parts:
+    """Policy, memory and costs. Raises InputError where they do not fit together, before anything is simulated."""
+    engine, hardware = scenario.engine, scenario.hardware
+    model, gpu = scenario.resolve_model(), scenario.resolve_gpu()
+    kv = kv_cache(
+        model,
+        gpu,
+        hardware.tensor_parallel,
+        hardware.gpu_memory_utilization,
+        engine.block_size,
+        engine.max_num_batched_tokens,
+        hardware.swap_space_gib,
+        hardware.num_gpu_blocks,
+    )
+    policy = build_policy(scenario)
+    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s_per_block(kv, gpu))
+
+
+def build_cost(scenario: Scenario) -> CostModel:
+    """The model of step times."""
+    cost = scenario.cost
+    if cost.kind == "linear":
+        from simulator.linear import Linear
+
+        return Linear(cost.base_s, cost.per_token_s, cost.per_context_token_s)
+    from simulator.roofline import Roofline
+
+    return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
+
+
+def build_policy(scenario: Scenario) -> Policy:
+    """The policy with the parameters that the scenario gives it.
+
+    A key that the policy does not have is an InputError, unless it holds the schema's default and so asks for nothing.
+    """
+    engine = scenario.engine
+    taken = policy_keys(engine.policy)
+    defaults = engine.defaults()
+    given = engine.parameters(given_only=True)
+    wanted = {key: value for key, value in given.items() if key in taken or value != defaults.get(key, _NOTHING)}
+    return load_policy(engine.policy, wanted, scenario.base_dir)
+
+
+def policy_keys(policy: str) -> tuple[str, ...]:
+    """The parameters that a policy takes, in its own order. Raises InputError for a policy that cannot be loaded."""
+    return tuple(policy_parameters(policy_class(policy)))
+
+
+def policy_label(policy: str) -> str:
+    """What tables call a policy: its name, or the class of a user's own."""
+    return policy.rpartition(":")[2] if ".py:" in policy else policy
+
+
+def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario under another policy, and the keys given to the engine that this policy does not take.
+
+    These are left out. A relative path in `policy` counts from the working directory.
+    """
+    data = scenario.model_dump(exclude_unset=True)
+    given = dict(data.get("engine", {}))
+    engine = {"policy": policy, **{key: given[key] for key in _ENGINE_OWN[1:] if key in given}}
+    try:
+        bare = load({**data, "engine": engine})
+    except InputError as error:
+        raise InputError(error.message, file="--policies", hint=error.hint) from None
+    taken = policy_keys(bare.engine.policy)
+    kept = {key: value for key, value in given.items() if key in taken}
+    defaults = Engine.defaults()
+    dropped = [key for key in given if key not in taken and key not in _ENGINE_OWN]
+    dropped = [key for key in dropped if given[key] != defaults.get(key, _NOTHING)]
+    return load({**data, "engine": {**engine, **kept}}), tuple(dropped)
+
+
+def resolved_yaml(scenario: Scenario) -> str:
+    """The scenario as YAML with nothing left to a default, those of the policy itself included."""
+    data = scenario.model_dump(exclude_unset=True)
+    data["engine"] = {**data.get("engine", {}), "policy": scenario.engine.policy, **_plain_parameters(scenario)}
+    return dump(load(data, check_files=False))
+
+
+def cost_per_million(scenario: Scenario, output_throughput: float | None) -> float | None:
+    """USD for a million output tokens on the scenario's GPUs; None where the price or the throughput is not known."""
+    from simulator.metrics import cost_per_million_output_tokens
+
+    usd_per_hour = scenario.resolve_gpu().usd_per_hour
+    if usd_per_hour is None:
+        return None
+    gpus = scenario.replicas * scenario.hardware.tensor_parallel
+    return cost_per_million_output_tokens(output_throughput, gpus=gpus, usd_per_gpu_hour=usd_per_hour)
+
+
+def is_random(scenario: Scenario) -> bool:
+    """Whether another seed can make another workload."""
+    return not isinstance(scenario.workload, TraceWorkload) or scenario.workload.trace.jitter_s > 0
+
+
+def same_requests(one: Workload, other: Workload) -> bool:
+    """Whether two workloads hold the same requests at the same times."""
+    columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+
+
+_NOTHING = object()
+
+
+def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
+    """The policy's parameters as far as YAML can hold them."""
+    policy = build_policy(scenario)
+    values = {key: getattr(policy, key) for key in policy_keys(scenario.engine.policy)}
+    return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool))}

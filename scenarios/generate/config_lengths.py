@@ -1,0 +1,298 @@
+"""What a scenario may say of token counts: the distributions by their key `dist`, each with optional bounds.
+
+Bounds condition a distribution, they do not clip it: no mass piles up on them, every length between them keeps its
+relative weight (so the mean moves a little). Where no `min` is given it is 1. Lengths are whole tokens: a continuous
+distribution is rounded to the nearest one, and a bound takes in the half token beyond it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from scenarios.generate import normal
+from scenarios.strict import Strict
+
+LARGEST_LENGTH = 2**31 - 1  # where no max is given
+LEAST_MASS = 1e-3  # bounds that leave less of a distribution are taken for a mistake
+
+Length = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
+Tokens = Annotated[float, Field(ge=1e-3, le=LARGEST_LENGTH)]
+
+
+class _Bounded(Strict):
+    """`min` and `max` in tokens, both included."""
+
+    min: Length | None = None
+    max: Length | None = None
+
+    @property
+    def lowest(self) -> int:
+        return 1 if self.min is None else self.min
+
+    @property
+    def highest(self) -> int:
+        return LARGEST_LENGTH if self.max is None else self.max
+
+    @property
+    def largest(self) -> int | None:
+        """The largest length that can be drawn; None where nothing bounds it."""
+        return self.max
+
+    def cdf(self, tokens: float) -> float:
+        """Probability, before the bounds, of at most this many tokens."""
+        raise NotImplementedError
+
+    def limits(self) -> tuple[float, float]:
+        """The bounds as probabilities of the unbounded distribution: what lies between them is drawn."""
+        return self.cdf(self.lowest - 0.5), self.cdf(self.highest + 0.5)
+
+    def check_bounds(self) -> None:
+        """Raises ValueError for bounds that contradict each other or leave almost nothing."""
+        if self.lowest > self.highest:
+            raise ValueError(f"min {self.lowest} is above max {self.highest}")
+        low, high = self.limits()
+        if not high - low >= LEAST_MASS:
+            upper = "" if self.max is None else f" and at most {self.max}"
+            raise ValueError(
+                f"a share of {max(high - low, 0.0):.2g} of the distribution is at least {self.lowest}{upper} tokens,"
+                f" fewer than {LEAST_MASS:g}: check the bounds and the unit"
+            )
+
+    @model_validator(mode="after")
+    def _bounds_leave_something(self) -> Self:
+        self.check_bounds()
+        return self
+
+
+class Fixed(Strict):
+    """Every length is `value`."""
+
+    dist: Literal["fixed"]
+    value: Length
+    min: Length | None = None
+    max: Length | None = None
+
+    @property
+    def largest(self) -> int | None:
+        return self.value
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        low, high = self.min or 1, self.max or LARGEST_LENGTH
+        if not low <= self.value <= high:
+            raise ValueError(f"value {self.value} is outside min {low} and max {high}")
+        return self
+
+
+class Uniform(Strict):
+    """Every whole number from `min` to `max`, both included, equally likely."""
+
+    dist: Literal["uniform"]
+    min: Length
+    max: Length
+
+    @property
+    def largest(self) -> int | None:
+        return self.max
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+class Normal(_Bounded):
+    """Normal with this mean and standard deviation before the bounds."""
+
+    dist: Literal["normal"]
+    mean: Annotated[float, Field(ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)]
+    sd: Tokens
+
+    def cdf(self, tokens: float) -> float:
+        return normal.cdf((tokens - self.mean) / self.sd)
+
+
+class _LogNormalBody(_Bounded):
+    """A lognormal given in one of three ways: `median, p99`, or `mu, sigma` (of the logarithm), or `mean, cv`."""
+
+    median: Tokens | None = None
+    p99: Tokens | None = None
+    mu: Annotated[float, Field(ge=-50, le=50)] | None = None
+    sigma: Annotated[float, Field(gt=0, le=10)] | None = None
+    mean: Tokens | None = None
+    cv: Annotated[float, Field(ge=1e-3, le=100)] | None = None
+
+    def mu_sigma(self) -> tuple[float, float]:
+        """Mean and standard deviation of the logarithm."""
+        if self.median is not None and self.p99 is not None:
+            return math.log(self.median), math.log(self.p99 / self.median) / _Z99
+        if self.mu is not None and self.sigma is not None:
+            return self.mu, self.sigma
+        assert self.mean is not None, "the validator let an incomplete lognormal pass"
+        assert self.cv is not None
+        variance = math.log1p(self.cv * self.cv)
+        return math.log(self.mean) - variance / 2, math.sqrt(variance)
+
+    def body_cdf(self, tokens: float) -> float:
+        mu, sigma = self.mu_sigma()
+        return normal.cdf((math.log(tokens) - mu) / sigma) if tokens > 0 else 0.0
+
+    def cdf(self, tokens: float) -> float:
+        return self.body_cdf(tokens)
+
+    def check_bounds(self) -> None:
+        given = {key for key in ("median", "p99", "mu", "sigma", "mean", "cv") if getattr(self, key) is not None}
+        if given not in ({"median", "p99"}, {"mu", "sigma"}, {"mean", "cv"}):
+            found = ", ".join(sorted(given)) or "none of them"
+            raise ValueError(f"give exactly one of the pairs median, p99 | mu, sigma | mean, cv; found {found}")
+        if self.median is not None and self.p99 is not None and not self.p99 > self.median:
+            raise ValueError(f"p99 {self.p99:g} must be above the median {self.median:g}")
+        super().check_bounds()
+
+
+class LogNormal(_LogNormalBody):
+    """Lognormal: long to the right, as prompts and answers of chats are."""
+
+    dist: Literal["lognormal"]
+
+
+class LogNormalPareto(_LogNormalBody):
+    """A lognormal whose upper end is a power law: `tail_share` of the lengths come from a Pareto with exponent
+    `alpha` that starts at `tail_from`, the others from the lognormal below it.
+
+    `tail_from` is the lognormal's own quantile at 1 - tail_share unless given: then the distribution is the
+    lognormal up to there. The bounds cut both parts, and `tail_share` stays what it is.
+    """
+
+    dist: Literal["lognormal_pareto"]
+    tail_share: Annotated[float, Field(gt=0, lt=1)]
+    alpha: Annotated[float, Field(gt=0, le=100)]
+    tail_from: Tokens | None = None
+
+    @property
+    def threshold(self) -> float:
+        """Where the tail starts, in tokens."""
+        if self.tail_from is not None:
+            return self.tail_from
+        mu, sigma = self.mu_sigma()
+        return math.exp(mu + sigma * normal.quantile(1.0 - self.tail_share))
+
+    def body_limits(self) -> tuple[float, float]:
+        """Probabilities of the lognormal between which the body lies."""
+        return self.body_cdf(self.lowest - 0.5), self.body_cdf(self.threshold)
+
+    def tail_limit(self) -> float:
+        """Probability of the Pareto below which the tail lies."""
+        return 1.0 - math.pow(self.threshold / (self.highest + 0.5), self.alpha)
+
+    def check_bounds(self) -> None:
+        super().check_bounds()
+        if not max(self.lowest - 0.5, 0.0) < self.threshold < self.highest + 0.5:
+            raise ValueError(f"the tail starts at {self.threshold:.6g}, outside min {self.lowest}, max {self.highest}")
+        low, high = self.body_limits()
+        if not (high - low >= LEAST_MASS and self.tail_limit() >= LEAST_MASS):
+            raise ValueError("the bounds leave less than 0.001 of the body or of the tail")
+
+
+class Empirical(_Bounded):
+    """Lengths as they were measured: `quantiles` {probability: length}, or the `values` themselves.
+
+    Between quantiles the inverse CDF is linear. Below the lowest one it leads to `min` if that is given (and no
+    quantile 0 is), else it stays at the lowest length; above the highest one likewise with `max`. A bound inside the
+    quantiles cuts. `values` are drawn with replacement, those outside the bounds never.
+    """
+
+    dist: Literal["empirical"]
+    quantiles: Annotated[dict[float, Tokens] | None, BeforeValidator(lambda value: _number_keys(value))] = None
+    values: Annotated[tuple[Length, ...], Field(strict=False, min_length=1)] | None = None
+
+    @property
+    def largest(self) -> int | None:
+        top = max(self.kept_values()) if self.quantiles is None else round(max(self.quantiles.values()))
+        if self.quantiles is not None and self.max is not None and 1.0 not in self.quantiles:
+            return self.max
+        return top if self.max is None else min(top, self.max)
+
+    def kept_values(self) -> list[int]:
+        """The `values` within the bounds."""
+        return [value for value in self.values or () if self.lowest <= value <= self.highest]
+
+    def points(self) -> tuple[list[float], list[float]]:
+        """The inverse CDF from 0 to 1 as (probabilities, lengths), the ends filled in."""
+        assert self.quantiles is not None
+        points = sorted(self.quantiles.items())
+        lowest, highest = points[0], points[-1]
+        if lowest[0] > 0:
+            below = self.min is not None and self.min < lowest[1]
+            points.insert(0, (0.0, float(self.min) if below and self.min is not None else lowest[1]))
+        if highest[0] < 1:
+            above = self.max is not None and self.max > highest[1]
+            points.append((1.0, float(self.max) if above and self.max is not None else highest[1]))
+        return [probability for probability, _ in points], [length for _, length in points]
+
+    def cdf(self, tokens: float) -> float:
+        probabilities, lengths = self.points()
+        after = bisect.bisect_right(lengths, tokens)
+        if after == 0:
+            return 0.0
+        if after == len(lengths):
+            return 1.0
+        share = (tokens - lengths[after - 1]) / (lengths[after] - lengths[after - 1])
+        return probabilities[after - 1] + share * (probabilities[after] - probabilities[after - 1])
+
+    def limits(self) -> tuple[float, float]:
+        return super().limits() if self.quantiles is not None else (0.0, 1.0)
+
+    def check_bounds(self) -> None:
+        if (self.quantiles is None) == (self.values is None):
+            raise ValueError("give exactly one of quantiles and values")
+        if self.quantiles is not None:
+            _check_quantiles(self.quantiles)
+        super().check_bounds()
+        if self.values is not None and not self.kept_values():
+            raise ValueError(f"none of the values lies within min {self.lowest} and max {self.highest}")
+
+
+LengthConfig = Annotated[
+    Fixed | Uniform | Normal | LogNormal | LogNormalPareto | Empirical, Field(discriminator="dist")
+]
+
+
+_Z99 = normal.quantile(0.99)
+
+
+def _number_keys(value: Any) -> Any:
+    """Quantiles that went through JSON have their probabilities as text: take text that is a number."""
+    if not isinstance(value, dict):
+        return value
+    keys = [_number(key) for key in value]
+    if len(set(keys)) < len(keys):
+        raise ValueError("the same probability stands twice")
+    return dict(zip(keys, value.values(), strict=True))
+
+
+def _number(key: Any) -> Any:
+    try:
+        return float(key) if isinstance(key, str) else key
+    except ValueError:
+        return key
+
+
+def _check_quantiles(quantiles: dict[float, float]) -> None:
+    if len(quantiles) < 2:
+        raise ValueError("give at least two quantiles (one length for all: dist fixed)")
+    outside = [probability for probability in quantiles if not 0 <= probability <= 1]
+    if outside:
+        raise ValueError(f"quantile {outside[0]:g} is not a probability between 0 and 1 (p99 is 0.99)")
+    points = sorted(quantiles.items())
+    for (p, length), (q, longer) in itertools.pairwise(points):
+        if longer < length:
+            raise ValueError(f"quantiles must not fall: {length:g} at {p:g}, but {longer:g} at {q:g}")
+    if points[0][1] < 1:
+        raise ValueError(f"lengths are at least 1 token, found {points[0][1]:g}")

@@ -1,0 +1,68 @@
+"""Token counts drawn from a length distribution."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from scenarios.generate import normal
+from scenarios.generate.config_lengths import (
+    Empirical,
+    Fixed,
+    LengthConfig,
+    LogNormal,
+    LogNormalPareto,
+    Normal,
+    Uniform,
+)
+from simulator.workload import Floats, Ints
+
+_BELOW_ONE = np.nextafter(1.0, 0.0)
+
+
+def draw_lengths(config: LengthConfig, rng: np.random.Generator, count: int) -> Ints:
+    """`count` lengths in tokens, at least 1 and within the distribution's bounds.
+
+    Each length is the inverse CDF, cut at the bounds, of one uniform number: so the first k of n lengths are the
+    same for every n, and with another median or bound the same requests are the long ones (common random numbers).
+    """
+    if isinstance(config, Fixed):
+        return np.full(count, config.value, dtype=np.int64)
+    if isinstance(config, Uniform):
+        return rng.integers(config.min, config.max, size=count, endpoint=True)
+    if isinstance(config, Empirical) and config.quantiles is None:
+        kept = np.array(config.kept_values(), dtype=np.int64)
+        return kept[rng.integers(0, len(kept), size=count)]
+    uniform = rng.random(count)
+    tokens = _log_normal_pareto(config, uniform) if isinstance(config, LogNormalPareto) else _cut(config, uniform)
+    # the cut leaves nothing beyond the bounds but a last bit
+    return np.clip(np.rint(tokens), config.lowest, config.highest).astype(np.int64)
+
+
+def _cut(config: Normal | LogNormal | Empirical, uniform: Floats) -> Floats:
+    """Quantiles of the distribution given that it lies within its bounds."""
+    low, high = config.limits()
+    probability = np.minimum(low + (high - low) * uniform, _BELOW_ONE)
+    if isinstance(config, Normal):
+        return config.mean + config.sd * normal.inverse_cdf(probability)
+    if isinstance(config, LogNormal):
+        mu, sigma = config.mu_sigma()
+        return np.exp(mu + sigma * normal.inverse_cdf(probability))
+    if isinstance(config, Empirical):
+        return np.interp(probability, *config.points())
+    assert_never(config)
+
+
+def _log_normal_pareto(config: LogNormalPareto, uniform: Floats) -> Floats:
+    """The lower 1 - tail_share of the uniform numbers give the body, the rest the tail: x = x0 (1 - u)^(-1/alpha)."""
+    mu, sigma = config.mu_sigma()
+    low, high = config.body_limits()
+    body_share = 1.0 - config.tail_share
+    in_tail = uniform >= body_share
+    tokens = np.empty_like(uniform)
+    body = uniform[~in_tail] / body_share
+    tokens[~in_tail] = np.exp(mu + sigma * normal.inverse_cdf(np.minimum(low + (high - low) * body, _BELOW_ONE)))
+    tail = (uniform[in_tail] - body_share) / config.tail_share
+    tokens[in_tail] = config.threshold * (1.0 - config.tail_limit() * tail) ** (-1.0 / config.alpha)
+    return tokens

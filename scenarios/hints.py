@@ -1,0 +1,153 @@
+"""What a wrong word may have meant: the nearest known one, the same quantity in another unit, another place."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic_core import PydanticCustomError
+
+_SECOND, _BYTE, _PER_SECOND, _FLOP = "time", "size", "bandwidth", "compute"
+_UNITS: dict[str, tuple[str, float, str]] = {  # suffix of a key: quantity, factor, name
+    "gib_s": (_PER_SECOND, 2.0**30, "GiB/s"),
+    "tb_s": (_PER_SECOND, 1e12, "TB/s"),
+    "gb_s": (_PER_SECOND, 1e9, "GB/s"),
+    "mb_s": (_PER_SECOND, 1e6, "MB/s"),
+    "pflops": (_FLOP, 1e15, "PFLOP/s"),
+    "tflops": (_FLOP, 1e12, "TFLOP/s"),
+    "gflops": (_FLOP, 1e9, "GFLOP/s"),
+    "hours": (_SECOND, 3600.0, "hours"),
+    "minutes": (_SECOND, 60.0, "minutes"),
+    "seconds": (_SECOND, 1.0, "seconds"),
+    "secs": (_SECOND, 1.0, "seconds"),
+    "sec": (_SECOND, 1.0, "seconds"),
+    "millis": (_SECOND, 1e-3, "milliseconds"),
+    "h": (_SECOND, 3600.0, "hours"),
+    "min": (_SECOND, 60.0, "minutes"),
+    "s": (_SECOND, 1.0, "seconds"),
+    "ms": (_SECOND, 1e-3, "milliseconds"),
+    "us": (_SECOND, 1e-6, "microseconds"),
+    "ns": (_SECOND, 1e-9, "nanoseconds"),
+    "tib": (_BYTE, 2.0**40, "TiB"),
+    "gib": (_BYTE, 2.0**30, "GiB"),
+    "mib": (_BYTE, 2.0**20, "MiB"),
+    "kib": (_BYTE, 2.0**10, "KiB"),
+    "tb": (_BYTE, 1e12, "TB"),
+    "gb": (_BYTE, 1e9, "GB"),
+    "mb": (_BYTE, 1e6, "MB"),
+    "bytes": (_BYTE, 1.0, "bytes"),
+}
+_ELSEWHERE_CALLED = {  # other tools' words
+    "qps": "rate",
+    "rps": "rate",
+    "request_rate": "rate",
+    "num_prompts": "requests",
+    "tp": "tensor_parallel",
+    "scheduler": "policy",
+    "scheduling_policy": "order",
+    "max_batch_size": "max_num_seqs",
+    "max_num_tokens": "max_num_batched_tokens",
+    "isl": "input",
+    "osl": "output",
+    "std": "sd",
+    "stddev": "sd",
+    "type": "kind",
+}
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """The known word most like this one, if one is like it at all."""
+    options = list(known)
+    folded = {option.lower(): option for option in reversed(options)}
+    found = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def did_you_mean(word: object, known: Sequence[str]) -> str:
+    """A hint: the nearest of the known words, and all of them."""
+    near = nearest(word, known)
+    allowed = f"allowed: {', '.join(known)}" if known else ""
+    return " ".join(part for part in (f"did you mean `{near}`?" if near else "", allowed) if part)
+
+
+def key_hint(key: str, value: object, allowed: Sequence[str], elsewhere: Mapping[str, Sequence[str]]) -> str:
+    """A hint for an unknown key: its unit, its spelling, or where it belongs; and the keys allowed here.
+
+    `elsewhere` maps the keys of the whole file to the places where each is known.
+    """
+    called = _ELSEWHERE_CALLED.get(key)
+    if unit := _unit_hint(key, value, allowed):
+        meant = unit
+    elif key in elsewhere:
+        places = elsewhere[key]
+        meant = " or ".join(f"`{place}`" if place else "the top level" for place in places)
+        meant = f"`{key}` belongs under {meant}" if places != [""] else f"`{key}` belongs at the top level"
+    elif called is not None and called in allowed:
+        meant = f"it is called `{called}` here"
+    elif near := nearest(key, allowed):
+        return f"did you mean `{near}`? allowed: {', '.join(allowed)}"
+    elif called is not None and called in elsewhere:
+        meant = f"it is called `{called}`, under {' or '.join(f'`{place}`' for place in elsewhere[called])}"
+    else:
+        meant = ""
+    return "; ".join(part for part in (meant, f"allowed: {', '.join(allowed)}") if part)
+
+
+def _unit_hint(key: str, value: object, allowed: Iterable[str]) -> str | None:
+    """`ttft_s: 0.5` where `ttft_ms` is known: say so, and convert."""
+    stem, unit = _split_unit(key)
+    for candidate in allowed:
+        known_stem, known_unit = _split_unit(candidate)
+        if known_unit is None or known_stem != stem or candidate == key:
+            continue
+        quantity, factor, name = _UNITS[known_unit]
+        if unit is None:
+            return f"with its unit it is `{candidate}` ({name})"
+        if _UNITS[unit][0] != quantity:
+            continue
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return f"in {name} it is `{candidate}: {value * _UNITS[unit][1] / factor:.10g}`"
+        return f"in {name} it is `{candidate}`"
+    return None
+
+
+def _split_unit(key: str) -> tuple[str, str | None]:
+    for unit in _UNITS:  # longer suffixes stand before those they end with
+        if key.endswith(f"_{unit}"):
+            return key[: -len(unit) - 1], unit
+    return key, None
+
+
+_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z%/]+)")
+
+
+def number_hint(key: str, value: object) -> str | None:
+    """A hint for a value that should have been a number: quotes, or a unit written with it."""
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
+    try:
+        float(text)
+    except ValueError:
+        pass
+    else:
+        return f"write it without quotes: {text}"
+    if not (match := _QUANTITY.fullmatch(text)):
+        return None
+    _, unit = _split_unit(key)
+    given = _UNITS.get(match[2].lower().replace("/", "_"))
+    if unit is None:
+        return "write the number alone"
+    quantity, factor, name = _UNITS[unit]
+    if given is not None and given[0] == quantity:
+        return f"the unit is in the key ({name}): write {float(match[1]) * given[1] / factor:.10g}"
+    return f"the unit is in the key ({name}): write the number alone"
+
+
+def refusal(message: str, hint: str | None = None, key: str | None = None) -> PydanticCustomError:
+    """What a validator raises to refuse a value: becomes an InputError with this message and hint.
+
+    `key`, dotted, names a key inside the value refused; the message then stands at that key.
+    """
+    return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "key": key})

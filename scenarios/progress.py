@@ -1,0 +1,57 @@
+"""How far a simulation is, on stderr: a bar on a terminal, a line every few seconds elsewhere.
+
+Silent for the first two seconds, so that short runs say nothing; nothing here ever reaches stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+QUIET_S = 2.0  # a run shorter than this shows no progress
+BAR_EVERY_S = 0.2
+LINE_EVERY_S = 5.0
+WIDTH = 30
+
+
+class Progress:
+    """Counts finished requests of a known total. Call it with the number finished so far."""
+
+    def __init__(self, label: str, total: int, *, stream: TextIO | None = None) -> None:
+        self.label = label
+        self.total = total
+        self._stream = sys.stderr if stream is None else stream
+        self._bar = self._stream.isatty()
+        self._started_s = time.monotonic()
+        self._next_s = self._started_s + QUIET_S
+        self._width = 0
+
+    def close(self) -> None:
+        """Take the bar away; lines stay."""
+        if self._bar and self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def __call__(self, finished: int) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + (BAR_EVERY_S if self._bar else LINE_EVERY_S)
+        text = self._text(finished, now_s - self._started_s)
+        if self._bar:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _text(self, finished: int, elapsed_s: float) -> str:
+        share = finished / self.total if self.total else 1.0
+        left = f", {elapsed_s * (1 - share) / share:.0f} s left" if share > 0 else ""
+        count = f"{self.label}: {finished:,} of {self.total:,} requests, {share:.0%}{left}"
+        if not self._bar:
+            return count
+        done = int(share * WIDTH)
+        return f"[{'#' * done}{'.' * (WIDTH - done)}] {count}"

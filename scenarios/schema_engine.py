@@ -1,0 +1,129 @@
+"""The `engine:` of a scenario: which batching policy, and its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, field_validator
+
+from scenarios.hints import did_you_mean, refusal
+from scenarios.strict import Strict
+
+LATER: Mapping[str, tuple[str, ...]] = {
+    "policy": ("orca", "vllm", "vllm_v0", "sarathi", "fastgen", "tensorrt_llm", "tgi", "sglang", "fastserve"),
+    "order": ("sjf", "edf", "fair", "vtc", "lpm"),
+    "preemption_mode": ("auto",),
+}
+"""Values of the contract that this version refuses by saying so."""
+
+_PATH, _CLASS = r"(.+\.py)", r"([^\W\d]\w*)"
+
+Count = Annotated[int, Field(ge=1, le=10**9)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+
+
+def _choice(key: str, allowed: Callable[[], Sequence[str]]) -> AfterValidator:
+    """One of the words allowed; a word of `LATER` is refused as such."""
+
+    def check(word: str) -> str:
+        words = allowed()
+        if word in words:
+            return word
+        if word in LATER.get(key, ()):
+            raise refusal(f"`{word}` is not in this version", f"allowed: {', '.join(words)}")
+        raise refusal(f"unknown {key} {word!r}", did_you_mean(word, words))
+
+    return AfterValidator(check)
+
+
+def _policies() -> Sequence[str]:
+    from simulator.policies import built_in_policies
+
+    return built_in_policies()
+
+
+def _orders() -> Sequence[str]:
+    from simulator.queues import QUEUES
+
+    return tuple(QUEUES)
+
+
+class Engine(Strict):
+    """A batching policy and its parameters. Which of them a policy has is its own to say."""
+
+    policy: Annotated[str, _choice("policy", _policies)] = "chunked_prefill"
+    max_num_seqs: Count = 256
+    max_num_batched_tokens: Count = 2048
+    block_size: Annotated[int, Field(ge=1, le=2**20)] = 16
+    enable_prefix_caching: bool = False
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: Annotated[int, Field(ge=0, le=10**9)] = 0
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    reserve_full_isl: bool = True
+    order: Annotated[str, _choice("order", _orders)] = "fcfs"
+    preemption_mode: Annotated[str, _choice("preemption_mode", lambda: ("recompute", "swap"))] = "recompute"
+    batch_timeout_s: Seconds = 0.1
+    stream: bool = True
+
+    @field_validator("enable_prefix_caching")
+    @classmethod
+    def _later(cls, value: bool) -> bool:
+        if value:
+            raise refusal("prefix caching is not in this version", "leave the key out, or say false")
+        return value
+
+    def given(self) -> tuple[str, ...]:
+        """The keys that were given, in the schema's order and then the file's; the others hold their defaults."""
+        known = [key for key in type(self).model_fields if key in self.model_fields_set]
+        return (*known, *(self.model_extra or {}))
+
+    def parameters(self, *, given_only: bool = False) -> dict[str, object]:
+        """What a policy is made with: all keys but the engine's own, `policy block_size enable_prefix_caching`.
+
+        `given_only` leaves out the keys that were not given.
+        """
+        keys = self.given() if given_only else self.resolved()
+        return {key: self._value(key) for key in keys if key not in _ENGINE_KEYS}
+
+    def resolved(self) -> dict[str, object]:
+        """Every key and its value."""
+        return {key: getattr(self, key) for key in type(self).model_fields}
+
+    def _value(self, key: str) -> object:
+        extra = self.model_extra or {}  # first: a policy's parameter may be called like a method of this class
+        return extra[key] if key in extra else getattr(self, key)
+
+    @classmethod
+    def defaults(cls) -> dict[str, object]:
+        """The default of every key."""
+        return {key: field.default for key, field in cls.model_fields.items()}
+
+
+_ENGINE_KEYS = ("policy", "block_size", "enable_prefix_caching")
+
+
+class UserEngine(Engine):
+    """An engine with a policy of the user's, `path.py:Class`: further keys are that policy's own parameters.
+
+    A parameter that is not given keeps the default of the policy's own file, not the one of `Engine`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    policy: Annotated[
+        str, Field(pattern=f"^{_PATH}:{_CLASS}$", description="the path of a file and a class in it, `path.py:Class`")
+    ]
+    order: str = "fcfs"
+    preemption_mode: str = "recompute"
+
+    def resolved(self) -> dict[str, object]:
+        """The engine's own keys, and those that were given."""
+        own = {key: getattr(self, key) for key in type(self).model_fields if key in _ENGINE_KEYS}
+        return own | {key: self._value(key) for key in self.given()}
+
+    @property
+    def path(self) -> Path:
+        """The policy's file."""
+        return Path(self.policy.rpartition(":")[0])

@@ -1,0 +1,104 @@
+"""A folder that is written whole or not at all.
+
+Files are made in a hidden folder inside the target and moved to their places at the end, each move atomic, with
+Ctrl-C held back for those few milliseconds. If anything goes wrong before, the target looks as it did.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from simulator.errors import InputError
+
+_PARTIAL = ".partial-"
+
+
+@contextmanager
+def staging(target: Path, *, owned: Iterable[str]) -> Iterator[Path]:
+    """A fresh folder to write into; at the end its files replace those of the same names in `target`.
+
+    `owned` are the paths in `target` that an earlier run may have left: those that this one does not write are
+    removed. Everything else in `target` stays. Raises InputError at once where `target` cannot be written.
+    """
+    made = _make_folder(target)
+    folder = target / f"{_PARTIAL}{os.getpid()}"
+    try:
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise unwritable(target, error) from error
+        yield folder
+        with _no_interrupt():
+            _move(folder, target, owned)
+        made = []
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in made:
+            with suppress(OSError):  # somebody else's file came into it
+                path.rmdir()
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file name is that of a staging folder (one that a killed process left, perhaps)."""
+    return name.startswith(_PARTIAL)
+
+
+def unwritable(target: Path, error: OSError) -> InputError:
+    """What to tell the user about a folder that cannot be written."""
+    reason = error.strerror or str(error)
+    return InputError(f"cannot write to the folder {target}: {reason}", hint="choose another one with --out")
+
+
+def _make_folder(target: Path) -> list[Path]:
+    """Make `target` and what it lies in; returns the folders that were missing, innermost first."""
+    missing = []
+    path = target
+    try:
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        for made in missing:
+            with suppress(OSError):
+                made.rmdir()
+        raise unwritable(target, error) from error
+    return missing
+
+
+def _move(folder: Path, target: Path, owned: Iterable[str]) -> None:
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    stale = [target / name for name in owned if Path(name) not in files]
+    try:
+        for path in stale:
+            path.unlink(missing_ok=True)
+        for name in files:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).replace(target / name)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    for parent in sorted({path.parent for path in stale} - {target}, reverse=True):
+        with suppress(OSError):  # not empty, or never there
+            parent.rmdir()
+
+
+@contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt

@@ -1,0 +1,119 @@
+"""The lines of a trace file, plain or gzip, one at a time, with every way a file can be broken said clearly."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import gzip
+import io
+import zlib
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from simulator.errors import InputError
+
+Line = tuple[int, str]  # its number, counted from 1, and its text without the line end
+
+LONGEST_LINE_BYTES = 64 << 20  # a prompt of a million token ids takes about 8 MB
+_BUFFER_BYTES = 1 << 20
+
+_GZIP = b"\x1f\x8b"
+_OTHER_KINDS = (
+    (b"PK\x03\x04", "a zip archive"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
+    (b"BZh", "bzip2-compressed"),
+    (b"\xfd7zXZ\x00", "xz-compressed"),
+    (b"PAR1", "a Parquet file"),
+    (b"\x89HDF", "an HDF5 file"),
+    (codecs.BOM_UTF16_LE, "UTF-16 text"),
+    (codecs.BOM_UTF16_BE, "UTF-16 text"),
+)
+
+
+def numbered_lines(path: Path) -> Generator[Line, None, None]:
+    """Every line that is not blank, as it is read; a UTF-8 byte order mark and CR LF are taken off.
+
+    Bytes that are not UTF-8 come as lone surrogates (`surrogateescape`): whether they matter is up to the reader.
+    Raises InputError for a file that is missing, unreadable, damaged, or no text.
+    """
+    file = str(path)
+    number = 0
+    try:
+        with _open(path) as stream:
+            for number, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE_BYTES), b""), 1):
+                if len(raw) >= LONGEST_LINE_BYTES:
+                    limit = f"{LONGEST_LINE_BYTES >> 20} MiB"
+                    raise InputError(f"a line longer than {limit}", file=file, line=number, hint="not a trace?")
+                if number == 1:
+                    _refuse_other_kinds(raw, file)
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                text = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
+                if text and not text.isspace():
+                    yield number, text
+    except EOFError as error:
+        raise InputError(
+            f"the gzip data ends too early, after line {number}: the file is cut off", file=file, hint="fetch it again"
+        ) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"damaged gzip data after line {number}: {error}", file=file, hint="fetch it again") from error
+    except OSError as error:
+        raise InputError(f"cannot read: {error.strerror or error}", file=file) from error
+
+
+def _open(path: Path) -> io.BufferedReader:
+    if path.is_dir():
+        raise _is_folder(path)
+    try:
+        stream = cast(io.BufferedReader, path.open("rb", buffering=_BUFFER_BYTES))
+    except FileNotFoundError as error:
+        raise _is_missing(path) from error
+    except ValueError as error:
+        raise InputError(f"no path to a file: {str(path)!a}") from error
+    if stream.peek(2)[:2] != _GZIP:
+        return stream
+    # GzipFile is a buffered reader by its interface, but its readline is slow Python: read it in large pieces.
+    unpacked = cast(io.RawIOBase, _OwningGzip(stream))
+    return io.BufferedReader(unpacked, _BUFFER_BYTES)
+
+
+class _OwningGzip(gzip.GzipFile):
+    """A GzipFile that closes the file below it."""
+
+    def __init__(self, below: io.BufferedReader) -> None:
+        super().__init__(fileobj=below, mode="rb")
+        self._below = below
+
+    def close(self) -> None:
+        super().close()
+        self._below.close()
+
+
+def _refuse_other_kinds(first: bytes, file: str) -> None:
+    for magic, kind in _OTHER_KINDS:
+        if first.startswith(magic):
+            raise InputError(
+                f"this is {kind}, not a CSV or JSON Lines file", file=file, hint="plain text (UTF-8) and gzip are read"
+            )
+
+
+def _is_folder(path: Path) -> InputError:
+    names = sorted(entry.name for entry in path.iterdir())
+    if any(name.startswith("chunk-") and name.endswith("-trace.csv") for name in names):
+        return InputError(
+            "a folder of ServeGen client tables, which this version does not read", file=str(path), hint="give one file"
+        )
+    traces = [name for name in names if name.removesuffix(".gz").endswith((".csv", ".jsonl"))]
+    hint = f"it holds {', '.join(traces[:5])}" + (", ..." if len(traces) > 5 else "") if traces else None
+    return InputError("this is a folder, not a trace file", file=str(path), hint=hint)
+
+
+def _is_missing(path: Path) -> InputError:
+    parent = path.parent
+    if not parent.is_dir():
+        return InputError("no such file", file=str(path), hint=f"nor is there a folder {parent}")
+    names = sorted(entry.name for entry in parent.iterdir() if entry.is_file())
+    near = difflib.get_close_matches(path.name, names, n=1)
+    hint = f"did you mean {parent / near[0]}?" if near else f"{parent} holds no file of a similar name"
+    return InputError("no such file", file=str(path), hint=hint)

@@ -1,0 +1,93 @@
+"""How a trace is to be read."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from simulator.errors import InputError
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+UNIT_NS: dict[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+READABLE = ("azure", "mooncake", "guidellm", "native")
+
+# Formats that are recognised, so that the message can say what a file is, but that are not read.
+KNOWN = {
+    "burstgpt": "BurstGPT",
+    "bailian": "Bailian (Qwen, session traces in seconds)",
+    "aiperf": "AIPerf's Mooncake dialect (`delay`, `text_input`)",
+    "guidellm-csv": "GuideLLM trace_synthetic as CSV",
+    "weka": "Weka conversations (`t`, `in`, `out`)",
+    "servegen-offline": "ServeGen offline statistics (no arrival times)",
+    "servegen-tables": "ServeGen client tables (a generator's parameters, no trace)",
+    "vidur": "Vidur",
+    "vidur-lengths": "Vidur lengths (no arrival times)",
+    "splitwise": "splitwise-sim",
+    "llmservingsim": "LLMServingSim",
+    "blis": "BLIS tracev2",
+    "sharegpt": "ShareGPT conversations (text, no token counts)",
+    "openai-batch": "OpenAI batch requests (text, no token counts)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What to read of a trace and how to change it on the way.
+
+    `start_s`, `duration_s` and `jitter_s` are seconds of the trace itself; `rate_scale` then divides every time, so
+    2.0 is twice the rate. The window counts from the first usable row of the file; `limit` counts the requests kept.
+    `jitter_s` adds a uniform draw from [0, jitter_s) to each arrival, from a stream of its own under `seed`.
+    `strict` makes the first bad row an error; otherwise bad rows are skipped and counted. `time_unit` is for formats
+    whose stamps are bare numbers. `max_tokens` is the cap of rows that bring none (default: the largest output kept,
+    which stands for the server's cap).
+
+    Raises InputError for a value outside its range.
+    """
+
+    format: str = "auto"
+    rate_scale: float = 1.0
+    start_s: float = 0.0
+    duration_s: float | None = None
+    limit: int | None = None
+    jitter_s: float = 0.0
+    seed: int = 0
+    strict: bool = False
+    time_unit: TimeUnit | None = None
+    input_scale: float = 1.0
+    output_scale: float = 1.0
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format != "auto" and self.format not in READABLE:
+            raise _bad_format(self.format)
+        if self.time_unit is not None and self.time_unit not in UNIT_NS:
+            raise InputError(f"time_unit: {self.time_unit!r} is no unit of time", hint="allowed: s, ms, us, ns")
+        for name in ("rate_scale", "input_scale", "output_scale", "duration_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name}: {value} is not above 0")
+        for name in ("start_s", "jitter_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name}: {value} is not 0 or above")
+        for name in ("limit", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name}: {value} is below 1")
+        if self.seed < 0:
+            raise InputError(f"seed: {self.seed} is below 0")
+
+
+def _bad_format(name: str) -> InputError:
+    allowed = ", ".join(("auto", *READABLE))
+    if name in KNOWN:
+        return InputError(
+            f"format: {KNOWN[name]} is recognised, but this version does not read it", hint=f"allowed: {allowed}"
+        )
+    near = difflib.get_close_matches(name.casefold(), ("auto", *READABLE), n=1)
+    hint = f"allowed: {allowed}" + (f"; did you mean {near[0]}?" if near else "")
+    return InputError(f"format: unknown trace format {name!r}", hint=hint)

@@ -1,0 +1,55 @@
+"""The workloads that speed is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from simulator.gpus import GPUS
+from simulator.kv import kv_cache
+from simulator.models import MODELS
+from simulator.plan import Policy
+from simulator.policies import load_policy
+from simulator.roofline import Roofline
+from simulator.simulate import Run, simulate
+from simulator.workload import Workload
+
+
+def normal_lengths(requests: int, rate: float, seed: int = 0) -> Workload:
+    """Poisson arrivals; about 512 tokens in and 512 out: normal, sd 256, at least 2."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(1.0 / rate, requests))
+    inputs, outputs = (np.maximum(2, np.rint(rng.normal(512.0, 256.0, requests))).astype(np.int64) for _ in range(2))
+    zeros = np.zeros(requests, dtype=np.int64)
+    return Workload(
+        arrival_s=arrivals - arrivals[0],
+        input_tokens=inputs,
+        output_tokens=outputs,
+        max_tokens=np.full(requests, outputs.max()),
+        priority=zeros,
+        class_index=zeros,
+    )
+
+
+def serve_on_h200(workload: Workload, policy: str) -> Callable[[], Run]:
+    """A run of llama-3.1-8b on one H200 with 256 slots, ready to be called."""
+    model, gpu = MODELS["llama-3.1-8b"], GPUS["h200"]
+    kv = kv_cache(model, gpu)
+    cost = Roofline(model, gpu)
+
+    def make_policy() -> Policy:
+        return load_policy(policy, {"max_num_seqs": 256, "max_num_batched_tokens": 2048})
+
+    def run() -> Run:
+        return simulate(workload, make_policy=make_policy, kv=kv, cost=cost)
+
+    return run
+
+
+def per_second(benchmark: Any, requests: int) -> None:
+    """Note requests per CPU second beside the benchmark's own figures."""
+    if benchmark.stats is not None:
+        benchmark.extra_info["requests_per_cpu_s"] = round(requests / benchmark.stats.stats.min)
+        print(f"\n{benchmark.name}: {benchmark.extra_info['requests_per_cpu_s']:,} requests per CPU second")

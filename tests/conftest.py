@@ -1,0 +1,78 @@
+"""Settings of every test: Hypothesis's profiles, matplotlib without a screen, and what a marker needs to run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+BENCH = Path(__file__).parent / "bench"
+
+# A deadline, and the check that data comes fast enough, measure the machine and who else is using it, not the code.
+settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=100,
+    derandomize="CI" in os.environ,  # CI runs the same examples every time; a person's machine looks for new ones
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.register_profile("more", settings.get_profile("default"), max_examples=2000, derandomize=False)
+
+
+def pytest_configure() -> None:
+    """Load the profile that BATCHLAB_HYPOTHESIS names. A test's own `@settings` still go before it."""
+    profile = os.environ.get("BATCHLAB_HYPOTHESIS", "default")
+    if profile not in ("default", "more"):
+        raise pytest.UsageError(f"BATCHLAB_HYPOTHESIS is {profile!r}; allowed: default, more")
+    settings.load_profile(profile)
+
+
+@cache
+def no_gpu() -> str | None:
+    """Why the tests that need a GPU cannot run here, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed (pip install -c constraints.txt -e '.[gpu]')"
+    import torch
+
+    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+
+
+@cache
+def no_vllm() -> str | None:
+    """Why the tests that need vLLM cannot run here, or None."""
+    return None if importlib.util.find_spec("vllm") else "vLLM is not installed"
+
+
+@cache
+def no_browser() -> str | None:
+    """Why the tests that need a browser cannot run here, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return None if any(shutil.which(name) for name in names) else f"no browser: none of {', '.join(names)} on the PATH"
+
+
+NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "browser": no_browser}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in tests/bench as `bench`, whoever forgets to."""
+    for item in items:
+        if BENCH in item.path.parents:
+            item.add_marker(pytest.mark.bench)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself looks for skip marks
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip, with the reason, a test that needs something that is not here."""
+    for marker, missing in NEEDS.items():
+        if item.get_closest_marker(marker) is not None and (reason := missing()) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))

@@ -1,0 +1,350 @@
+"""A second engine, written to be obvious: every request, every block and every token walked at every step.
+
+It takes the same policies and keeps no sums, no heaps and no runs of steps, so that it shares no shortcut with
+`simulator.engine`. What it leaves behind is a list of steps and a list of requests with the time of every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, KeysView
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Any, cast
+
+from simulator.cost import StepShape
+from simulator.plan import Policy, StepPlan, Traits, WaitingView, cdiv
+from simulator.request import Request, RequestView
+from tests.laws.scenarios import Scenario
+
+
+@dataclass(eq=False)
+class NaiveRequest:
+    """A request with everything that ever happened to it; as a `RequestView` it is what the policy sees."""
+
+    request: Request
+    block_size: int
+    state: str = "waiting"  # prefilling decoding swapped finished rejected
+    num_computed_tokens: int = 0
+    token_s: list[float] = field(default_factory=list)
+    reserved_tokens: int = 0
+    padding_tokens: int = 0
+    extra_context: int = 0  # computed while held
+    scheduled_s: float = nan
+    released_s: float = nan
+    num_preemptions: int = 0
+    recomputed_tokens: int = 0
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    waits: list[tuple[float, float, bool]] = field(default_factory=list)
+    left_s: float = nan
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.row, self.request_id, self.arrival_s = request.row, request.request_id, request.arrival_s
+        self.input_tokens, self.max_tokens = request.input_tokens, request.max_tokens
+        self.priority, self.class_name = request.priority, request.class_name
+        self.predicted_output_tokens, self.deadline_s = request.predicted_output_tokens, request.deadline_s
+        self.true_output_tokens = min(request.output_tokens, request.max_tokens)
+
+    @property
+    def output_tokens_so_far(self) -> int:
+        return len(self.token_s)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.input_tokens + len(self.token_s)
+
+    @property
+    def num_tokens_to_compute(self) -> int:
+        return self.padding_tokens + self.num_tokens - self.num_computed_tokens
+
+    @property
+    def num_blocks(self) -> int:
+        if self.state in ("waiting", "swapped", "rejected") or self.released_s == self.released_s:
+            return 0
+        return cdiv(max(self.num_computed_tokens, self.reserved_tokens), self.block_size)
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.state == "decoding"
+
+    @property
+    def is_swapped(self) -> bool:
+        return self.state == "swapped"
+
+
+class NaiveQueue:
+    """The waiting requests as a list."""
+
+    def __init__(self, by_priority: bool) -> None:
+        self.by_priority = by_priority
+        self.requests: list[NaiveRequest] = []
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def __iter__(self) -> Iterator[RequestView]:
+        return iter(list(self.requests))
+
+    @property
+    def head(self) -> RequestView:
+        return self.requests[0]
+
+    def push(self, request: NaiveRequest, *, front: bool = False) -> None:
+        self.requests.insert(0 if front else len(self.requests), request)
+        if self.by_priority:
+            self.requests.sort(key=lambda r: (r.priority, r.row))
+
+
+class NaiveReplica:
+    """One replica; as a `View` it is what the policy sees."""
+
+    def __init__(self, scenario: Scenario, policy: Policy, index: int) -> None:
+        self.scenario = scenario
+        self.policy = policy
+        self.index = index
+        self.traits: Traits = getattr(policy, "traits", Traits())
+        self.block_size = scenario.memory.block_size
+        self.num_blocks = scenario.memory.num_gpu_blocks - 1
+        self.queue = NaiveQueue(self.traits.order == "priority")
+        self.batch: list[NaiveRequest] = []  # in order of admission
+        self.held: list[NaiveRequest] = []
+        self.requests: list[NaiveRequest] = []
+        self.steps: list[dict[str, Any]] = []
+        self.now_s = 0.0
+
+    # The view
+
+    @property
+    def waiting(self) -> WaitingView:
+        return self.queue
+
+    @property
+    def running(self) -> KeysView[RequestView]:
+        return cast("KeysView[RequestView]", dict.fromkeys(self.batch).keys())
+
+    @property
+    def prefilling(self) -> KeysView[RequestView]:
+        chosen = dict.fromkeys(r for r in self.batch if r.state == "prefilling")
+        return cast("KeysView[RequestView]", chosen.keys())
+
+    @property
+    def num_decoding(self) -> int:
+        return sum(r.state == "decoding" for r in self.batch)
+
+    @property
+    def num_held(self) -> int:
+        return len(self.held)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.num_blocks - sum(r.num_blocks for r in self.requests)
+
+    @property
+    def num_free_host_blocks(self) -> int:
+        on_host = (r for r in self.requests if r.state == "swapped")
+        return self.scenario.memory.num_host_blocks - sum(cdiv(r.num_computed_tokens, self.block_size) for r in on_host)
+
+    @property
+    def decode_blocks_needed(self) -> int:
+        return sum(self.grows(r) for r in self.batch if r.state == "decoding")
+
+    def grows(self, request: NaiveRequest) -> int:
+        """Blocks that one token more takes."""
+        after = cdiv(max(request.num_computed_tokens + 1, request.reserved_tokens), self.block_size)
+        return after - request.num_blocks
+
+    # Serving
+
+    def serve(self, arrivals: list[Request]) -> None:
+        """All of it, from the first arrival to the last token."""
+        coming = list(arrivals)
+        while True:
+            while coming and coming[0].arrival_s <= self.now_s:
+                self.arrive(coming.pop(0))
+            plan = self.policy.plan(self)
+            step = self.apply(plan)
+            if step is None:
+                wakes = [r.arrival_s for r in coming[:1]]
+                wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]
+                if not wakes:
+                    return
+                self.now_s = min(wakes)
+                continue
+            end_s = self.now_s + self.seconds(step)
+            while coming and coming[0].arrival_s <= end_s:
+                self.arrive(coming.pop(0))
+            self.commit(step, end_s)
+            self.now_s = end_s
+
+    def arrive(self, request: Request) -> None:
+        naive = NaiveRequest(request, self.block_size)
+        self.requests.append(naive)
+        largest = naive.input_tokens + naive.true_output_tokens - 1
+        refuses = getattr(self.policy, "refuses", None)
+        if cdiv(largest, self.block_size) > self.num_blocks:
+            naive.reason = "memory"
+        elif refuses is not None:
+            naive.reason = refuses(naive, self.num_blocks, self.block_size)
+        if naive.reason is not None:
+            naive.state = "rejected"
+        else:
+            self.queue.push(naive)
+
+    def apply(self, plan: StepPlan) -> dict[str, Any] | None:
+        """The step that the plan makes, as what is known of it before it runs; None if there is nothing to do."""
+        out = back = 0
+        paused_before = [r for r in self.batch if r in getattr(self, "paused", ())]
+        for preemption in plan.preempt:
+            out += self.leave(cast("NaiveRequest", preemption.request), swap=preemption.swap)
+        self.paused = [cast("NaiveRequest", view) for view in plan.paused]
+        repaused = [r for r in paused_before if r.state == "decoding"] != self.paused
+        for view in plan.resume:
+            back += self.come_back(cast("NaiveRequest", view))
+        chunks: list[tuple[NaiveRequest, int, int]] = []
+        admitted = []
+        for chunk in plan.prefill:
+            request = cast("NaiveRequest", chunk.request)
+            if request.state == "waiting":
+                admitted.append(request)
+                self.enter(request, chunk.reserve_tokens, chunk.padding_tokens)
+            padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
+            chunks.append((request, chunk.num_tokens, padded))
+        decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
+        if not (plan.preempt or plan.resume or plan.prefill or repaused or decoding):
+            return None
+        computed = {r: (n - p) for r, n, p in chunks if n > p} | dict.fromkeys(decoding, 1)
+        held = list(self.held) if decoding else []
+        return {
+            "t_start_s": self.now_s,
+            "chunks": chunks,
+            "decoding": decoding,
+            "held": held,
+            "slots": len(self.batch) + len(self.held),
+            "num_held": len(self.held),
+            "scheduled": {r.request_id: computed[r] for r in self.batch if r in computed},
+            "admitted": {r.request_id: 0 for r in admitted},
+            "preempted": [p.request.request_id for p in plan.preempt],
+            "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
+            "swapped_in": [view.request_id for view in plan.resume],
+            "running": [r.request_id for r in self.batch],
+            "waiting": [r.request_id for r in self.queue.requests],
+            "swapped": sum(r.state == "swapped" for r in self.queue.requests),
+            "swapped_out_blocks": out,
+            "swapped_in_blocks": back,
+            "tokens": len(decoding) + len(held) + sum(n for _, n, _ in chunks),
+            "padded_tokens": len(held) + sum(p for _, _, p in chunks),
+            "context": sum(r.num_computed_tokens + 1 + r.extra_context for r in decoding + held)
+            + sum(r.num_computed_tokens + n for r, n, _ in chunks if n),
+        }
+
+    def leave(self, request: NaiveRequest, *, swap: bool) -> int:
+        assert request in self.batch
+        blocks = request.num_blocks
+        self.batch.remove(request)
+        request.num_preemptions += 1
+        request.left_s = self.now_s
+        if swap:
+            assert request.state == "decoding"
+            assert request.num_blocks <= self.num_free_host_blocks
+            request.state = "swapped"
+            request.swapped_out_blocks += blocks
+        else:
+            request.recomputed_tokens += max(0, request.num_computed_tokens - request.padding_tokens)
+            request.num_computed_tokens = request.reserved_tokens = request.padding_tokens = 0
+            request.state = "waiting"
+        self.queue.push(request, front=True)
+        return blocks if swap else 0
+
+    def come_back(self, request: NaiveRequest) -> int:
+        self.queue.requests.remove(request)
+        self.batch.append(request)
+        request.state = "decoding"
+        request.waits.append((request.left_s, self.now_s, True))
+        request.swapped_in_blocks += request.num_blocks
+        return request.num_blocks
+
+    def enter(self, request: NaiveRequest, reserve: int, padding: int) -> None:
+        self.queue.requests.remove(request)
+        self.batch.append(request)
+        request.state = "prefilling"
+        request.reserved_tokens, request.padding_tokens = reserve, padding
+        if request.scheduled_s != request.scheduled_s:
+            request.scheduled_s = self.now_s
+        else:
+            request.waits.append((request.left_s, self.now_s, False))
+
+    def seconds(self, step: dict[str, Any]) -> float:
+        decodes = step["decoding"] + step["held"]
+        chunks = [(r, n) for r, n, _ in step["chunks"] if n]
+        shape = StepShape(
+            len(decodes),
+            sum(r.num_computed_tokens + 1 + r.extra_context for r in decodes),
+            len(chunks),
+            sum(n for _, n in chunks),
+            sum(r.num_computed_tokens + n for r, n in chunks),
+        )
+        swapped = step["swapped_out_blocks"] + step["swapped_in_blocks"]
+        seconds = self.scenario.cost.step_s(shape)
+        return seconds + swapped * self.scenario.swap_s_per_block if swapped else seconds
+
+    def commit(self, step: dict[str, Any], end_s: float) -> None:
+        for request in step["decoding"]:
+            request.num_computed_tokens += 1
+            request.token_s.append(end_s)
+        for request in step["held"]:
+            request.extra_context += 1
+        for request, n, _ in step["chunks"]:
+            request.num_computed_tokens += n
+        used = self.num_blocks - self.num_free_blocks
+        assert 0 <= used <= self.num_blocks
+        for request, _, _ in step["chunks"]:
+            if request.num_tokens_to_compute == 0:
+                request.token_s.append(end_s)
+                request.state = "decoding"
+        done = [r for r in self.batch if len(r.token_s) == r.true_output_tokens]
+        for request in done:
+            self.batch.remove(request)
+            self.held.append(request)
+            request.state = "finished"
+        if self.held and not (self.traits.keeps_finished and self.batch):
+            for request in self.held:
+                request.released_s = end_s
+            self.held.clear()
+        self.steps.append(
+            {key: value for key, value in step.items() if key not in ("chunks", "decoding", "held")}
+            | {
+                "replica": self.index,
+                "step": len(self.steps),
+                "t_end_s": end_s,
+                "decoders": [r.row for r in step["decoding"]],
+                "prefilling": sum(n > 0 for _, n, _ in step["chunks"]),
+                "only_decodes": not step["chunks"],
+                "finished": [r.request_id for r in done],
+                "num_free_blocks": self.num_blocks - used,
+                "num_free_blocks_end": self.num_free_blocks,
+            }
+        )
+
+
+def serve(scenario: Scenario) -> list[NaiveReplica]:
+    """The whole scenario, dealt out in turn where there are several replicas."""
+    assert scenario.replicas == 1 or scenario.router == "round_robin"
+    requests = list(scenario.workload.requests())
+    replicas = []
+    for index in range(scenario.replicas):
+        replica = NaiveReplica(scenario, scenario.policy, index)
+        replica.serve(requests[index :: scenario.replicas])
+        replicas.append(replica)
+    return replicas
+
+
+def first_token_s(request: NaiveRequest, *, streams: bool) -> float:
+    """When the client has it."""
+    return nan if not request.token_s else request.token_s[0] if streams else request.released_s
+
+
+def never_before(times: list[float]) -> float:
+    """The earliest of the times, or never."""
+    return min(times, default=inf)

@@ -1,0 +1,102 @@
+"""Random scheduling cases: small, and so short of memory that most of them preempt, many of them again and again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.parity.cases import Case
+
+Lengths = list[tuple[int, int]]  # prompt and output tokens of each request
+
+# Shares of the blocks that a full batch would own at its longest; 0 leaves what the longest request needs alone.
+SHARES = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+
+# Seconds a step, a token and a token of context. The first is exact in binary: with arrivals at multiples of a step,
+# some come at the very moment at which a step ends.
+COSTS = ((0.25, 0.0, 0.0), (0.005, 2e-5, 0.0), (0.005, 2e-5, 5e-7))
+
+
+def random_case(seed: int) -> Case:
+    """A case that vLLM's scheduler accepts, without prefix caching; every setting that ours knows is drawn."""
+    rng = random.Random(seed)
+    lengths = _lengths(rng)
+    config = _config(rng, lengths)
+    cost = rng.choice(COSTS) if rng.random() < 0.4 else None
+    arrivals = _arrivals(rng, len(lengths), cost)
+    priorities = _priorities(rng, len(lengths))
+    requests = [
+        {"id": f"r{i}", "arrival_step" if cost is None else "arrival_time": at, "prompt_len": prompt, "output_len": output}
+        | ({"priority": priority} if priority else {})
+        for i, (at, priority, (prompt, output)) in enumerate(zip(arrivals, priorities, lengths, strict=True))
+    ]
+    case: Case = {"config": config, "requests": requests}
+    if cost is not None:
+        case["cost"] = dict(zip("abc", cost, strict=True))
+    return case
+
+
+def _lengths(rng: random.Random) -> Lengths:
+    """Memory fills up where outputs are long, for nobody reserves blocks for them; long prompts come in chunks."""
+    short_and_growing = ((1, 6), (12, 50))
+    even = ((1, 20), (1, 30))
+    long_prompts = ((10, 70), (1, 25))
+    kinds = rng.choice([[short_and_growing], [short_and_growing], [even], [long_prompts], [even, long_prompts]])
+    count = rng.choice([1, 2, 3, *[rng.randint(4, 16)] * 6])
+    return [(rng.randint(*prompt), rng.randint(*output)) for prompt, output in rng.choices(kinds, k=count)]
+
+
+def _config(rng: random.Random, lengths: Lengths) -> dict[str, Any]:
+    count = len(lengths)
+    longest = max(prompt + output for prompt, output in lengths)
+    chunked = rng.random() < 0.85
+    # vLLM refuses a budget below max_num_seqs; without chunks, also one below the longest request.
+    slots = rng.choice([1, 2, 4, 8, 8, 16, 16])
+    budget = slots + rng.choice([0, 1, 2, slots, 3 * slots, 64, 200])
+    if not chunked:
+        budget = max(budget, longest)
+    threshold = rng.choice([0, 0, 1, 2, 3, 5, 17]) if rng.random() < 0.5 else 0
+    block_size = rng.choice([1, 1, 2, 3, 4, 8, 16])
+    return {
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": budget,
+        "block_size": block_size,
+        "num_gpu_blocks": 1 + _blocks(rng, lengths, block_size, min(slots, count)),
+        "enable_chunked_prefill": chunked,
+        # Nor may the threshold be above max_model_len, which is at least `longest` here.
+        "long_prefill_token_threshold": min(threshold, longest),
+        "policy": rng.choice(["fcfs", "priority"]),
+        "watermark": rng.choice([0.0, 0.0, 0.0, 0.01, 0.1, 0.29, rng.random() / 2]),
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
+    }
+
+
+def _blocks(rng: random.Random, lengths: Lengths, block_size: int, slots: int) -> int:
+    """Usable blocks: enough for the longest request alone, mostly too few for a full batch."""
+    owned = sorted(-(-(prompt + output) // block_size) for prompt, output in lengths)
+    return max(owned[-1], int(rng.choice(SHARES) * sum(owned[-slots:]))) + rng.choice([0, 0, 1, 2])
+
+
+def _arrivals(rng: random.Random, count: int, cost: tuple[float, float, float] | None) -> list[float]:
+    """Ascending, with ties: all at once, in bursts, or spread out with gaps in which the server rests."""
+    step_s = 1 if cost is None else cost[0]
+    gaps = rng.choice([(0,), (0, 0, 1), (0, 1, 3), (0, 0, 0, 20), (1, 4, 12, 60)])
+    at = 0.0
+    arrivals = []
+    for _ in range(count):
+        gap: float = rng.choice(gaps)
+        if cost is not None and cost[1]:
+            gap *= 2 * rng.random()
+        at += gap * step_s
+        arrivals.append(int(at) if cost is None else at)
+    return arrivals
+
+
+def _priorities(rng: random.Random, count: int) -> list[int]:
+    """By chance, all the same, or the later the more urgent: then those who are served first are also the victims."""
+    kind = rng.choice(["random", "random", "equal", "rising", "two"])
+    if kind == "random":
+        return [rng.randint(-2, 3) for _ in range(count)]
+    if kind == "rising":
+        return [count - i for i in range(count)]
+    return [rng.randint(0, 1) if kind == "two" else 0 for _ in range(count)]

@@ -1,0 +1,211 @@
+"""Every arrival process against its own theory: rates, gaps, counts. Seeds are fixed, tolerances are sampling error."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from scipy import stats
+
+from scenarios.generate import arrivals, rate_clock
+from scenarios.generate.config import ArrivalConfig
+from scenarios.generate.streams import stream
+from simulator.errors import InputError
+from simulator.workload import Floats
+
+ADAPTER: TypeAdapter[ArrivalConfig] = TypeAdapter(ArrivalConfig)
+
+
+def config(process: str, **keys: Any) -> ArrivalConfig:
+    return ADAPTER.validate_python({"process": process, **keys})
+
+
+def draw(process: ArrivalConfig, until_s: float, seed: int = 1) -> Floats:
+    return arrivals.draw_arrivals(process, lambda purpose: stream(seed, "c", purpose), until_s)
+
+
+def cv(gaps: Floats) -> float:
+    return float(gaps.std() / gaps.mean())
+
+
+def test_poisson_gaps_are_exponential_and_nothing_is_clipped() -> None:
+    gaps = np.diff(draw(config("poisson", rate=5), 40_000))
+    assert len(gaps) == pytest.approx(200_000, rel=0.01)
+    assert stats.kstest(gaps, stats.expon(scale=1 / 5).cdf).pvalue > 0.01
+    # the largest of n exponential gaps is about ln n: 12.2 means here; a clip at 3 means would show twice
+    assert 9.5 < gaps.max() * 5 < 20
+    assert gaps.mean() == pytest.approx(1 / 5, rel=0.01)
+
+
+def test_poisson_counts_are_poisson() -> None:
+    counts = np.histogram(draw(config("poisson", rate=5), 20_000), bins=20_000, range=(0, 20_000))[0]
+    assert counts.mean() == pytest.approx(5, rel=0.02)
+    assert counts.var() / counts.mean() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("variation", [0.3, 1.1, 4.0])
+def test_gamma_gaps(variation: float) -> None:
+    gaps = np.diff(draw(config("gamma", rate=2, cv=variation), 100_000))
+    # arrival times of 1e5 s hold no gap below 1e-11 s, of which a gamma with large cv has many: test those above 1 us
+    distribution = stats.gamma(variation**-2, scale=0.5 * variation**2)
+    below = distribution.cdf(1e-6)
+    assert np.mean(gaps < 1e-6) == pytest.approx(below, abs=4 * math.sqrt(0.25 / len(gaps)))
+    assert stats.kstest(gaps[gaps >= 1e-6], lambda gap: (distribution.cdf(gap) - below) / (1 - below)).pvalue > 0.01
+    assert gaps.mean() == pytest.approx(0.5, rel=0.03)
+    assert cv(gaps) == pytest.approx(variation, rel=0.03)
+
+
+def test_burstiness_is_the_shape() -> None:
+    assert np.array_equal(
+        draw(config("gamma", rate=2, burstiness=0.25), 1000), draw(config("gamma", rate=2, cv=2.0), 1000)
+    )
+
+
+@pytest.mark.parametrize("variation", [0.01, 0.5, 1.0, 3.0, 100.0])
+def test_weibull_shape_has_the_variation(variation: float) -> None:
+    shape = arrivals.weibull_shape(variation)
+    square = math.exp(math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape)) - 1
+    assert math.sqrt(square) == pytest.approx(variation, rel=1e-6)
+
+
+@pytest.mark.parametrize("variation", [0.5, 2.0])
+def test_weibull_gaps(variation: float) -> None:
+    gaps = np.diff(draw(config("weibull", rate=4, cv=variation), 50_000))
+    shape = arrivals.weibull_shape(variation)
+    assert stats.kstest(gaps, stats.weibull_min(shape, scale=1 / (4 * math.gamma(1 + 1 / shape))).cdf).pvalue > 0.01
+    assert gaps.mean() == pytest.approx(0.25, rel=0.02)
+    assert cv(gaps) == pytest.approx(variation, rel=0.03)
+
+
+def test_constant_gaps_from_zero() -> None:
+    assert draw(config("constant", rate=4), 1.0).tolist() == [0.0, 0.25, 0.5, 0.75]
+    assert draw(config("constant", rate=4), 1.001).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        config("gamma", rate=1, cv=3.0),
+        config("weibull", rate=1, cv=3.0),
+        config("poisson", rate=1),
+        config("onoff", rate=4, on_s=5, off_s=15),
+    ],
+    ids=lambda process: process.process,
+)
+def test_processes_are_in_their_steady_state_from_the_start(process: ArrivalConfig) -> None:
+    # 20 expected in 20 s. A gamma or Weibull of cv 3 whose first gap is an ordinary one makes about 4 more (cv^2 / 2).
+    counts = np.array([len(draw(process, 20.0, seed)) for seed in range(3000)])
+    error = counts.std() / math.sqrt(len(counts))
+    assert counts.mean() == pytest.approx(20, abs=3.5 * error)
+    assert error < 0.4
+
+
+def test_onoff_rate_periods_and_dispersion() -> None:
+    process = config("onoff", rate=8.3, on_s=23, off_s=53)
+    times = draw(process, 1_000_000)
+    mean_rate = 8.3 * 23 / 76
+    assert len(times) / 1e6 == pytest.approx(mean_rate, rel=0.02)
+    assert arrivals.expected_arrivals(process, 1e6) == pytest.approx(mean_rate * 1e6)
+    gaps = np.diff(times)
+    # an off period shows as a gap; those far longer than 1 / 8.3 s are off periods: exponential, without memory
+    silent = gaps[gaps > 10] - 10
+    assert silent.mean() == pytest.approx(53, rel=0.03)
+    inside = gaps[gaps < 0.5]
+    assert inside.mean() == pytest.approx(stats.truncexpon(b=0.5 * 8.3, scale=1 / 8.3).mean(), rel=0.01)
+    counts = np.histogram(times, bins=500, range=(0, 1e6))[0]
+    # over windows of 2000 s the index of dispersion is near its limit, 1 + 2 rate on (off / (on + off))^2
+    assert counts.var() / counts.mean() == pytest.approx(arrivals.variation(process) ** 2, rel=0.2)
+
+
+def test_profile_integrates_the_rate() -> None:
+    profile = [(0.0, 1.0), (100.0, 3.0), (100.0, 0.0), (150.0, 0.0), (150.0, 0.5), (250.0, 0.5), (300.0, 2.0)]
+    times = np.concatenate([draw(config("poisson", rate=20, profile=profile), 400, seed) for seed in range(30)])
+    assert not np.any((times > 100) & (times < 150))
+    expected = {(0, 50): 1.5 * 50, (50, 100): 2.5 * 50, (150, 250): 50, (250, 300): 1.25 * 50, (300, 400): 200}
+    for (start, end), integral in expected.items():
+        mean = 20 * integral * 30
+        assert np.count_nonzero((times >= start) & (times < end)) == pytest.approx(mean, abs=4 * math.sqrt(mean))
+    # inside the ramp the arrivals follow the cumulative rate t + t^2 / 100, not a straight line
+    ramp = times[times < 100]
+    assert stats.kstest(ramp, lambda t: (t + t * t / 100) / 200).pvalue > 0.01
+
+
+def test_constant_with_profile_is_exact() -> None:
+    # 10 a second for 1 s, silence for 1 s, then 20 a second; the arrival due at the jump comes when it is over
+    times = draw(config("constant", rate=10, profile=[(0, 1), (1, 1), (1, 0), (2, 0), (2, 2)]), 2.2)
+    assert times.tolist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 2.0, 2.05, 2.1, 2.15])
+
+
+def test_profile_that_ends_at_zero_ends_the_arrivals() -> None:
+    process = config("poisson", rate=10, profile=[(0, 1), (100, 0)])
+    times = draw(process, 1e6)
+    assert times.max() < 100
+    assert len(times) == pytest.approx(500, abs=4 * math.sqrt(500))
+    assert arrivals.expected_arrivals(process, 1e6) == pytest.approx(500)
+
+
+def test_profile_changes_the_rate_of_onoff_and_not_its_periods() -> None:
+    plain = config("onoff", rate=50, on_s=10, off_s=30)
+    shaped = config("onoff", rate=50, on_s=10, off_s=30, profile=[(0, 1), (5000, 1), (5000, 2)])
+    before, after = draw(plain, 10_000), draw(shaped, 10_000)
+    assert np.allclose(before[before < 5000], after[after < 5000], rtol=0, atol=1e-6)
+    # silences of more than a second stand where they stood (to about a gap between two requests)
+    starts = before[:-1][np.diff(before) > 2]
+    doubled = after[:-1][np.diff(after) > 2]
+    assert len(starts) == pytest.approx(len(doubled), rel=0.03)
+    matched = [np.abs(doubled - start).min() < 0.5 for start in starts]
+    assert np.mean(matched) > 0.95
+    assert np.count_nonzero(after > 5000) / np.count_nonzero(before > 5000) == pytest.approx(2, rel=0.02)
+
+
+def test_onoff_with_too_many_periods_says_so() -> None:
+    with pytest.raises(InputError, match="on and off periods"):
+        draw(config("onoff", rate=1e6, on_s=1e-6, off_s=1e-6), 1000.0)
+
+
+PROCESSES = st.one_of(
+    st.builds(lambda rate: {"process": "poisson", "rate": rate}, st.floats(0.01, 50)),
+    st.builds(lambda rate: {"process": "constant", "rate": rate}, st.floats(0.01, 50)),
+    st.builds(lambda rate, v: {"process": "gamma", "rate": rate, "cv": v}, st.floats(0.01, 50), st.floats(0.05, 20)),
+    st.builds(lambda rate, v: {"process": "weibull", "rate": rate, "cv": v}, st.floats(0.01, 50), st.floats(0.05, 20)),
+    st.builds(
+        lambda rate, on, off: {"process": "onoff", "rate": rate, "on_s": on, "off_s": off},
+        st.floats(0.1, 50),
+        st.floats(0.5, 50),
+        st.floats(0.5, 50),
+    ),
+)
+FACTORS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0, 2.0])), min_size=1, max_size=6).filter(
+    lambda points: any(factor > 0 for _, factor in points)
+)
+
+
+@given(PROCESSES, st.none() | FACTORS, st.integers(0, 2**32), st.floats(0.1, 60), st.floats(0, 60))
+def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
+    process: dict[str, Any], points: list[tuple[int, float]] | None, seed: int, until_s: float, more_s: float
+) -> None:
+    if points is not None:
+        process = {**process, "profile": sorted(points, key=lambda point: point[0])}
+    arrival = ADAPTER.validate_python(process)
+    times = draw(arrival, until_s, seed)
+    assert np.all(np.diff(times) >= 0)
+    assert np.all((times >= 0) & (times < until_s))
+    longer = draw(arrival, until_s + more_s, seed)
+    assert np.array_equal(longer[: len(times)], times)
+    assert np.all(longer[len(times) :] >= until_s)
+
+
+@given(FACTORS, st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_clock_and_its_inverse_agree(points: list[tuple[int, float]], readings: list[float]) -> None:
+    clock = rate_clock.from_profile(sorted(points, key=lambda point: point[0]))
+    readings.sort()
+    for reading, time_s in zip(readings, clock.times(np.array(readings)), strict=True):
+        if math.isinf(time_s):
+            assert clock.read(1e6) <= reading
+        else:
+            assert clock.read(float(time_s)) == pytest.approx(reading, rel=1e-9, abs=1e-9)

@@ -1,0 +1,235 @@
+"""What a scenario may not say of a generated workload, and what the message then says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from scenarios.generate import GeneratedWorkload
+
+FIXED = {"dist": "fixed", "value": 10}
+POISSON = {"process": "poisson", "rate": 6}
+
+
+def workload(**changes: Any) -> dict[str, Any]:
+    """A good workload, with some of its only class's keys (or the workload's, in `top`) changed."""
+    top = changes.pop("top", {})
+    entry = {"name": "chat", "arrival": POISSON, "input": FIXED, "output": FIXED, **changes}
+    return {"requests": 10, "classes": [{key: value for key, value in entry.items() if value is not None}], **top}
+
+
+def arrival(**keys: Any) -> dict[str, Any]:
+    return workload(arrival=keys)
+
+
+def lengths(**keys: Any) -> dict[str, Any]:
+    return workload(input=keys)
+
+
+LOGNORMAL = {"dist": "lognormal", "median": 100, "p99": 1000}
+BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
+    "neither end": (workload(top={"requests": None}), (), "exactly one of requests and duration_s"),
+    "both ends": (workload(top={"duration_s": 5}), (), "exactly one of requests and duration_s"),
+    "no requests": (workload(top={"requests": 0}), ("requests",), "greater than or equal to 1"),
+    "a fraction of a request": (workload(top={"requests": 10.5}), ("requests",), "valid integer"),
+    "no time": (workload(top={"requests": None, "duration_s": 0}), ("duration_s",), "greater than or equal"),
+    "no classes": (workload(top={"classes": []}), ("classes",), "at least 1 item"),
+    "twins": (workload(top={"classes": workload()["classes"] * 2}), (), "two classes are called 'chat'"),
+    "a nameless class": (workload(name=""), ("classes", 0, "name"), "at least 1 character"),
+    "a misspelt key": (workload(priorty=3), ("classes", 0, "priorty"), "Extra inputs are not permitted"),
+    "no arrival anywhere": (workload(arrival=None), (), "class 'chat' has no arrival"),
+    "an arrival nobody takes": (workload(top={"arrival": POISSON}), (), "every class has its own"),
+    "a share of an own rate": (workload(share=0.5), (), "share of 0.5 would do nothing"),
+    "a share of nothing": (workload(share=0), ("classes", 0, "share"), "greater than 0"),
+    "a process for later": (
+        arrival(process="mmpp", rate=1),
+        ("classes", 0, "arrival"),
+        "'poisson', 'constant', 'gamma'",
+    ),
+    "closed loop": (arrival(process="closed_loop", concurrency=4), ("classes", 0, "arrival"), "'closed_loop' found"),
+    "no process": (arrival(rate=1), ("classes", 0, "arrival"), "'process'"),
+    "a rate of 0": (arrival(process="poisson", rate=0), ("classes", 0, "arrival", "poisson", "rate"), "greater than"),
+    "a rate as text": (
+        arrival(process="poisson", rate="6"),
+        ("classes", 0, "arrival", "poisson", "rate"),
+        "valid number",
+    ),
+    "an endless rate": (
+        arrival(process="poisson", rate=float("inf")),
+        ("classes", 0, "arrival", "poisson", "rate"),
+        "finite number",
+    ),
+    "poisson with cv": (
+        arrival(process="poisson", rate=1, cv=1),
+        ("classes", 0, "arrival", "poisson", "cv"),
+        "Extra inputs",
+    ),
+    "gamma without cv": (arrival(process="gamma", rate=1), ("classes", 0, "arrival", "gamma"), "cv and burstiness"),
+    "gamma with both": (
+        arrival(process="gamma", rate=1, cv=1, burstiness=1),
+        ("classes", 0, "arrival", "gamma"),
+        "cv and burstiness",
+    ),
+    "weibull out of range": (
+        arrival(process="weibull", rate=1, cv=1000),
+        ("classes", 0, "arrival", "weibull", "cv"),
+        "less than or equal to 100",
+    ),
+    "onoff in a blink": (
+        arrival(process="onoff", rate=1, on_s=0.001, off_s=1),
+        ("classes", 0, "arrival", "onoff"),
+        "poisson with rate 0.000999",
+    ),
+    "a profile backwards": (
+        arrival(process="poisson", rate=1, profile=[[10, 1], [5, 2]]),
+        ("classes", 0, "arrival", "poisson"),
+        "found 10 before 5",
+    ),
+    "a profile of nothing": (
+        arrival(process="poisson", rate=1, profile=[[0, 0]]),
+        ("classes", 0, "arrival", "poisson"),
+        "at least one factor",
+    ),
+    "an empty profile": (
+        arrival(process="poisson", rate=1, profile=[]),
+        ("classes", 0, "arrival", "poisson", "profile"),
+        "at least 1 item",
+    ),
+    "a tiny factor": (
+        arrival(process="poisson", rate=1, profile=[[0, 1e-9]]),
+        ("classes", 0, "arrival", "poisson"),
+        "must be 0 or at least 1e-06",
+    ),
+    "a profile that ends, and requests": (
+        arrival(process="poisson", rate=1, profile=[[0, 1], [10, 0]]),
+        (),
+        "the number may never be reached",
+    ),
+    "an unknown distribution": (
+        lengths(dist="zipf", theta=1),
+        ("classes", 0, "input"),
+        "'lognormal_pareto', 'empirical'",
+    ),
+    "fixed outside": (lengths(dist="fixed", value=5, max=4), ("classes", 0, "input", "fixed"), "value 5 is outside"),
+    "zero tokens": (
+        lengths(dist="fixed", value=0),
+        ("classes", 0, "input", "fixed", "value"),
+        "greater than or equal to 1",
+    ),
+    "half a token": (lengths(dist="fixed", value=1.5), ("classes", 0, "input", "fixed", "value"), "valid integer"),
+    "uniform upside down": (
+        lengths(dist="uniform", min=9, max=3),
+        ("classes", 0, "input", "uniform"),
+        "min 9 is above",
+    ),
+    "uniform without end": (lengths(dist="uniform", min=9), ("classes", 0, "input", "uniform", "max"), "required"),
+    "normal without spread": (
+        lengths(dist="normal", mean=9, sd=0),
+        ("classes", 0, "input", "normal", "sd"),
+        "greater than",
+    ),
+    "normal far below 1": (
+        lengths(dist="normal", mean=-900, sd=5),
+        ("classes", 0, "input", "normal"),
+        "check the bounds",
+    ),
+    "bounds upside down": (lengths(**LOGNORMAL, min=9, max=3), ("classes", 0, "input", "lognormal"), "min 9 is above"),
+    "bounds around nothing": (
+        lengths(**LOGNORMAL, min=100_000),
+        ("classes", 0, "input", "lognormal"),
+        "at least 100000 tokens, fewer than 0.001",
+    ),
+    "half a lognormal": (lengths(dist="lognormal", median=5), ("classes", 0, "input", "lognormal"), "found median"),
+    "a mixed lognormal": (
+        lengths(dist="lognormal", median=5, sigma=2),
+        ("classes", 0, "input", "lognormal"),
+        "found median, sigma",
+    ),
+    "p99 below the median": (
+        lengths(dist="lognormal", median=5, p99=4),
+        ("classes", 0, "input", "lognormal"),
+        "p99 4 must be above",
+    ),
+    "a tail of all": (
+        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=1.0, alpha=2),
+        ("classes", 0, "input", "lognormal_pareto", "tail_share"),
+        "less than 1",
+    ),
+    "a tail beyond the bound": (
+        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=0.1, alpha=2, tail_from=500, max=400),
+        ("classes", 0, "input", "lognormal_pareto"),
+        "the tail starts at 500",
+    ),
+    "a tail cut to nothing": (
+        lengths(**{**LOGNORMAL, "dist": "lognormal_pareto"}, tail_share=0.1, alpha=0.01, tail_from=500, max=500),
+        ("classes", 0, "input", "lognormal_pareto"),
+        "less than 0.001 of the body or of the tail",
+    ),
+    "empirical of nothing": (lengths(dist="empirical"), ("classes", 0, "input", "empirical"), "quantiles and values"),
+    "empirical of both": (
+        lengths(dist="empirical", values=[1], quantiles={0.0: 1, 1.0: 2}),
+        ("classes", 0, "input", "empirical"),
+        "quantiles and values",
+    ),
+    "one quantile": (
+        lengths(dist="empirical", quantiles={0.5: 9}),
+        ("classes", 0, "input", "empirical"),
+        "at least two",
+    ),
+    "percent": (
+        lengths(dist="empirical", quantiles={50: 9, 99: 20}),
+        ("classes", 0, "input", "empirical"),
+        "p99 is 0.99",
+    ),
+    "falling quantiles": (
+        lengths(dist="empirical", quantiles={0.5: 9, 0.9: 8}),
+        ("classes", 0, "input", "empirical"),
+        "9 at 0.5, but 8 at 0.9",
+    ),
+    "no values": (
+        lengths(dist="empirical", values=[]),
+        ("classes", 0, "input", "empirical", "values"),
+        "at least 1 item",
+    ),
+    "values out of bounds": (
+        lengths(dist="empirical", values=[5, 6], max=4),
+        ("classes", 0, "input", "empirical"),
+        "none of the values",
+    ),
+    "a quantile twice": (
+        lengths(dist="empirical", quantiles={"0.5": 9, 0.5: 10, 0.9: 11}),
+        ("classes", 0, "input", "empirical", "quantiles"),
+        "stands twice",
+    ),
+    "a quantile in words": (
+        lengths(dist="empirical", quantiles={"p50": 9, "p99": 20}),
+        ("classes", 0, "input", "empirical", "quantiles", "p50", "[key]"),
+        "valid number",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "place", "text"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_where_it_stands(data: dict[str, Any], place: tuple[str | int, ...], text: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        GeneratedWorkload.model_validate(data)
+    errors = {error["loc"]: error["msg"] for error in caught.value.errors()}
+    assert place in errors
+    assert text in errors[place]
+
+
+def test_a_profile_may_end_where_the_duration_ends_the_workload() -> None:
+    process = {"process": "poisson", "rate": 1, "profile": [[0, 1], [10, 0]]}
+    GeneratedWorkload.model_validate(workload(arrival=process, top={"requests": None, "duration_s": 20}))
+
+
+def test_survives_json() -> None:
+    data = workload(
+        arrival={"process": "gamma", "rate": 6, "burstiness": 0.5, "profile": [[0, 1], [10, 2]]},
+        output={"dist": "empirical", "quantiles": {0.05: 41, 0.5: 129, 1.0: 1000}},
+    )
+    config = GeneratedWorkload.model_validate(data)
+    assert GeneratedWorkload.model_validate_json(config.model_dump_json()) == config
+    assert GeneratedWorkload.model_validate(config.model_dump(mode="json")) == config

@@ -1,0 +1,204 @@
+"""The state of the repository itself: sizes, packages, pins, words."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+TOPS = ("simulator", "scenarios", "calibration", "gpu_backend", "reports")
+MAX_LINES = 420
+
+# A path of somebody's machine, the host of a package registry, or an option that names one.
+PRIVATE = re.compile(
+    r"(?<![\w.])/(?:work|root|tmp|opt|home|Users)/|pypi\.org|pythonhosted\.org|npmjs\.org|(?:index|find)-(?:url|links)"
+)
+# What may follow a switched-off check, and must: the reason.
+SWITCHED_OFF = re.compile(
+    r"#\s*(?:noqa(?P<codes>:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[\w, -]+\])?)(?P<why>.*)"
+)
+
+
+@cache
+def texts() -> dict[Path, str]:
+    """Every text file of the repository, without what tools and runs leave beside it."""
+    found: dict[Path, str] = {}
+    for file in walk(ROOT):
+        try:
+            found[file.relative_to(ROOT)] = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # a picture, a gzip
+    return found
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    """The files below `folder`, in order."""
+    for path in sorted(folder.iterdir()):
+        if path.is_file():
+            yield path
+        elif not left_by_a_tool(path):
+            yield from walk(path)
+
+
+def left_by_a_tool(folder: Path) -> bool:
+    """Whether a folder is an environment, a cache or an output, which git ignores."""
+    name = folder.name
+    top = folder.parent == ROOT
+    return (
+        (name.startswith(".") and name not in (".ci", ".github"))
+        or name == "__pycache__"
+        or name.endswith(".egg-info")
+        or (top and name in ("runs", "build", "dist"))
+        or (folder / "pyvenv.cfg").exists()
+    )
+
+
+def python_files() -> dict[Path, str]:
+    return {path: text for path, text in texts().items() if path.suffix == ".py"}
+
+
+def pins() -> dict[str, str]:
+    """constraints.txt: distribution -> version."""
+    found: dict[str, str] = {}
+    for line in texts()[Path("constraints.txt")].splitlines():
+        if line and not line.startswith("#"):
+            name, equals, version = line.partition("==")
+            assert equals, f"constraints.txt pins versions with ==, and nothing else: {line!r}"
+            assert canonicalize_name(name) not in found, f"twice in constraints.txt: {name}"
+            found[canonicalize_name(name)] = version
+    return found
+
+
+def is_data(path: Path) -> bool:
+    """Whether a file of a package is read, not imported: a template that ends in .py is."""
+    return path.parent.name in ("templates", "library", "profiles")
+
+
+def targets() -> set[str]:
+    return set(re.findall(r"^([a-z][\w-]*):(?!=)", texts()[Path("Makefile")], flags=re.MULTILINE))
+
+
+def test_walk_sees_the_repository() -> None:
+    seen = set(texts())
+    assert {Path("pyproject.toml"), Path(".ci/run"), Path("simulator/errors.py"), Path("tests/test_house.py")} <= seen
+
+
+def test_no_python_file_is_long() -> None:
+    lengths = {str(path): len(text.splitlines()) for path, text in python_files().items()}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_no_machine_path_or_registry_host() -> None:
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in texts().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if PRIVATE.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("line", ["see /" + "tmp/x", "'/" + "work/main'", "https://pypi" + ".org/simple"])
+def test_private_words_are_found(line: str) -> None:
+    assert PRIVATE.search(line)
+
+
+@pytest.mark.parametrize("line", ["runs/tmp/x", "../work/x", "https://example.org/home/x", "a /tmpfs/ mount"])
+def test_harmless_words_are_not(line: str) -> None:
+    assert not PRIVATE.search(line)
+
+
+def test_every_package_is_listed() -> None:
+    found = {".".join(path.parent.parts) for path in python_files() if path.parts[0] in TOPS and not is_data(path)}
+    assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(found)
+    assert {str(path.parent) for path in python_files() if path.name == "__init__.py"} >= {
+        name.replace(".", "/") for name in found
+    }
+
+
+def test_every_data_file_is_package_data() -> None:
+    """What a wheel would leave out is missed by nobody who works in the repository."""
+    patterns = [
+        f"{package}/{pattern}"
+        for package, listed in PYPROJECT["tool"]["setuptools"]["package-data"].items()
+        for pattern in listed
+    ]
+    data = [str(path) for path in texts() if path.parts[0] in TOPS and (path.suffix != ".py" or is_data(path))]
+    assert [file for file in data if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)] == []
+
+
+def test_every_dependency_is_pinned() -> None:
+    """Those in pyproject.toml, and what they need in turn as far as they are installed here."""
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"].values()
+    queue = [Requirement(text) for listed in (project["dependencies"], *extras) for text in listed]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    unpinned: set[str] = set()
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, frozenset(requirement.extras)) in seen:
+            continue
+        seen.add((name, frozenset(requirement.extras)))
+        if name not in pins():
+            unpinned.add(name)
+        else:
+            assert requirement.specifier.contains(pins()[name]), f"{requirement} excludes the pinned {pins()[name]}"
+        queue += installed_needs(requirement)
+    # torch pins the CUDA packages of its build itself, with ==.
+    assert {name for name in unpinned if not name.startswith(("nvidia-", "cuda-", "triton"))} == set()
+
+
+def installed_needs(requirement: Requirement) -> list[Requirement]:
+    """What an installed distribution needs, with the extras asked of it; nothing where it is not installed."""
+    try:
+        needs = [Requirement(text) for text in requires(requirement.name) or []]
+    except PackageNotFoundError:
+        return []
+    extras = ["", *requirement.extras]
+    return [
+        need for need in needs if not need.marker or any(need.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
+
+
+def test_every_switched_off_check_has_its_reason() -> None:
+    bare = [
+        f"{path}:{number}: {line.strip()}"
+        for path, text in python_files().items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if (off := SWITCHED_OFF.search(line)) and not re.search(r"\w{2}", off["why"])
+    ]
+    assert bare == []
+
+
+def test_every_ruff_ignore_has_its_reason() -> None:
+    text = texts()[Path("pyproject.toml")]
+    start = text.index("[tool.ruff.lint]")
+    lines = [line.strip() for line in text[start : text.index("[tool.mypy]")].splitlines()]
+    ignores = [line for line in lines if re.match(r'"[A-Z]+\d+",', line)]
+    assert ignores
+    assert [line for line in ignores if not re.search(r"# \w+", line)] == []
+
+
+def test_readme_needs_two_commands() -> None:
+    readme = texts()[Path("README.md")]
+    asked = set(re.findall(r"\bmake ([a-z][\w-]*)", readme))
+    assert {"demo", "test"} <= asked
+    assert asked <= targets(), "README names a make target that is not there"
+
+
+def test_ci_runs_the_tests() -> None:
+    script = ROOT / ".ci/run"
+    assert script.stat().st_mode & 0o111, ".ci/run is not executable"
+    assert "make test" in script.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,149 @@
+"""Who imports whom, and what starting the command line loads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+# One import for each arrow that must not be there, and none that may.
+FORBIDDEN = [
+    ("simulator.engine", "scenarios.schema"),
+    ("simulator.engine", "calibration.fit"),
+    ("simulator.engine", "gpu_backend.device"),
+    ("simulator.policies.static", "reports.table"),
+    ("simulator.metrics", "scipy"),
+    ("simulator.metrics", "pandas"),
+    ("simulator.models", "pydantic"),
+    ("calibration.fit", "scenarios.schema"),
+    ("calibration.fit", "gpu_backend.device"),
+    ("calibration.fit", "reports.table"),
+    ("gpu_backend.device", "scenarios.schema"),
+    ("gpu_backend.device", "calibration.fit"),
+    ("gpu_backend.device", "reports.table"),
+    ("reports.table", "scenarios.schema"),
+    ("reports.table", "calibration.fit"),
+    ("reports.table", "gpu_backend.device"),
+    ("scenarios.run", "reports.table"),
+    ("scenarios.run", "calibration.fit"),
+    ("scenarios.traces.azure", "gpu_backend.device"),
+    ("scenarios.run", "scenarios.cli"),
+    ("scenarios.run", "torch"),
+]
+ALLOWED = [
+    ("scenarios.run", "simulator.engine"),
+    ("scenarios.run", "pandas"),
+    ("scenarios.cli", "reports.table"),
+    ("scenarios.cli", "calibration.fit"),
+    ("scenarios.cli", "gpu_backend.device"),
+    ("reports.table", "simulator.metrics"),
+    ("calibration.fit", "simulator.metrics"),
+    ("gpu_backend.device", "simulator.engine"),
+    ("gpu_backend.device", "torch"),
+    ("simulator.engine", "numpy"),
+]
+
+
+def python(code: str, cwd: Path = ROOT) -> str:
+    """What `code` prints, run by a new interpreter in `cwd`."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("start", ["", "main(['--help'])", "main(['run', '--help'])"])
+def test_command_line_loads_nothing_heavy(start: str) -> None:
+    """Checked in a new interpreter: this one has loaded them all long ago."""
+    argv = start.removeprefix("main(").removesuffix(")") or "[]"
+    printed = python(
+        "import sys\n"
+        f"sys.argv = ['batchlab', *{argv}]\n"
+        "from scenarios.cli import main\n"
+        "try:\n"
+        f"    {'main()' if start else 'pass'}\n"
+        "except SystemExit as stop:\n"
+        "    assert stop.code in (None, 0), stop.code\n"
+        "heavy = ('pandas', 'matplotlib', 'torch', 'scipy', 'ray', 'pyarrow')\n"
+        "print('loaded:', *(name for name in heavy if name in sys.modules))\n"
+    )
+    assert printed.splitlines()[-1] == "loaded:"
+    assert not start or "Usage" in printed
+
+
+def test_simulator_loads_numpy_simpy_and_sortedcontainers_only() -> None:
+    printed = python(
+        "import importlib, pkgutil, sys\n"
+        "before = set(sys.modules)\n"
+        "import simulator\n"
+        "names = [module.name for module in pkgutil.walk_packages(simulator.__path__, 'simulator.')]\n"
+        "for name in names:\n"
+        "    importlib.import_module(name)\n"
+        "tops = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(len(names), *sorted(tops - set(sys.stdlib_module_names)))\n"
+    )
+    count, *loaded = printed.split()
+    assert int(count) > 5
+    # Cython, in NumPy, registers modules of its own: cython_runtime, _cython_ and a version.
+    assert {name for name in loaded if not name.startswith("_") and not name.endswith("_runtime")} <= {
+        "simulator",
+        "numpy",
+        "simpy",
+        "sortedcontainers",
+    }
+
+
+def test_contracts_name_every_module_of_the_command_line() -> None:
+    files = sorted(f"scenarios.{file.stem}" for file in (ROOT / "scenarios").glob("cli*.py"))
+    protected = [c for c in PYPROJECT["tool"]["importlinter"]["contracts"] if c["type"] == "protected"]
+    assert [sorted(contract["allowed_importers"]) for contract in protected] == [files, files]
+    assert sorted(protected[1]["protected_modules"]) == files
+
+
+def test_base_install_has_no_torch() -> None:
+    base = {Requirement(text).name for text in PYPROJECT["project"]["dependencies"]}
+    assert base.isdisjoint({"torch", "ray", "pyarrow", "triton", "vllm"})
+    assert [Requirement(text).name for text in PYPROJECT["project"]["optional-dependencies"]["gpu"]] == ["torch"]
+
+
+def contracts(tmp_path: Path, imports: list[tuple[str, str]]) -> subprocess.CompletedProcess[str]:
+    """Run this project's import-linter contracts over a tree of empty modules that holds just `imports`."""
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    roots = PYPROJECT["tool"]["importlinter"]["root_packages"]
+    modules = {name for pair in FORBIDDEN + ALLOWED for name in pair if name.partition(".")[0] in roots}
+    for contract in PYPROJECT["tool"]["importlinter"]["contracts"]:
+        modules.update(contract.get("allowed_importers", []))
+    for name in sorted(modules):
+        file = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for package in file.relative_to(tmp_path).parents[:-1]:
+            (tmp_path / package / "__init__.py").touch()
+        lines = [f"import {imported}" for importer, imported in imports if importer == name]
+        if file.with_suffix("").is_dir() or name in roots:
+            file = file.with_suffix("") / "__init__.py"
+            file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-c", LINT_IMPORTS, "--no-cache", "--no-logo"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+def test_contracts_allow_what_the_design_allows(tmp_path: Path) -> None:
+    done = contracts(tmp_path, ALLOWED)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_contracts_catch_every_forbidden_arrow(tmp_path: Path) -> None:
+    done = contracts(tmp_path, FORBIDDEN)
+    assert done.returncode == 1, done.stdout + done.stderr
+    # A chain of imports is listed link by link; only its first has the dash.
+    caught = set(re.findall(r"^- +([\w.]+) -> ([\w.]+) \(", done.stdout, flags=re.MULTILINE))
+    assert set(FORBIDDEN) - caught == set(), done.stdout
