@@ -55,7 +55,7 @@ def slo_line(axes: Axes, limit_ms: float) -> None:
     """A vertical line at the SLO, named above the plot, where no curve is."""
     axes.axvline(limit_ms, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=2.5)
     axes.annotate(
-        f"SLO {short(limit_ms)} ms",
+        f"SLO {limit_ms:,g} ms",
         (limit_ms, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(0, 2.5),

@@ -125,8 +125,8 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
     axes.set_yticks(range(len(labels)), [shorten(label, 24) for label in labels] if named else [""] * len(labels))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.45, -0.55)
-    axes.set_xlim(0.0, top * 1.32)
+    axes.set_xlim(0.0, top * 1.36)
     axes.grid(visible=False, axis="y")
     plain_numbers(axes.xaxis, bins=5)
-    limit = f", SLO {number(panel.slo)} dotted" if panel.slo is not None and panel.slo <= top else ""
+    limit = f", SLO {panel.slo:,g} dotted" if panel.slo is not None and panel.slo <= top else ""
     axes.set_title(f"{panel.title} ({panel.column.unit}){limit}")

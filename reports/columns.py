@@ -43,6 +43,7 @@ BLOCKS: tuple[Block, ...] = (
             Column("output_throughput", "output", "tok/s", better=1),
             Column("request_goodput", "goodput", "req/s", better=1),
             Column("slo_attainment", "within SLO", "%", scale=100.0, better=1, places=1),
+            Column("usd_per_million_output_tokens", "cost", "USD/M tok", better=-1),
         ),
     ),
     Block(

@@ -34,7 +34,12 @@ def estimate(summaries: Sequence[Summary], key: str, scale: float = 1.0) -> Esti
 
 
 def is_real(one: Sequence[Summary], other: Sequence[Summary], key: str) -> bool:
-    """Whether the paired 95 % interval of the difference excludes 0. One seed never shows anything."""
+    """Whether the paired 95 % interval of the difference excludes 0. One seed never shows anything.
+
+    Neither do runs of different numbers of seeds: they cannot be paired.
+    """
+    if len(one) != len(other):
+        return False
     return paired_difference(values(one, key), values(other, key)).excludes_zero
 
 
@@ -44,23 +49,21 @@ def ranked(summaries: Summaries, key: str, better: int) -> list[str]:
     return sorted((label for label, mean in means.items() if math.isfinite(mean)), key=lambda k: -better * means[k])
 
 
-def best(summaries: Summaries, column: Column) -> str | None:
-    """The label to mark in a column: best, and different from every other.
+def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
+    """The labels to mark in a column: the best one and those equal to it in every seed, if they beat all others.
 
-    With several seeds the difference to each must be real; with one it must only be there. None: nobody's.
+    With several seeds the difference to each of the others must be real; with one it must only be there. None are
+    marked where there is nobody to beat.
     """
     order = ranked(summaries, column.key, column.better) if column.better else []
-    if len(order) < 2:
-        return None
+    if not order:
+        return ()
     first = summaries[order[0]]
-    for label in order[1:]:
-        other = summaries[label]
-        if len(first) > 1:
-            if not is_real(first, other, column.key):
-                return None
-        elif estimate(first, column.key).mean == estimate(other, column.key).mean:
-            return None
-    return order[0]
+    equals = [label for label in order if values(summaries[label], column.key) == values(first, column.key)]
+    others = [summaries[label] for label in order if label not in equals]
+    if not others or (len(first) > 1 and not all(is_real(first, other, column.key) for other in others)):
+        return ()
+    return tuple(equals)
 
 
 def seeds(summaries: Summaries) -> int:

@@ -19,6 +19,7 @@ from reports.units import Clock, clock_for
 from simulator.records import Floats, Ints, Records
 
 MAX_SLOTS = 32
+MAX_STRIPES = 6000  # of decodes that wait: more cannot be seen apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _paint(
         "finished, kept because the longest of the batch is still running. A new request can only start where a "
         "slot turns free."
     )
-    return text + (f" Every {every}th slot is drawn." if every > 1 else "")
+    return text + (f" Of every {every} slots one is drawn." if every > 1 else "")
 
 
 def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) -> None:
@@ -167,13 +168,13 @@ def _boxes(start: Floats, end: Floats, slot: Ints, clock: Clock) -> Path | None:
     return Path(corners.reshape(-1, 2), codes.astype(np.uint8))
 
 
-def _stripes(panel: Panel, start: Floats, end: Floats, clock: Clock, limit: int = 6000) -> Path | None:
+def _stripes(panel: Panel, start: Floats, end: Floats, clock: Clock) -> Path | None:
     """The parts of decodes that a stall covers; left out when they are too many to be seen apart."""
     decode_start, decode_end = panel.stay.bounds(Phase.DECODE)
     first = np.searchsorted(end, decode_start, side="right")
     last = np.searchsorted(start, decode_end, side="left")
     count = np.maximum(last - first, 0)
-    if count.sum() > limit:
+    if count.sum() > MAX_STRIPES:
         return None
     stay = np.repeat(np.arange(len(count)), count)
     which = np.arange(len(stay)) - np.repeat(np.cumsum(count) - count, count) + first[stay]

@@ -1,8 +1,8 @@
 """Who held which slot when, and doing what: the numbers behind the slot Gantt.
 
 A request holds a slot from the moment it is scheduled until its slot comes free, but for the times it waited again
-after a preemption. Each such stay is cut into prefill, decode and held (finished, but kept by its batch). Where prompts are padded to the longest, padding takes its share of a prefill's
-time, at the end of it.
+after a preemption. Each such stay is cut into prefill, decode and held (finished, but kept by its batch). Where
+prompts are padded to the longest, padding takes its share of a prefill's time, at the end of it.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def _phases(
     prefilled = np.where(first, first_token, np.where(swapped, start, recomputed))
     prefilled = np.where(~first & (first_token > start) & np.isfinite(first_token), first_token, prefilled)
 
-    whole = (requests.first_token_s[row] == requests.last_token_s[row]) & (requests.output_tokens[row] > 1)
-    if whole.any():
+    if not records.streams:
+        whole = requests.output_tokens[row] > 1
         pure = np.flatnonzero(steps.prefilling == 0)
         position = np.searchsorted(pure, at[whole])
         decodes = np.append(pure, len(steps.end_s))[position]  # first row without prefill
@@ -222,8 +222,9 @@ def _ramp(edges: Floats, at: Floats) -> Floats:
 def window(runs: Sequence[Stays], max_stays: int = 1500, candidates: int = 60) -> tuple[float, float]:
     """A stretch of time worth looking at, the same for all runs: (from_s, to_s).
 
-    Not quite two of the longest typical stays long, so that one is seen whole, but with at most about `max_stays` stays a run; placed where even
-    the idlest run is busy and most slots are held by finished requests. The earliest of equals.
+    Not quite two of the longest typical stays long, so that one is seen whole, but with at most about `max_stays`
+    stays a run; placed where even the idlest run is busy and most slots are held by finished requests. The earliest
+    of equals.
     """
     filled = [run for run in runs if len(run)]
     if not filled:

@@ -1,6 +1,6 @@
 """One look for every picture: a colour and a line style a run, fonts, sizes, and bytes that never change.
 
-Colours are Okabe and Ito's, made to be told apart by colour-blind readers; the line style says the same a second
+Colours are Okabe and Ito's, and a violet, told apart by colour-blind readers too; the line style says the same a second
 time. A built-in policy has the same colour in every report. Others take the free colours in order of appearance;
 a second run of the same policy takes its policy's hue in another shade and another line style.
 """
@@ -36,7 +36,7 @@ BUILT_IN: Mapping[str, tuple[str, Dash]] = {
     "preemptive": ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6))),
     "chunked_prefill": ("#009e73", "-"),
 }
-OTHERS: tuple[str, ...] = ("#56b4e9", "#e69f00", "#737373")
+OTHERS: tuple[str, ...] = ("#56b4e9", "#e69f00", "#775ce6")
 DASHES: tuple[Dash, ...] = (
     "-",
     (0, (3.0, 1.2)),

@@ -35,13 +35,9 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     if places is None:
         places = decimals((each.mean for each in found.values()), column.most)
     marked = best(summaries, column)
-    made = {label: _cell(each, places, label == marked) for label, each in found.items()}
-    if (
-        marked is not None
-        and sum(cell.mean == made[marked].mean for cell in made.values()) > 1
-        and seeds(summaries) < 2
-    ):
-        made[marked] = replace(made[marked], is_best=False)  # not better by anything that can be read
+    made = {label: _cell(each, places, label in marked) for label, each in found.items()}
+    if seeds(summaries) < 2 and {made[k].mean for k in marked} & {made[k].mean for k in made if k not in marked}:
+        return {label: replace(cell, is_best=False) for label, cell in made.items()}  # better by nothing to be read
     return made
 
 

@@ -81,7 +81,7 @@ def step_band(steps: Points, end_s: float, scale: float = 1.0) -> Band:
 def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
     """The panels for these runs; the one of preemptions only where there was one."""
     end_s = max((run_end_s(records) for _, records in runs), default=0.0)
-    if end_s <= 0.0:
+    if not any(records.num_steps for _, records in runs):
         return []
     slots = {records.max_num_seqs * records.replicas for _, records in runs}
     found = [
@@ -120,6 +120,8 @@ def _paint(
     axes = figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0]
     for axis, panel in zip(axes, panels, strict=False):
         _paint_strip(axis, panel, style, clock)
+    if not panels:
+        axes[0].text(0.5, 0.5, "nothing ran", transform=axes[0].transAxes, ha="center", va="center", color=INK)
     axes[-1].set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
     plain_numbers(axes[-1].xaxis, bins=12)
     axes[-1].set_xlabel(f"time ({clock.unit})")
@@ -134,8 +136,9 @@ def _paint(
     )
     return (
         "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
-        "value in each (step time: the thin line is the largest). A queue that grows without coming back means that the run is overloaded; KV at 100 % is what "
-        "causes preemptions; peaks of the step time are what users see as stutter."
+        "value in each (step time: the thin line is the largest). A queue that grows without coming back means that "
+        "the run is overloaded; KV at 100 % is what causes preemptions; peaks of the step time are what users see as "
+        "stutter."
     )
 
 

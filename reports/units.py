@@ -26,11 +26,16 @@ def clock_for(to_s: float, from_s: float = 0.0) -> Clock:
 
 
 def decimals(values: Iterable[float], most: int = 3) -> int:
-    """Decimals that leave the smallest value of a column three significant digits: 0 when all are whole."""
+    """Decimals for a column: three significant digits of its smallest value, but no more than six of its largest.
+
+    0 when all are whole.
+    """
     real = [abs(value) for value in values if math.isfinite(value) and value != 0.0]
     if not real or all(value == round(value) for value in real):
         return 0
-    return min(max(2 - math.floor(math.log10(min(real))), 0), most)
+    wanted = 2 - math.floor(math.log10(min(real)))
+    room = 5 - math.floor(math.log10(max(real)))
+    return max(min(wanted, room, most), 0)
 
 
 def number(value: float, places: int = 0) -> str:

@@ -19,12 +19,12 @@ PRICES = ("p99_tpot_ms", "p50_tpot_ms", "p50_ttft_ms", "p99_e2el_ms", "output_th
 def slo_text(slo: Slo) -> str:
     """TTFT <= 1,000 ms and TPOT <= 50 ms."""
     limits = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2el_ms))
-    return joined(f"{name} <= {short(limit)} ms" for name, limit in limits if limit is not None)
+    return joined(f"{name} <= {limit:,g} ms" for name, limit in limits if limit is not None)
 
 
 def verdict_words(summaries: Summaries, slo: Slo | None = None) -> list[str]:
     """A few sentences, most important first; none where nothing can be said."""
-    sentences = [_slo(summaries, slo), _lead(summaries), *_losses(summaries), _saturated(summaries)]
+    sentences = [_slo(summaries, slo), _lead(summaries), _same(summaries), *_losses(summaries), _saturated(summaries)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -85,7 +85,8 @@ def _lead(summaries: Summaries) -> str:
 def _ttft(summaries: Summaries, first: str) -> str:
     key = "p99_ttft_ms"
     order = ranked(summaries, key, -1)
-    others = [label for label in order if label != first]
+    same = _twins(summaries, first)
+    others = [label for label in order if label not in same]
     if first not in order or not others:
         return ""
     mean = estimate(summaries[first], key).mean
@@ -123,9 +124,10 @@ def _throughput(summaries: Summaries, first: str) -> str:
 def _price(summaries: Summaries, first: str) -> str:
     """Where another run is better, by how much: the two largest factors."""
     found: list[tuple[float, str]] = []
+    same = _twins(summaries, first)
     for key in PRICES:
         column = COLUMNS[key]
-        order = [label for label in ranked(summaries, key, column.better) if label != first]
+        order = [label for label in ranked(summaries, key, column.better) if label not in same]
         mean = estimate(summaries[first], key, column.scale).mean
         if not order or not math.isfinite(mean):
             continue
@@ -148,6 +150,19 @@ def _preemptions(summaries: Summaries, first: str) -> str:
     mine = estimate(summaries[first], "preemptions").mean
     least = min((estimate(runs, "preemptions").mean for runs in summaries.values()), default=math.nan)
     return f"{short(mine)} preemptions" if math.isfinite(mine) and mine > least else ""
+
+
+def _twins(summaries: Summaries, label: str) -> list[str]:
+    """The label and those with the same numbers in every column and seed."""
+    mine = [repr(values(summaries[label], key)) for key in COLUMNS]  # repr: undefined equals undefined
+    return [other for other in summaries if [repr(values(summaries[other], key)) for key in COLUMNS] == mine]
+
+
+def _same(summaries: Summaries) -> str:
+    """Runs between which there is nothing to choose."""
+    groups = {tuple(_twins(summaries, label)) for label in summaries}
+    found = [group for group in sorted(groups, key=lambda group: list(summaries).index(group[0])) if len(group) > 1]
+    return " ".join(_sentence(f"{joined(group)} gave the same numbers, all of them") for group in found)
 
 
 def _losses(summaries: Summaries) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,20 +49,26 @@ def build_workload(scenario: Scenario) -> Workload:
 
 def build(scenario: Scenario) -> Parts:
     """Policy, memory and costs. Raises InputError where they do not fit together, before anything is simulated."""
-    engine, hardware = scenario.engine, scenario.hardware
-    model, gpu = scenario.resolve_model(), scenario.resolve_gpu()
-    kv = kv_cache(
-        model,
-        gpu,
-        hardware.tensor_parallel,
-        hardware.gpu_memory_utilization,
-        engine.block_size,
-        engine.max_num_batched_tokens,
-        hardware.swap_space_gib,
-        hardware.num_gpu_blocks,
-    )
+    kv = _build_kv(scenario)
     policy = build_policy(scenario)
-    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s_per_block(kv, gpu))
+    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s_per_block(kv, scenario.resolve_gpu()))
+
+
+def _build_kv(scenario: Scenario) -> KVCache:
+    engine, hardware = scenario.engine, scenario.hardware
+    try:
+        return kv_cache(
+            scenario.resolve_model(),
+            scenario.resolve_gpu(),
+            hardware.tensor_parallel,
+            hardware.gpu_memory_utilization,
+            engine.block_size,
+            engine.max_num_batched_tokens,
+            hardware.swap_space_gib,
+            hardware.num_gpu_blocks,
+        )
+    except InputError as error:
+        raise scenario.error("hardware", error.message, error.hint) from None
 
 
 def build_cost(scenario: Scenario) -> CostModel:
@@ -82,11 +89,25 @@ def build_policy(scenario: Scenario) -> Policy:
     A key that the policy does not have is an InputError, unless it holds the schema's default and so asks for nothing.
     """
     engine = scenario.engine
-    taken = policy_keys(engine.policy)
-    defaults = engine.defaults()
+    try:
+        taken = policy_keys(engine.policy)
+    except InputError as error:
+        raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
     given = engine.parameters(given_only=True)
-    wanted = {key: value for key, value in given.items() if key in taken or value != defaults.get(key, _NOTHING)}
-    return load_policy(engine.policy, wanted, scenario.base_dir)
+    for key in _asked_for(given, taken):
+        near = difflib.get_close_matches(key, taken, n=1)
+        hint = f"{f'did you mean {near[0]}? ' if near else ''}it takes: {', '.join(taken)}"
+        raise scenario.error(f"engine.{key}", f"the policy {policy_label(engine.policy)} does not use this key", hint)
+    try:
+        return load_policy(engine.policy, {key: value for key, value in given.items() if key in taken})
+    except InputError as error:
+        raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
+
+
+def _asked_for(given: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
+    """Keys that a policy does not take and that ask for something: all but those at the schema's default."""
+    defaults = Engine.defaults()
+    return tuple(key for key, value in given.items() if key not in taken and value != defaults.get(key, _NOTHING))
 
 
 def policy_keys(policy: str) -> tuple[str, ...]:
@@ -112,11 +133,9 @@ def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, .
     except InputError as error:
         raise InputError(error.message, file="--policies", hint=error.hint) from None
     taken = policy_keys(bare.engine.policy)
-    kept = {key: value for key, value in given.items() if key in taken}
-    defaults = Engine.defaults()
-    dropped = [key for key in given if key not in taken and key not in _ENGINE_OWN]
-    dropped = [key for key in dropped if given[key] != defaults.get(key, _NOTHING)]
-    return load({**data, "engine": {**engine, **kept}}), tuple(dropped)
+    parameters = {key: value for key, value in given.items() if key not in _ENGINE_OWN}
+    kept = {key: value for key, value in parameters.items() if key in taken}
+    return load({**data, "engine": {**engine, **kept}}), _asked_for(parameters, taken)
 
 
 def resolved_yaml(scenario: Scenario) -> str:

@@ -47,9 +47,9 @@ class Console:
             print(text.rstrip("\n"), file=sys.stderr, flush=True)
 
     def notes(self, texts: Iterable[str]) -> None:
-        """Several, one a line."""
+        """Several, one a line; those that are warnings say so themselves."""
         for text in texts:
-            self.note(f"note: {text}")
+            self.note(text if "warning: " in text else f"note: {text}")
 
     @contextmanager
     def timed(self) -> Iterator[Timed]:

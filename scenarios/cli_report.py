@@ -1,20 +1,85 @@
-"""`batchlab report`: tables and pictures again, from the rows of a run, nothing simulated."""
+"""`batchlab report`, and what all verbs show of results: tables on stdout, pictures in a folder.
+
+This is the way to `reports`, which is imported when used.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scenarios.cli_flags import Console, Out, Quiet
 
 if TYPE_CHECKING:
-    from scenarios.cli_output import Shown
+    from scenarios.schema import Scenario
+    from simulator.records import Records
 
 DEFAULT = Path("runs", "report")  # for several folders together
+_UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of a table or a report: a run, and the summaries of all its seeds."""
+
+    label: str
+    scenario: Scenario
+    scenario_yaml: str
+    records: Records  # of the first seed
+    summaries: Sequence[Mapping[str, Any]]
+
+
+def tables(runs: Sequence[Shown]) -> str:
+    """The verdict table, and the table by class where there are several."""
+    from reports.table import verdict_table
+    from reports.tables import class_table
+
+    first = runs[0].scenario
+    slo = first.resolve_slo()
+    parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
+    by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.model_dump())
+    if by_class is not None:
+        seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
+        parts.append(f"By class{seeds}\n{_aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
+    return "\n".join(parts)
+
+
+def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
+    """Plots and report.html into an existing folder."""
+    from reports.build import ReportRun, write_report
+
+    report_runs = [
+        ReportRun(
+            label=run.label,
+            policy=run.scenario.engine.policy,
+            records=run.records,
+            summaries=run.summaries,
+            scenario_yaml=run.scenario_yaml,
+            slo=run.scenario.resolve_slo(),
+            warmup_s=run.scenario.measure.warmup_s,
+            cooldown_s=run.scenario.measure.cooldown_s,
+        )
+        for run in runs
+    ]
+    write_report(folder, report_runs, notes)
+
+
+def _aligned(rows: Sequence[Sequence[str]], text_columns: int) -> str:
+    """Rows as lines: text to the left, numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if index < text_columns else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def report(
@@ -27,36 +92,55 @@ def report(
     From their rows: nothing is simulated. Plots and report.html go to --out, else into the folder given, or to
     runs/report where there are several.
     """
-    from scenarios.cli_output import tables, write_pictures
-    from scenarios.comparison import merge_notes
     from scenarios.run_folder import REPORT, check_target, report_files
     from scenarios.staging import staging
 
     console = Console(quiet=quiet)
-    found = [entry for folder in folders for entry in _read(folder)]
-    names = Counter(shown.label for shown, _, _ in found)
-    runs, notes = [], {}
-    for shown, folder, noted in found:
-        label = shown.label if names[shown.label] == 1 else f"{shown.label} ({folder.name})"
-        runs.append(replace(shown, label=label))
-        notes[label] = noted
-    target = out or (folders[0] if len(folders) == 1 else DEFAULT)
+    given = list(dict.fromkeys(folders))
+    runs, notes = _together([entry for folder in given for entry in _read(folder)])
+    target = out or (given[0] if len(given) == 1 else DEFAULT)
     check_target(target)
-    merged = merge_notes(notes)
-    console.notes(merged)
+    console.notes(notes)
     with staging(target, owned=report_files(target)) as inside:
         console.note("drawing the report")
-        write_pictures(inside, runs, merged)
+        write_pictures(inside, runs, notes)
     console.out(tables(runs))
-    console.out(f"report: {target / REPORT}\n")
+    console.out(f"\nreport: {target / REPORT}\n")
 
 
-def _read(folder: Path) -> list[tuple[Shown, Path, list[str]]]:
-    """The lines of a report that a folder holds, each with its folder and its notes over all seeds."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A line that a folder holds."""
+
+    shown: Shown
+    folder: Path
+    notes: Sequence[str]  # of all its seeds
+
+
+def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
+    """The lines of several folders under labels of their own, and what there is to say about them."""
+    from scenarios.comparison import merge_notes
+
+    count = Counter(each.shown.label for each in found)
+    seeds = min(len(each.shown.summaries) for each in found)
+    unequal = any(len(each.shown.summaries) != seeds for each in found)
+    runs: list[Shown] = []
+    notes: dict[str, list[str]] = {}
+    for each in found:
+        shown = each.shown
+        label = shown.label if count[shown.label] == 1 else f"{shown.label} ({each.folder})"
+        # Comparisons are paired by seed.
+        runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
+        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else [])]
+    return runs, merge_notes(notes)
+
+
+def _read(folder: Path) -> list[_Found]:
+    """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
     from scenarios.build import policy_label
-    from scenarios.cli_output import Shown
     from scenarios.loader import load
-    from scenarios.run_folder import SCENARIO, is_comparison, read_run, read_runs, read_summary
+    from scenarios.run_folder import SCENARIO
+    from scenarios.saved_run import is_comparison, read_run, read_runs, read_summary
 
     lines = {"": [folder]}
     if is_comparison(folder):
@@ -74,5 +158,5 @@ def _read(folder: Path) -> list[tuple[Shown, Path, list[str]]]:
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
-        found.append((shown, folder, list(notes)))
+        found.append(_Found(shown, folder, list(notes)))
     return found

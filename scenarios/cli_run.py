@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.cli_flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli_report import Shown, tables, write_pictures
 
 if TYPE_CHECKING:
-    from scenarios.cli_output import Shown
     from scenarios.comparison import Compare
     from scenarios.result import Result
 
@@ -41,7 +41,6 @@ def run(
     A table goes to stdout, rows and summary to a run folder: --out, else runs/NAME-POLICY.
     """
     from scenarios.build import policy_label
-    from scenarios.cli_output import tables, write_pictures
     from scenarios.loader import load
     from scenarios.run_folder import REPORT, check_target, owned_files, to_json, write_result
     from scenarios.runner import run as simulate
@@ -65,7 +64,7 @@ def run(
     if json:
         console.out(to_json(result.summary))
     else:
-        console.out(tables([_shown(label, result)]))
+        console.out(tables([_shown(label, result)]) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if report:
@@ -88,7 +87,6 @@ def compare(
     A verdict table goes to stdout; plots, report.html and a run folder for each policy and seed go to --out, else
     to runs/NAME-compare.
     """
-    from scenarios.cli_output import tables, write_pictures
     from scenarios.comparison import Compare
     from scenarios.loader import load
     from scenarios.run_folder import REPORT, check_target, owned_files, to_json, write_means
@@ -114,7 +112,7 @@ def compare(
     if json:
         console.out(to_json(means))
     else:
-        console.out(tables(runs))
+        console.out(tables(runs) + "\n")
     say = console.note if json else console.out
     say(f"run folders: {target}\n")
     if not no_report:
@@ -123,11 +121,11 @@ def compare(
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
     """Run all of a comparison, a folder for each run; returns these folders by label, in the order of the seeds."""
-    from scenarios.run_folder import write_result
+    from scenarios.run_folder import run_path, write_result
 
     places: dict[str, list[str]] = {label: [] for label in comparing.labels}
     for label, seed, result in comparing:
-        place = Path(label, f"seed-{seed}")
+        place = run_path(label, seed)
         (folder / place).mkdir(parents=True)
         write_result(folder / place, result)
         places[label].append(place.as_posix())
@@ -135,8 +133,6 @@ def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
 
 
 def _shown(label: str, result: Result, summaries: Sequence[Mapping[str, Any]] | None = None) -> Shown:
-    from scenarios.cli_output import Shown
-
     return Shown(
         label,
         result.scenario,

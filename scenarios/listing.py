@@ -61,20 +61,11 @@ def gpus() -> list[Row]:
     ]
 
 
-def profiles() -> list[Row]:
-    """The cost profiles that are shipped, by name."""
-    import calibration
-
-    folder = Path(next(iter(calibration.__path__))) / "profiles"
-    return [(path.stem,) for path in sorted(folder.glob("*.json"))]
-
-
 LISTINGS: Mapping[str, Callable[[], list[Row]]] = {
     "policies": policies,
     "scenarios": scenarios,
     "models": models,
     "gpus": gpus,
-    "profiles": profiles,
 }
 
 

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves on disk, written whole or not at all, and read back as the same `Records`.
+"""The run folder: what a run leaves on disk, written whole or not at all. `saved_run` reads it back.
 
 `requests.csv.gz` and `steps.csv.gz` are the two tables, for people and for other tools. `records.npz` holds the rest
 that plots need: the end and the used blocks of every single step, also of those folded into one row, the gaps
@@ -7,67 +7,31 @@ between tokens, the waits after preemption. Nothing in a folder tells when it wa
 
 from __future__ import annotations
 
-import csv
 import json
 import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib import format as npy
 
 from scenarios.loader import dump
 from scenarios.staging import is_partial, unwritable
-from scenarios.tables import (
-    open_deterministic,
-    read_csv,
-    request_columns,
-    requests_from,
-    rows_from,
-    step_columns,
-    write_csv,
-)
+from scenarios.tables import open_deterministic, request_columns, step_columns, write_csv
 from simulator.errors import InputError
-from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.records import Records
 
 if TYPE_CHECKING:
     from scenarios.result import Result
     from scenarios.schema import Scenario
 
-T = TypeVar("T")
-
 FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
 _FILES = (SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, "trace.json")
-_SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
+SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
-_SPOILT = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    csv.Error,
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedRun:
-    """A run folder read back."""
-
-    folder: Path
-    scenario_yaml: str
-    summary: dict[str, Any]
-    records: Records
-    notes: tuple[str, ...]
 
 
 def check_target(target: Path) -> None:
@@ -127,6 +91,11 @@ def write_run(
         raise unwritable(folder, error) from error
 
 
+def run_path(label: str, seed: int) -> Path:
+    """Where in a comparison's folder one of its runs is."""
+    return Path(label, f"seed-{seed}")
+
+
 def write_result(folder: Path, result: Result) -> None:
     """Write a result's files into an existing folder. Raises InputError where the disk does not take them."""
     write_run(
@@ -157,55 +126,6 @@ def to_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_run(folder: Path) -> SavedRun:
-    """Read a run folder. Raises InputError where it is none, or where a file of it is missing or spoilt."""
-    for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
-    scenario_yaml = _read(folder / SCENARIO, lambda path: path.read_text(encoding="utf-8"))
-    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
-    rest = _read(folder / REST, _read_arrays)
-    about = _read(folder / REST, lambda _: _about(rest))
-    names = tuple(about["class_names"])
-    table = _read(folder / REQUESTS, read_csv)
-    requests = _read(folder / REQUESTS, lambda _: requests_from(table, names))
-    rows = _read(folder / STEPS, lambda path: rows_from(read_csv(path)))
-    parts = (requests, rows, rest, about, names, table)
-    records = _read(folder / REST, lambda _: _assemble(*parts))
-    return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
-
-
-def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Summary and notes of a run folder alone. Raises InputError where they cannot be read."""
-    for name in (SUMMARY, REST):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
-    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
-    about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
-    return summary, tuple(about["notes"])
-
-
-def is_comparison(folder: Path) -> bool:
-    """Whether `folder` holds a comparison, and not a single run."""
-    return (folder / COMPARISON).is_file()
-
-
-def read_runs(folder: Path) -> dict[str, list[Path]]:
-    """A comparison's run folders by label, in the order of the seeds. Raises InputError where it cannot be read."""
-
-    def runs(path: Path) -> dict[str, list[Path]]:
-        comparison = json.loads(path.read_text(encoding="utf-8"))
-        return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in comparison.items()}
-
-    found = _read(folder / COMPARISON, runs)
-    if not found or not all(found.values()):
-        raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is spoilt; run the comparison again")
-    return found
-
-
-_HINT = "a run folder is what `batchlab run` and `batchlab compare` write"
-
-
 def _pictures(target: Path, folder: Path) -> list[str]:
     plots = target / folder / PLOTS
     if not plots.is_dir():
@@ -214,60 +134,16 @@ def _pictures(target: Path, folder: Path) -> list[str]:
 
 
 def _compared(target: Path) -> list[Path]:
-    """The run folders of the comparison in `target`, relative to it, if it holds one that can be read."""
-    try:
-        runs = read_runs(target)
-    except InputError:
+    """The run folders of the comparison in `target`, relative to it, if it holds one."""
+    if not (target / COMPARISON).is_file():
         return []
-    return [run.relative_to(target) for paths in runs.values() for run in paths]
-
-
-def _below(run: str) -> Path:
-    """A run's path in compare.json, which must not lead out of the folder."""
-    path = Path(run)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{run} is not below the folder")
-    return path
-
-
-def _read(path: Path, how: Callable[[Path], T]) -> T:
-    try:
-        return how(path)
-    except _SPOILT as error:
-        raise InputError(f"{path} cannot be read: {error}", hint="the file is spoilt; run the scenario again") from None
-
-
-def _assemble(
-    requests: RequestColumns,
-    rows: RowColumns,
-    rest: Mapping[str, Any],
-    about: Mapping[str, Any],
-    class_names: tuple[str, ...],
-    table: Mapping[str, list[str]],
-) -> Records:
-    return Records(
-        requests=requests,
-        rows=rows,
-        gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"]),
-        requeues=RequeueColumns(
-            row=rest["requeue_row"],
-            from_s=rest["requeue_from_s"],
-            to_s=rest["requeue_to_s"],
-            swapped=rest["requeue_swapped"],
-        ),
-        step_end_s=rest["step_end_s"],
-        step_used_blocks=rest["step_used_blocks"],
-        reject_reasons={row: reason for row, reason in enumerate(table["reject_reason"]) if reason},
-        class_names=class_names,
-        request_ids=tuple(table["request_id"]) if about["named"] else None,
-        **{name: about[name] for name in _SCALARS},
-    )
+    return [path.relative_to(target) for path in sorted(target.glob("*/seed-*")) if path.is_dir()]
 
 
 def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
     about = {
         "format": FORMAT,
-        **{name: getattr(records, name) for name in _SCALARS},
+        **{name: getattr(records, name) for name in SCALARS},
         "class_names": list(records.class_names),
         "named": records.request_ids is not None,
         "notes": list(notes),
@@ -288,15 +164,3 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
             # An entry opened by its name is dated 1980-01-01, always.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
                 npy.write_array(out, np.ascontiguousarray(array), allow_pickle=False)
-
-
-def _read_arrays(path: Path, only: str | None = None) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in (archive.files if only is None else [only])}
-
-
-def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    about = dict(json.loads(arrays["about"].tobytes()))
-    if about["format"] != FORMAT:
-        raise ValueError(f"it was written in format {about['format']}, and this version of batchlab reads {FORMAT}")
-    return about

@@ -24,6 +24,8 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
 """Called at the start of a simulation with its label and its number of requests; the answer is told how many ended."""
 
+WARNING = "warning: "  # begins a note on something that alters what the numbers mean
+
 
 def run(
     scenario: Source,
@@ -127,7 +129,7 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     held = f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
     first = f"request {records.request_id(row)}: {reason}"
     if len(reasons) == count:
-        raise InputError(f"none of the {count:,} requests can be served; {held}", hint=f"the first, {first}")
+        raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
     return (
         f"{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; the first, {first}",
     )

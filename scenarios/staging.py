@@ -51,7 +51,7 @@ def is_partial(name: str) -> bool:
 
 def unwritable(target: Path, error: OSError) -> InputError:
     """What to tell the user about a folder that cannot be written."""
-    reason = error.strerror or str(error)
+    reason = "it is a file" if target.is_file() else error.strerror or str(error)
     return InputError(f"cannot write to the folder {target}: {reason}", hint="choose another one with --out")
 
 
@@ -83,9 +83,10 @@ def _move(folder: Path, target: Path, owned: Iterable[str]) -> None:
             (folder / name).replace(target / name)
     except OSError as error:
         raise unwritable(target, error) from error
-    for parent in sorted({path.parent for path in stale} - {target}, reverse=True):
+    emptied = {parent for path in stale for parent in path.parents if target in parent.parents}
+    for empty in sorted(emptied, reverse=True):
         with suppress(OSError):  # not empty, or never there
-            parent.rmdir()
+            empty.rmdir()
 
 
 @contextmanager

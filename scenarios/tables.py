@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ Column = Floats | Ints | list[str]
 
 CHUNK_ROWS = 50_000  # formatted at once: bounds the memory that a million rows of text take
 STATUS_NAMES = tuple(status.name.lower() for status in Status)
+_TEXTS = ("request_id", "class", "status", "reject_reason")
 _MUST_QUOTE = frozenset(',"\r\n')
 
 
@@ -74,8 +76,8 @@ def step_columns(records: Records) -> dict[str, Column]:
     return table
 
 
-def requests_from(table: Mapping[str, list[str]], class_names: tuple[str, ...]) -> RequestColumns:
-    """The columns again that `request_columns` was given. Raises KeyError or ValueError for another table."""
+def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:
+    """The columns again that `request_columns` was given. Raises KeyError for another table."""
     classes = {name: index for index, name in enumerate(class_names)}
     statuses = {name: index for index, name in enumerate(STATUS_NAMES)}
     special: dict[str, Any] = {
@@ -84,19 +86,12 @@ def requests_from(table: Mapping[str, list[str]], class_names: tuple[str, ...]) 
         "status": np.array([statuses[name] for name in table["status"]], dtype=np.int64),
     }
     names = [field.name for field in fields(RequestColumns)]
-    return RequestColumns(**{name: special[name] if name in special else parse(name, table[name]) for name in names})
+    return RequestColumns(**{name: special[name] if name in special else table[name] for name in names})
 
 
-def rows_from(table: Mapping[str, list[str]]) -> RowColumns:
-    """The columns again that `step_columns` was given. Raises KeyError or ValueError for another table."""
-    return RowColumns(**{field.name: parse(field.name, table[field.name]) for field in fields(RowColumns)})
-
-
-def parse(name: str, texts: list[str]) -> Any:
-    """A column of numbers: floats where the name says seconds, integers elsewhere."""
-    if name.endswith("_s"):
-        return np.array([float(text) if text else np.nan for text in texts], dtype=np.float64)
-    return np.array(list(map(int, texts)), dtype=np.int64)
+def rows_from(table: Mapping[str, Any]) -> RowColumns:
+    """The columns again that `step_columns` was given. Raises KeyError for another table."""
+    return RowColumns(**{field.name: table[field.name] for field in fields(RowColumns)})
 
 
 def write_csv(path: Path, table: Mapping[str, Column]) -> None:
@@ -127,15 +122,30 @@ class _Gzip(gzip.GzipFile):
             self._below.close()
 
 
-def read_csv(path: Path) -> dict[str, list[str]]:
-    """A gzipped CSV as columns of text, by header name."""
+def read_csv(path: Path) -> dict[str, Column]:
+    """The table that `write_csv` wrote. Raises ValueError where rows or numbers are not what it writes."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])
-        columns = list(zip(*reader, strict=True))
-    if not columns:
-        return {name: [] for name in header}
-    return {name: list(column) for name, column in zip(header, columns, strict=True)}
+        parts: list[list[Any]] = [[_parse(name, ())] for name in header]
+        while rows := list(islice(reader, CHUNK_ROWS)):
+            for name, part, texts in zip(header, parts, zip(*rows, strict=True), strict=True):
+                part.append(_parse(name, texts))
+    return {name: _joined(part) for name, part in zip(header, parts, strict=True)}
+
+
+def _parse(name: str, texts: Sequence[str]) -> Column:
+    if name in _TEXTS:
+        return list(map(sys.intern, texts))
+    if name.endswith(("_s", "_ms")):
+        if "" in texts:
+            return np.array([float(text or "nan") for text in texts], dtype=np.float64)
+        return np.array(list(map(float, texts)), dtype=np.float64)
+    return np.array(list(map(int, texts)), dtype=np.int64)
+
+
+def _joined(parts: list[Any]) -> Column:
+    return list(chain.from_iterable(parts)) if isinstance(parts[0], list) else np.concatenate(parts)
 
 
 def _named(index: Ints, names: tuple[str, ...]) -> list[str]:
@@ -167,6 +177,4 @@ def _format(column: Column) -> list[str]:
 def _quoted(text: str) -> str:
     if _MUST_QUOTE.isdisjoint(text):
         return text
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="").writerow([text])
-    return buffer.getvalue()
+    return '"' + text.replace('"', '""') + '"'

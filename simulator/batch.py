@@ -7,8 +7,9 @@ requests are counted by (j - c) % block_size, and the blocks that any number of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, cycle, islice
+from itertools import accumulate
 from math import nan
 
 from simulator.live import LiveRequest, State
@@ -36,7 +37,8 @@ class Batch:
         self.size = 0  # requests that compute a token in a decode step, held ones included
         self.held = 0  # of these, finished
         self.context = 0  # their KV tokens
-        self._phases = [0] * block_size
+        # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
+        self._phases = [0] * (2 * block_size)
         self._finishing: list[tuple[int, int, LiveRequest]] = []
         self._entries = 0
         self._last_end_s = nan  # when the last decode step ended
@@ -54,7 +56,9 @@ class Batch:
         self.size += 1
         self.context += computed
         if live.reserved_tokens == 0:
-            self._phases[(ticks - computed) % self.block_size] += 1
+            phase = (ticks - computed) % self.block_size
+            self._phases[phase] += 1
+            self._phases[phase + self.block_size] += 1
         finish_tick = ticks + live.output_tokens - live.base_outputs
         live.finish_tick = finish_tick
         self._entries += 1
@@ -74,7 +78,9 @@ class Batch:
         self.size -= 1
         self.context -= computed
         if live.reserved_tokens == 0:
-            self._phases[(ticks - computed) % self.block_size] -= 1
+            phase = (ticks - computed) % self.block_size
+            self._phases[phase] -= 1
+            self._phases[phase + self.block_size] -= 1
         live.base_computed = computed
         live.base_outputs += ticked
         live.join_tick = ticks
@@ -142,25 +148,32 @@ class Batch:
 
     def block_use(self, used: int, steps: int) -> list[int]:
         """Used blocks in each of the next `steps` decode steps, `used` being those used before."""
-        phase = self.ticks % self.block_size
-        phases = self._phases
+        size = self.block_size
+        phase = self.ticks % size
         if steps == 1:
-            return [used + phases[phase]]
-        takes = islice(cycle(phases[phase:] + phases[:phase]), steps)
-        use = list(accumulate(takes, initial=used))
-        del use[0]
-        return use
+            return [used + self._phases[phase]]
+        if steps <= size:
+            takes = self._phases[phase : phase + steps]
+        else:
+            takes = self._phases[phase : phase + size] * -(-steps // size)
+            del takes[steps:]
+        takes[0] += used
+        return list(accumulate(takes))
 
     # Going on
 
-    def gaps(self, end_s: float) -> list[tuple[float, int]]:
-        """The gaps between tokens that a decode step ending at `end_s` closes, as (seconds, requests)."""
+    def late_gaps(self, start_s: float, end_s: float) -> Sequence[tuple[float, int]]:
+        """The gaps, as (seconds, requests), closed by a step of those whose last token came before its start."""
+        fresh = self._fresh
+        if self._last_end_s == start_s and (not fresh or (len(fresh) == 1 and start_s in fresh)):
+            return ()
         gaps = []
         old = self.size - self.held
-        for last_token_s, requests in self._fresh.items():
-            gaps.append((end_s - last_token_s, requests))
+        for last_token_s, requests in fresh.items():
             old -= requests
-        if old:
+            if last_token_s != start_s:
+                gaps.append((end_s - last_token_s, requests))
+        if old and self._last_end_s != start_s:
             gaps.append((end_s - self._last_end_s, old))
         return gaps
 

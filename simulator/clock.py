@@ -9,7 +9,18 @@ from __future__ import annotations
 from heapq import heappush
 
 import simpy
-from simpy.events import NORMAL, URGENT, Event
+from simpy.events import NORMAL, URGENT, Event, EventCallbacks
+
+
+class At(Event):
+    """An event that is bound to happen, like SimPy's own `Timeout`."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        # Not through the base class, as in `Timeout`: most of a simulation's events are made here.
+        self.env = env
+        self.callbacks: EventCallbacks = []
+        self._value = None
+        self._ok = True
 
 
 class Clock(simpy.Environment):
@@ -20,9 +31,7 @@ class Clock(simpy.Environment):
 
     def at(self, time_s: float, *, urgent: bool = False) -> Event:
         """An event that fires at `time_s` >= now; an urgent one before all others of the same instant."""
-        event = Event(self)
-        event._ok = True
-        event._value = None
+        event = At(self)
         heappush(self._queue, (time_s, URGENT if urgent else NORMAL, next(self._eid), event))
         return event
 

@@ -32,7 +32,7 @@ class DecisionLog:
             if live in chunks:
                 if chunks[live]:
                     scheduled[live.request_id] = chunks[live]
-            elif flight.decode_seqs and live.state is State.DECODING and not live.paused:
+            elif flight.shape.decode_seqs and live.state is State.DECODING and not live.paused:
                 scheduled[live.request_id] = 1
         plan = flight.plan
         self._waiting = list(state.waiting)

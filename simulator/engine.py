@@ -19,7 +19,7 @@ from simulator.blocks import KVBlocks
 from simulator.clock import Clock
 from simulator.cost import StepShape
 from simulator.decisions import DecisionLog
-from simulator.executor import Executor, Step
+from simulator.executor import Executor
 from simulator.live import LiveRequest, State
 from simulator.plan import Holds, Policy, StepPlan, cdiv
 from simulator.recorder import Recorder
@@ -38,19 +38,21 @@ _LONGEST_RUN = 256
 
 @dataclass(slots=True)
 class Flight:
-    """Steps in execution: `ends_s` are their ends, of which an arrival may cut the later ones off."""
+    """A step in execution, or a run of decode steps: an `executor.Step`.
+
+    `ends_s` are their ends, of which an arrival may cut the later ones off.
+    """
 
     plan: StepPlan
     start_s: float
     prefill: tuple[LiveChunk, ...]
-    decode_seqs: int
-    decode_context: int
+    shape: StepShape  # of the first step
+    is_run: bool
     held: int  # finished requests that compute along
     waiting: int
     swapped_out_blocks: int
     swapped_in_blocks: int
     ends_s: list[float]
-    shape: StepShape | None = None  # None: a run of decode steps
 
 
 class Replica:
@@ -85,6 +87,8 @@ class Replica:
         self._pause: Event | None = None  # what `serve` waits for
         self._unchanged = False  # the batch is as it was in the step before
         self._barren_steps = 0
+        self._expected_s: float | None = None
+        self._step_s = 1.0  # the last decode step took so long
 
     @property
     def num_unfinished(self) -> int:
@@ -108,6 +112,10 @@ class Replica:
                 self._pause = self._clock.move(self._pause, self._clock.now)
         elif len(flight.ends_s) > 1 and flight.plan.holds is Holds.ARRIVAL:
             self._cut(flight, self._clock.now)
+
+    def expect(self, arrival_s: float | None) -> None:
+        """Nobody arrives before `arrival_s`, or nobody knows: a hint, which saves work and alters nothing."""
+        self._expected_s = arrival_s
 
     def _reason_to_reject(self, live: LiveRequest) -> str | None:
         size = self.state.batch.block_size
@@ -198,24 +206,29 @@ class Replica:
             return None
         if changes:
             self._unchanged = False
-        return Flight(
-            plan, now_s, prefill, decode_seqs, context, held, len(state.waiting), swapped_out, swapped_in, [],
-            None if self._fast_forward and not changes and plan.holds is not Holds.STEP
-            else _shape(prefill, decode_seqs, context),
-        )  # fmt: skip
+        is_run = self._fast_forward and not changes and plan.holds is not Holds.STEP
+        shape = _shape(prefill, decode_seqs, context)
+        waiting = len(state.waiting)
+        return Flight(plan, now_s, prefill, shape, is_run, held, waiting, swapped_out, swapped_in, [])
 
     def _execute(self, flight: Flight) -> None:
         """Work out when the step ends; of a run of decode steps, when each does until something must change."""
-        shape = flight.shape
-        if shape is not None:
-            step = Step(flight.plan, shape, flight.swapped_out_blocks, flight.swapped_in_blocks)
-            flight.ends_s = [flight.start_s + self._executor.execute(step)]
-        else:
+        start_s = flight.start_s
+        if flight.is_run:
             batch = self.state.batch
-            repeat = batch.steps_that_fit(self.state.blocks.num_free, min(batch.steps_to_finish(), _LONGEST_RUN))
-            durations = self._executor.decode_run_s(flight.decode_seqs, flight.decode_context, repeat)
-            durations[0] += flight.start_s
-            flight.ends_s = list(accumulate(durations))
+            steps = min(batch.steps_to_finish(), _LONGEST_RUN)
+            expected_s = self._expected_s
+            if expected_s is not None:
+                # Nobody arrives before, and perhaps somebody then: longer runs would most likely be cut.
+                steps = min(steps, max(1, int((expected_s - start_s) / self._step_s) + 2))
+            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
+            shape = flight.shape
+            ends = self._executor.decode_run_s(shape.decode_seqs, shape.decode_context, steps)
+            self._step_s = ends[-1] or 1.0
+            ends[0] += start_s
+            flight.ends_s = list(accumulate(ends))  # in the order in which single steps would add up
+        else:
+            flight.ends_s = [start_s + self._executor.execute(flight)]
         if self._decisions is not None:
             self._decisions.decided(self.state, flight)
 
@@ -231,7 +244,7 @@ class Replica:
         self._record(flight, use)
         done: list[LiveRequest] = []
         sampled = False
-        if flight.decode_seqs:
+        if flight.shape.decode_seqs:
             sampled = True
             state.batch.advance(len(ends), end_s)
             done = state.batch.pop_finished()
@@ -255,59 +268,45 @@ class Replica:
         """Take the blocks that the decode steps needed; returns the used blocks during each step."""
         state = self.state
         used = state.blocks.num_blocks - state.blocks.num_free
-        if not flight.decode_seqs:
+        if not flight.shape.decode_seqs:
             return [used]
         steps = len(flight.ends_s)
         use = state.batch.block_use(used, steps)
         if use[-1] != used:
-            state.blocks.grow(use[-1] - used, state.growers(steps))
+            state.blocks.grow(use[-1] - used, state.growers, steps)
         return use
 
     def _record(self, flight: Flight, use: list[int]) -> None:
         """Write the steps down, as a row of their own unless they only continue the last one."""
         recorder = self._records
-        ends = flight.ends_s
-        if not self._unchanged or flight.prefill or flight.start_s != recorder.end_s:
-            recorder.rows.add(self._row(flight, recorder.num_steps))
-            if flight.decode_seqs and self._streams:
-                for gap in self.state.batch.gaps(ends[0]):
-                    recorder.gaps.add(gap)
-        recorder.steps(ends, use)
-
-    def _row(self, flight: Flight, first_step: int) -> tuple[float, ...]:
-        """The columns of `simulator.records.RowColumns`, but for those that the recorder derives."""
-        state = self.state
-        held = len(state.held)
-        decode_seqs = flight.decode_seqs
-        shape = flight.shape
-        padding = flight.held
-        if shape is None:
-            seqs, tokens, prompt_tokens, context = 0, decode_seqs, 0, flight.decode_context
-        else:
-            seqs, tokens, context = shape.prefill_seqs, decode_seqs + shape.prefill_tokens, shape.context
-            prompt_padding = 0
+        start_s = flight.start_s
+        if not self._unchanged or flight.prefill or start_s != recorder.end_s:
+            state = self.state
+            shape = flight.shape
+            decoding = shape.decode_seqs - flight.held
+            late = 0
+            if decoding and self._streams:
+                for gap in state.batch.late_gaps(start_s, flight.ends_s[0]):
+                    late += gap[1]
+                    recorder.late_gaps.add(gap)
+            padding = 0
             for _, _, padded in flight.prefill:
-                prompt_padding += padded
-            padding += prompt_padding
-            prompt_tokens = shape.prefill_tokens - prompt_padding
-        return (
-            self.index,
-            first_step,
-            flight.start_s,
-            len(state.running) + held,
-            held,
-            flight.waiting,
-            state.num_swapped,
-            decode_seqs - flight.held,
-            seqs,
-            tokens,
-            padding,
-            prompt_tokens,
-            context,
-            len(flight.plan.preempt),
-            flight.swapped_out_blocks,
-            flight.swapped_in_blocks,
-        )
+                padding += padded
+            prefill_tokens = shape.prefill_tokens - padding
+            context = shape.decode_context + shape.prefill_context
+            recorder.row(start_s, flight.waiting, decoding, shape.prefill_seqs, prefill_tokens, context, late)
+            idle_slots = len(state.running) - decoding - shape.prefill_seqs
+            if idle_slots or state.held or state.num_swapped or padding or flight.plan.preempt or flight.plan.resume:
+                recorder.odd(
+                    idle_slots,
+                    len(state.held),
+                    state.num_swapped,
+                    flight.held + padding,
+                    len(flight.plan.preempt),
+                    flight.swapped_out_blocks,
+                    flight.swapped_in_blocks,
+                )
+        recorder.steps(flight.ends_s, use)
 
     def _sample(self, live: LiveRequest, end_s: float) -> bool:
         """A prefill is complete and has given a token; returns whether it was the last."""
@@ -317,7 +316,7 @@ class Replica:
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
         elif self._streams:
-            self._records.gaps.add((end_s - live.last_token_s, 1))
+            self._records.late_gaps.add((end_s - live.last_token_s, 1))
         live.last_token_s = end_s
         if live.base_outputs == live.output_tokens:
             return True
@@ -334,9 +333,9 @@ class Replica:
             if state.traits.keeps_finished:
                 self._hold(live, end_s)
                 continue
-            blocks = live.num_blocks
             if live.state is State.DECODING:
                 state.batch.leave(live)
+            blocks = cdiv(max(live.base_computed, live.reserved_tokens), state.batch.block_size)
             live.state = State.FINISHED
             state.blocks.free(live.row, blocks)
             self._end(live, Status.FINISHED, end_s)
@@ -388,10 +387,12 @@ class Replica:
 
 
 def _shape(prefill: tuple[LiveChunk, ...], decode_seqs: int, decode_context: int) -> StepShape:
+    if not prefill:
+        return StepShape(decode_seqs, decode_context)
     seqs = tokens = context = pairs = 0
     for live, n, _ in prefill:
         if n:
-            before = live.num_computed_tokens
+            before = live.base_computed
             seqs += 1
             tokens += n
             context += before + n

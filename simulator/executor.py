@@ -11,14 +11,20 @@ from simulator.cost import CostModel, StepShape
 from simulator.plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Protocol):
     """A plan that has been applied, and what it amounts to."""
 
-    plan: StepPlan
-    shape: StepShape
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
+    @property
+    def plan(self) -> StepPlan: ...
+
+    @property
+    def shape(self) -> StepShape: ...
+
+    @property
+    def swapped_out_blocks(self) -> int: ...
+
+    @property
+    def swapped_in_blocks(self) -> int: ...
 
 
 class Executor(Protocol):

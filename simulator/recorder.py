@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.live import LiveRequest
-from simulator.records import Floats, GapColumns, Ints, Records, RequestColumns, RequeueColumns, RowColumns, Status
+from simulator.live import LiveRequest, Setbacks
+from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from simulator.workload import Workload
 
+_NONE = Setbacks()
 _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
-class Table:
-    """Rows of numbers in, columns out: those of a dataclass of columns, but for the ones that are `derived`."""
+# A row of every step, or run of steps, in the buffers: what nearly all steps need. A row lasts until the next begins.
+_ROW = ("first_step", "start_s", "waiting", "decoding", "prefilling", "prefill_tokens", "context_tokens", "late")
+# What few steps need: the row it belongs to, then what is to be added to its columns.
+_ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
 
-    def __init__(self, columns: type, derived: tuple[str, ...] = ()) -> None:
-        self._types = [np.float64 if f.type == "Floats" else np.int64 for f in fields(columns) if f.name not in derived]
+
+class Table:
+    """Rows of numbers in, columns out; the columns named `*_s` are floats, the others integers."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._types = [np.float64 if name.endswith("_s") else np.int64 for name in self._names]
         self._rows: list[tuple[float, ...]] = []
         self._chunks: list[list[NDArray[Any]]] = []
 
@@ -35,33 +44,62 @@ class Table:
         self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
         self._rows.clear()
 
-    def columns(self) -> list[NDArray[Any]]:
-        """The columns, in their order; the table is empty afterwards."""
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name; the table is empty afterwards."""
         self._cut()
-        whole = []
-        for i in range(len(self._types)):
-            whole.append(np.concatenate([chunk[i] for chunk in self._chunks]))
+        whole = {}
+        for i, name in enumerate(self._names):
+            whole[name] = np.concatenate([chunk[i] for chunk in self._chunks])
             for chunk in self._chunks:
                 chunk[i] = np.empty(0)
         self._chunks = []
         return whole
 
 
+def _fields(columns: type) -> list[str]:
+    return [field.name for field in fields(columns)]
+
+
 class ReplicaRecorder:
     """Rows, steps, gaps and requeues of one replica: apart, so that nothing depends on how replicas interleave."""
 
     def __init__(self) -> None:
-        # A row lasts until the next one begins: how many steps it has and when it ends need not be kept.
-        self.rows = Table(RowColumns, derived=("repeat", "end_s"))
-        self.gaps = Table(GapColumns)
-        self.requeues = Table(RequeueColumns)
+        self._rows = Table(_ROW)
+        self._odd = Table(_ODD)
+        self.late_gaps = Table(_fields(GapColumns))
+        self.requeues = Table(_fields(RequeueColumns))
         self.step_end_s = array("d")
         self.step_used_blocks = array("i")
+        self.num_rows = 0
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
 
+    def row(
+        self,
+        start_s: float,
+        waiting: int,
+        decoding: int,
+        prefilling: int,
+        prefill_tokens: int,
+        context_tokens: int,
+        late: int,
+    ) -> None:
+        """A row begins: its columns as in `RowColumns`, and of those who decode, how many got their last token before
+        `start_s` (their gaps are in `late_gaps`; the gap of the others is the row's first step)."""
+        self.num_rows += 1
+        row = (self.num_steps, start_s, waiting, decoding, prefilling, prefill_tokens, context_tokens, late)
+        self._rows.add(row)
+
+    def odd(self, *columns: int) -> None:
+        """What is unusual about the row that has just begun: the columns of `_ODD` but the first.
+
+        `idle_slots` are requests in the batch that compute nothing: paused, or admitted for later.
+        """
+        if any(columns):
+            self._odd.add((self.num_rows - 1, *columns))
+
     def steps(self, ends_s: list[float], used_blocks: list[int]) -> None:
-        """Steps of the row that was added last."""
+        """Steps of the row that has begun."""
         if len(ends_s) == 1:
             self.step_end_s.append(ends_s[0])
             self.step_used_blocks.append(used_blocks[0])
@@ -71,12 +109,29 @@ class ReplicaRecorder:
         self.num_steps += len(ends_s)
         self.end_s = ends_s[-1]
 
-    def row_columns(self) -> list[NDArray[Any]]:
-        """All columns of the rows, the derived ones too."""
-        replica, first_step, start_s, *others = self.rows.columns()
-        repeat = np.diff(first_step, append=self.num_steps)
-        end_s = np.frombuffer(self.step_end_s, dtype=np.float64)[first_step + repeat - 1]
-        return [replica, first_step, repeat, start_s, end_s, *others]
+    def columns(self, replica: int, streams: bool) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """The columns of the rows and those of the gaps, the derived ones too."""
+        rows = self._rows.columns()
+        odd = self._odd.columns()
+        place = odd.pop("row")
+        for name, values in odd.items():
+            column = np.zeros(self.num_rows, dtype=np.int64)
+            column[place] = values
+            rows[name] = column
+        first_step, start_s, decoding = rows["first_step"], rows["start_s"], rows["decoding"]
+        step_end_s = np.frombuffer(self.step_end_s, dtype=np.float64)
+        rows["replica"] = np.full(self.num_rows, replica)
+        rows["repeat"] = np.diff(first_step, append=self.num_steps)
+        rows["end_s"] = step_end_s[first_step + rows["repeat"] - 1]
+        rows["running"] = decoding + rows["prefilling"] + rows["held"] + rows.pop("idle_slots")
+        rows["tokens"] = decoding + rows["prefill_tokens"] + rows["padded_tokens"]
+        gaps = self.late_gaps.columns()
+        on_time = decoding - rows.pop("late")
+        if streams:
+            some = np.flatnonzero(on_time)
+            gaps["gap_s"] = np.concatenate([step_end_s[first_step[some]] - start_s[some], gaps["gap_s"]])
+            gaps["count"] = np.concatenate([on_time[some], gaps["count"]])
+        return rows, gaps
 
 
 class Recorder:
@@ -84,13 +139,13 @@ class Recorder:
 
     def __init__(self, replicas: int) -> None:
         self.replicas = [ReplicaRecorder() for _ in range(replicas)]
-        self.requests = Table(RequestColumns)
+        self.requests = Table(_fields(RequestColumns))
         self.reject_reasons: dict[int, str] = {}
         self.finished = 0
 
     def request(self, live: LiveRequest, class_index: int, replica: int, status: Status, released_s: float) -> None:
         """A request has ended, one way or another."""
-        setbacks = live.setbacks
+        back = live.setbacks or _NONE
         self.requests.add(
             (
                 live.row,
@@ -106,18 +161,12 @@ class Recorder:
                 live.max_tokens,
                 live.priority,
                 class_index,
-                *(
-                    (0, 0, 0, 0, 0, 0.0)
-                    if setbacks is None
-                    else (
-                        setbacks.preemptions,
-                        setbacks.recomputed_tokens,
-                        setbacks.swapped_out_blocks,
-                        setbacks.swapped_in_blocks,
-                        0,
-                        setbacks.requeued_s,
-                    )
-                ),
+                back.preemptions,
+                back.recomputed_tokens,
+                back.swapped_out_blocks,
+                back.swapped_in_blocks,
+                0,
+                back.requeued_s,
             )
         )
         self.finished += 1
@@ -126,15 +175,18 @@ class Recorder:
         self, workload: Workload, *, num_blocks: int, block_size: int, max_num_seqs: int, streams: bool
     ) -> Records:
         """Everything collected, as `Records`; the recorder is empty afterwards."""
-        requests = _sorted_by_first(self.requests.columns())
-        rows, ends, used = _joined(self.replicas)
+        requests = self.requests.columns()
+        order = np.argsort(requests["row"], kind="stable")
+        for name in requests:
+            requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
+        rows, gaps = self._rows_and_gaps(streams)
         return Records(
-            requests=RequestColumns(*requests),
-            rows=RowColumns(*rows),
-            gaps=GapColumns(*_one_after_another([replica.gaps.columns() for replica in self.replicas])),
-            requeues=RequeueColumns(*_one_after_another([replica.requeues.columns() for replica in self.replicas])),
-            step_end_s=ends,
-            step_used_blocks=used,
+            requests=RequestColumns(**requests),
+            rows=RowColumns(**rows),
+            gaps=GapColumns(**gaps),
+            requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
+            step_end_s=_one([np.frombuffer(r.step_end_s, dtype=np.float64) for r in self.replicas]),
+            step_used_blocks=_one([np.frombuffer(r.step_used_blocks, dtype=np.int32) for r in self.replicas]),
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
@@ -145,33 +197,23 @@ class Recorder:
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
         )
 
-
-def _joined(replicas: list[ReplicaRecorder]) -> tuple[list[NDArray[Any]], Floats, Ints]:
-    """The replicas' rows and steps one after the other, `first_step` counting through."""
-    ends = _one([np.frombuffer(r.step_end_s, dtype=np.float64) for r in replicas])
-    used = _one([np.frombuffer(r.step_used_blocks, dtype=np.int32) for r in replicas])
-    tables = []
-    offset = 0
-    for replica in replicas:
-        columns = replica.row_columns()
-        columns[1] += offset
-        offset += replica.num_steps
-        tables.append(columns)
-    return _one_after_another(tables), ends, used
+    def _rows_and_gaps(self, streams: bool) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """The replicas' columns one after the other, `first_step` counting through."""
+        rows, gaps = [], []
+        steps = 0
+        for index, replica in enumerate(self.replicas):
+            row_columns, gap_columns = replica.columns(index, streams)
+            row_columns["first_step"] += steps
+            steps += replica.num_steps
+            rows.append(row_columns)
+            gaps.append(gap_columns)
+        return _joined(rows), _joined(gaps)
 
 
-def _one_after_another(tables: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
-    return [_one(list(parts)) for parts in zip(*tables, strict=True)]
+def _joined(tables: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    return {name: _one([table[name] for table in tables]) for name in tables[0]}
 
 
 def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """The parts one after another; a single part as it is, without a copy."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _sorted_by_first(columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """The columns in the order of the first one, each old column dropped when its new one is there."""
-    order = np.argsort(columns[0], kind="stable")
-    for i in range(len(columns)):
-        columns[i] = columns[i][order]
-    return columns

@@ -125,11 +125,15 @@ def _arrivals(
     for request in workload.requests():
         if request.arrival_s > now_s:
             now_s = request.arrival_s
+            if only is not None:
+                only.expect(now_s)
             yield clock.at(now_s, urgent=True)
         replica = only or choose(request, servers)
         replica.submit(request)
         if progress is not None and request.row % _REPORT_EVERY == 0:
             progress(recorder.finished)
+    if only is not None:
+        only.expect(None)
 
 
 @contextmanager

@@ -68,10 +68,12 @@ class Log:
         self.step_end_s.append(end_s)
         self.used.append(used)
 
-    def records(self, items: list[Item], *, max_num_seqs: int, num_blocks: int, classes: tuple[str, ...]) -> Records:
-        names = [name for name in RowColumns.__slots__ if name not in ("replica",)]
-        rows = {name: [row.get(name, 0) for row in self.rows] for name in names}
-        typed = {name: as_floats(v) if name.endswith("_s") else as_ints(v) for name, v in rows.items()}
+    def column(self, name: str) -> list[float]:
+        return [row.get(name, 0) for row in self.rows]
+
+    def records(
+        self, items: list[Item], *, max_num_seqs: int, num_blocks: int, classes: tuple[str, ...], streams: bool = True
+    ) -> Records:
         zeros = as_ints([0] * len(items))
         requests = RequestColumns(
             row=as_ints([i.row for i in items]),
@@ -94,11 +96,30 @@ class Log:
             cached_tokens=zeros,
             requeued_s=as_floats([i.requeued_s for i in items]),
         )
-        gaps = sorted(self.gaps.items())
+        gaps = sorted(self.gaps.items()) if streams else []
         requeues = np.array(self.requeues, dtype=np.float64).reshape(-1, 4)
         return Records(
             requests=requests,
-            rows=RowColumns(replica=as_ints([0] * len(self.rows)), **typed),
+            rows=RowColumns(
+                replica=as_ints([0] * len(self.rows)),
+                first_step=as_ints(self.column("first_step")),
+                repeat=as_ints(self.column("repeat")),
+                start_s=as_floats(self.column("start_s")),
+                end_s=as_floats(self.column("end_s")),
+                running=as_ints(self.column("running")),
+                held=as_ints(self.column("held")),
+                waiting=as_ints(self.column("waiting")),
+                swapped=as_ints(self.column("swapped")),
+                decoding=as_ints(self.column("decoding")),
+                prefilling=as_ints(self.column("prefilling")),
+                tokens=as_ints(self.column("tokens")),
+                padded_tokens=as_ints(self.column("padded_tokens")),
+                prefill_tokens=as_ints(self.column("prefill_tokens")),
+                context_tokens=as_ints(self.column("context_tokens")),
+                preempted=as_ints(self.column("preempted")),
+                swapped_out_blocks=as_ints(self.column("swapped_out_blocks")),
+                swapped_in_blocks=as_ints(self.column("swapped_in_blocks")),
+            ),
             gaps=GapColumns(gap_s=as_floats([g for g, _ in gaps]), count=as_ints([c for _, c in gaps])),
             requeues=RequeueColumns(
                 row=requeues[:, 0].astype(np.int64),
@@ -115,6 +136,7 @@ class Log:
             reject_reasons={i.row: "larger than the KV cache" for i in items if i.status is Status.REJECTED},
             class_names=classes,
             request_ids=None,
+            streams=streams,
         )
 
 
@@ -143,7 +165,9 @@ def continuous(
 ) -> Records:
     """Iteration level: whole prompts in steps of their own (or mixed with decodes), recompute when blocks run out."""
     items = make_items(requests, rate, seed, len(classes))
-    log, waiting, running, now, upcoming = Log(), [], [], 0.0, list(items)
+    log, now, upcoming = Log(), 0.0, list(items)
+    waiting: list[Item] = []
+    running: list[Item] = []
     paused: dict[int, float] = {}
     changed = True
     while upcoming or waiting or running:
@@ -250,4 +274,4 @@ def static(
             item.released_s, item.status = now, Status.FINISHED
             if not stream:
                 item.first_s = item.last_s = now
-    return log.records(items, max_num_seqs=max_num_seqs, num_blocks=num_blocks, classes=classes)
+    return log.records(items, max_num_seqs=max_num_seqs, num_blocks=num_blocks, classes=classes, streams=stream)

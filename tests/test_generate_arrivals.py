@@ -26,7 +26,7 @@ def config(process: str, **keys: Any) -> ArrivalConfig:
 
 
 def draw(process: ArrivalConfig, until_s: float, seed: int = 1) -> Floats:
-    return arrivals.draw_arrivals(process, lambda purpose: stream(seed, "c", purpose), until_s)
+    return arrivals.draw_arrivals(process, lambda purpose: stream(seed, "c", purpose), until_s, 10**9)
 
 
 def cv(gaps: Floats) -> float:
@@ -84,6 +84,7 @@ def test_weibull_gaps(variation: float) -> None:
 
 def test_constant_gaps_from_zero() -> None:
     assert draw(config("constant", rate=4), 1.0).tolist() == [0.0, 0.25, 0.5, 0.75]
+    assert len(draw(config("constant", rate=10), 0.7)) == 7  # though 10 x 0.7 is above 7 in floating point
     assert draw(config("constant", rate=4), 1.001).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
@@ -195,6 +196,8 @@ def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
     times = draw(arrival, until_s, seed)
     assert np.all(np.diff(times) >= 0)
     assert np.all((times >= 0) & (times < until_s))
+    few = arrivals.draw_arrivals(arrival, lambda purpose: stream(seed, "c", purpose), until_s, 5)
+    assert np.array_equal(few, times[:5])
     longer = draw(arrival, until_s + more_s, seed)
     assert np.array_equal(longer[: len(times)], times)
     assert np.all(longer[len(times) :] >= until_s)

@@ -203,6 +203,9 @@ def test_requests_are_reached_through_silence_and_bursts() -> None:
 def test_limits_say_so() -> None:
     with pytest.raises(InputError, match="at most 50000000"):
         make({**CHAT, "arrival": {"process": "poisson", "rate": 1000}}, duration_s=1e6)
+    # few on average, but an on period holds a billion: only what is asked for is drawn
+    flood = {**CHAT, "arrival": {"process": "onoff", "rate": 1e9, "on_s": 1.0, "off_s": 1e9}}
+    assert len(make(flood, requests=7)) == 7
     with pytest.raises(InputError, match="seed -1 is negative"):
         make(CHAT, requests=1, seed=-1)
 

@@ -23,16 +23,17 @@ Draw = Callable[[int], Floats]
 MOST_PERIODS = 20_000_000
 
 
-def draw_arrivals(config: ArrivalConfig, stream: Callable[[str], np.random.Generator], until_s: float) -> Floats:
-    """The arrival times in [0, until_s), ascending, float64[n].
+def draw_arrivals(
+    config: ArrivalConfig, stream: Callable[[str], np.random.Generator], until_s: float, most: int
+) -> Floats:
+    """The arrival times in [0, until_s), ascending, float64[n]; only the first `most` of them.
 
     `stream(purpose)` gives the random numbers. A later `until_s` adds arrivals and changes none of the earlier.
     """
     clock = _clock(config, stream, until_s)
-    if clock is None:
-        return _renewals(config, stream("arrivals"), config.rate * until_s) / config.rate
-    readings = _renewals(config, stream("arrivals"), config.rate * clock.read(until_s)) / config.rate
-    times = clock.times(readings)
+    reading_s = until_s if clock is None else clock.read(until_s)
+    readings = _renewals(config, stream("arrivals"), config.rate * reading_s, most) / config.rate
+    times = readings if clock is None else clock.times(readings)
     return times[: int(np.searchsorted(times, until_s))]
 
 
@@ -87,13 +88,14 @@ def _switches(config: OnOff, rng: np.random.Generator, until_s: float) -> tuple[
     return _sums_beyond(periods, until_s, math.ceil(expected / 2), 1.0), starts_on
 
 
-def _renewals(config: ArrivalConfig, rng: np.random.Generator, until: float) -> Floats:
-    """The points below `until` of the stationary process with gaps of mean 1."""
+def _renewals(config: ArrivalConfig, rng: np.random.Generator, until: float, most: int) -> Floats:
+    """The points below `until`, at most the first `most`, of the stationary process with gaps of mean 1."""
     if isinstance(config, Constant):
-        return np.arange(math.ceil(until), dtype=np.float64)
+        return np.arange(min(math.ceil(until), most), dtype=np.float64)
     first, gaps = _gaps(config, rng)
-    points = _sums_beyond(gaps, until, math.ceil(until), variation(config), first)
-    return points[: int(np.searchsorted(points, until))]
+    cv = 1.0 if isinstance(config, OnOff) else variation(config)
+    points = _sums_beyond(gaps, until, math.ceil(until), cv, first, most)
+    return points[: min(int(np.searchsorted(points, until)), most)]
 
 
 def _gaps(config: Poisson | OnOff | Gamma | Weibull, rng: np.random.Generator) -> tuple[Floats, Draw]:
@@ -114,14 +116,16 @@ def _gaps(config: Poisson | OnOff | Gamma | Weibull, rng: np.random.Generator) -
     return np.empty(0), rng.standard_exponential
 
 
-def _sums_beyond(gaps: Draw, until: float, expected: int, cv: float, first: Floats | None = None) -> Floats:
-    """Cumulative sums of gaps, at least up to the first one that is not below `until`."""
+def _sums_beyond(
+    gaps: Draw, until: float, expected: int, cv: float, first: Floats | None = None, most: int | None = None
+) -> Floats:
+    """Cumulative sums of gaps, at least up to the first one that is not below `until`, or up to `most` of them."""
     parts = [] if first is None else [first]
     count = expected + math.ceil(5.0 * cv * math.sqrt(expected)) + 16
     while True:
-        parts.append(gaps(count))
+        parts.append(gaps(count if most is None else min(count, most)))
         sums = np.cumsum(np.concatenate(parts))  # all over again: the same to the last bit however often it grows
-        if sums[-1] >= until:
+        if sums[-1] >= until or (most is not None and len(sums) >= most):
             return sums
         count = len(sums)
 

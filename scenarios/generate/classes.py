@@ -81,19 +81,25 @@ def _arrivals(config: GeneratedWorkload, seed: int) -> tuple[Floats, Ints]:
     if config.duration_s is not None:
         expected = sum(expected_arrivals(source.arrival, config.duration_s) for source in sources)
         if expected > MOST_REQUESTS:
-            raise InputError(
-                f"duration_s {config.duration_s:g} at these rates makes about {expected:.3g} requests, at most"
-                f" {MOST_REQUESTS} are allowed"
-            )
-        return _merged(sources, len(config.classes), seed, config.duration_s)
+            raise _too_many(config.duration_s, f"about {expected:.3g}")
+        time_s, class_index = _merged(sources, len(config.classes), seed, config.duration_s, MOST_REQUESTS + 1)
+        if len(time_s) > MOST_REQUESTS:
+            raise _too_many(config.duration_s, f"at least {len(time_s)}")
+        return time_s, class_index
     assert config.requests is not None, "the validator let a workload without an end pass"
     spread = max(variation(source.arrival) for source in sources)
     enough = config.requests + 4.0 * spread * math.sqrt(config.requests) + 8.0
     while True:
-        time_s, class_index = _merged(sources, len(config.classes), seed, _time_of(enough, sources))
+        time_s, class_index = _merged(sources, len(config.classes), seed, _time_of(enough, sources), config.requests)
         if len(time_s) >= config.requests:
             return time_s[: config.requests], class_index[: config.requests]
         enough *= 1.5  # fewer came than expected; those that came stay what they are
+
+
+def _too_many(duration_s: float, count: str) -> InputError:
+    return InputError(
+        f"duration_s {duration_s:g} at these rates makes {count} requests, at most {MOST_REQUESTS} are allowed"
+    )
 
 
 def _time_of(count: float, sources: list[_Source]) -> float:
@@ -112,11 +118,11 @@ def _time_of(count: float, sources: list[_Source]) -> float:
     return late
 
 
-def _merged(sources: list[_Source], num_classes: int, seed: int, until_s: float) -> tuple[Floats, Ints]:
-    """All arrivals in [0, until_s), and the class of each."""
+def _merged(sources: list[_Source], num_classes: int, seed: int, until_s: float, most: int) -> tuple[Floats, Ints]:
+    """The arrivals in [0, until_s), of each source at most the first `most`, and the class of each."""
     times: list[Floats] = [np.empty(0)] * num_classes
     for source in sources:
-        drawn = draw_arrivals(source.arrival, _purposes(seed, source.owner), until_s)
+        drawn = draw_arrivals(source.arrival, _purposes(seed, source.owner), until_s, most)
         for index, part in zip(source.classes, _dealt(drawn, source, seed), strict=True):
             times[index] = part
     time_s = np.concatenate(times)

@@ -42,7 +42,7 @@ class ChunkedPrefill:
         )
 
     def plan(self, view: View) -> StepPlan:
-        threshold = self._threshold(view)
+        threshold = self.long_prefill_token_threshold and self._threshold(view)
         budget = self.max_num_batched_tokens - view.num_decoding
         free = view.num_free_blocks - view.decode_blocks_needed
         chunks: list[Chunk] = []
@@ -63,7 +63,7 @@ class ChunkedPrefill:
             self._admit(view, threshold, budget, free, chunks)
         if chunks:
             return StepPlan(prefill=tuple(chunks))
-        return _DECODE[self._holds(view)]
+        return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
 
     def _threshold(self, view: View) -> int:
         """Longest chunk of a prompt; 0 is no limit, which a lone request enjoys always."""
@@ -153,4 +153,5 @@ def _rank(request: RequestView) -> tuple[int, int]:
     return request.priority, request.row
 
 
-_DECODE = {holds: StepPlan(holds=holds) for holds in Holds}
+_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
+_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

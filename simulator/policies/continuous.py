@@ -24,7 +24,7 @@ class Continuous:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
             return self._make_room(view)
-        return _DECODE[Holds.CHANGE if len(view.waiting) else Holds.ARRIVAL]
+        return _UNTIL_CHANGE if len(view.waiting) else _UNTIL_ARRIVAL
 
     def _prompts(self, view: View) -> tuple[Chunk, ...]:
         """Prompts for one prefill step: those under way, then the heads of the queue that fit."""
@@ -69,4 +69,5 @@ class Continuous:
         return StepPlan(preempt=tuple(victims))
 
 
-_DECODE = {holds: StepPlan(holds=holds) for holds in Holds}
+_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
+_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

@@ -89,7 +89,8 @@ def test_whole_process(arguments: list[str], tmp_path: Path, capsys: pytest.Capt
         "      output: {dist: normal, mean: 512, sd: 256, min: 2}\n"
         "engine: {policy: chunked_prefill, max_num_seqs: 256}\n"
     )
-    command = [sys.executable, "-m", "scenarios.cli", *(str(scenario) if a == "SCENARIO" else a for a in arguments)]
+    entry = "import sys; from scenarios.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", entry, *(str(scenario) if a == "SCENARIO" else a for a in arguments)]
     if arguments[0] == "run":
         command += ["--out", str(tmp_path / "out")]
     timed = (

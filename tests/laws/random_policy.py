@@ -10,6 +10,7 @@ from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdi
 from simulator.request import RequestView
 
 MOST_PREEMPTIONS = 6  # of one request: so that a run ends
+PADDING = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class RandomPolicy:
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """A reservation must fit."""
-        most = request.input_tokens + request.max_tokens
+        most = request.input_tokens + PADDING + request.max_tokens
         return "too long to reserve" if cdiv(most, block_size) > num_blocks else None
 
     def plan(self, view: View) -> StepPlan:
@@ -130,7 +131,7 @@ class RandomPolicy:
         tokens = rng.choice([0, 1, request.num_tokens, rng.randint(1, request.num_tokens)])
         if not self.reserves and not self.keeps_finished:
             return Chunk(request, tokens)
-        padding = rng.choice([0, 3])
+        padding = rng.choice([0, PADDING])
         most = request.input_tokens + padding + request.max_tokens
         return Chunk(request, tokens, most, padding) if padding else Chunk(request, tokens, most)
 

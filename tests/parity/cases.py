@@ -92,6 +92,8 @@ def first_difference(case: Case, ours: list[dict[str, Any]], theirs: list[dict[s
         for key in COMPARED:
             if a[key] != b[key]:
                 return f"step {step}, {key}: ours {a[key]}, vLLM {b[key]}"
+        if list(a["scheduled"]) != list(b["scheduled"]):
+            return f"step {step}, order: ours {list(a['scheduled'])}, vLLM {list(b['scheduled'])}"
         if timed and (a["t_start_s"], a["t_end_s"]) != (b["t_start"], b["t_end"]):
             return f"step {step}: ours {a['t_start_s']}-{a['t_end_s']} s, vLLM {b['t_start']}-{b['t_end']} s"
     if len(ours) != len(theirs):

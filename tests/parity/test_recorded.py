@@ -1,0 +1,107 @@
+"""What vLLM's own scheduler answered once: our decisions are the same, step by step, however they are computed."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.parity import live, recorded
+from tests.parity.cases import COMPARED, Case, decisions_of, first_difference
+from tests.shared_data import shared
+
+MODES = {
+    "fast_forward": {"fast_forward": True},
+    "stepwise": {"fast_forward": False},
+    "fast_forward_by_id": {"fast_forward": True, "by_id": True},
+    "stepwise_by_id": {"fast_forward": False, "by_id": True},
+}
+
+
+@cache
+def kept() -> recorded.Recorded:
+    return recorded.read()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recorded_cases_are_scheduled_as_vllm_did(mode: str) -> None:
+    for number, (case, theirs) in enumerate(zip(kept().cases, kept().answers, strict=True)):
+        different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
+        assert different is None, f"recorded case {number}: {different}\n{json.dumps(case)}"
+
+
+def test_recorded_cases_are_hard() -> None:
+    preemptions = [sum(len(step["preempted"]) for step in steps) for steps in kept().answers]
+    assert len(preemptions) >= 100
+    assert sum(count > 0 for count in preemptions) > 60
+    assert sum(count > 2 for count in preemptions) > 25
+    configs = [case["config"] for case in kept().cases]
+    for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "policy"):
+        shares = [sum(config[name] == value for config in configs) for value in {config[name] for config in configs}]
+        assert len(shares) == 2, name
+        assert min(shares) > 10, name
+    for name in ("long_prefill_token_threshold", "watermark"):
+        assert sum(config[name] > 0 for config in configs) > 25, name
+    assert sum("cost" in case for case in kept().cases) > 25
+
+
+@pytest.mark.parametrize("name", [*COMPARED, *recorded.TIMES])
+def test_a_wrong_answer_is_noticed(name: str) -> None:
+    """The comparison looks at every column, in every step."""
+    case, theirs = next(
+        (case, steps) for case, steps in zip(kept().cases, kept().answers, strict=True) if case.get("cost")
+    )
+    wrong = copy.deepcopy(theirs)
+    value = wrong[-1][name]
+    wrong[-1][name] = {**value, "x": 1} if isinstance(value, dict) else [*value, "x"] if isinstance(value, list) else -1
+    assert first_difference(case, decisions_of(case), theirs) is None
+    assert first_difference(case, decisions_of(case), wrong) is not None
+    assert first_difference(case, decisions_of(case), theirs[:-1]) is not None
+
+
+def test_the_order_within_a_step_is_compared() -> None:
+    case, theirs = next(
+        (case, steps)
+        for case, steps in zip(kept().cases, kept().answers, strict=True)
+        if len(steps[0]["scheduled"]) > 1
+    )
+    wrong = copy.deepcopy(theirs)
+    wrong[0]["scheduled"] = dict(reversed(wrong[0]["scheduled"].items()))
+    assert first_difference(case, decisions_of(case), wrong) is not None
+
+
+def test_the_file_is_the_same_when_written_again(tmp_path: Path) -> None:
+    recorded.write(kept(), tmp_path / "again.gz")
+    assert (tmp_path / "again.gz").read_bytes() == recorded.FILE.read_bytes()
+
+
+@pytest.mark.shared
+def test_cases_of_the_oracle() -> None:
+    """The small cases that lie beside vLLM's harness."""
+    compared = 0
+    for file in sorted(shared("oracle/cases").glob("*.json")):
+        case: Case = json.loads(file.read_text(encoding="utf-8"))
+        if case["config"].get("enable_prefix_caching"):
+            continue
+        with gzip.open(file.with_suffix(".out.jsonl.gz"), "rt", encoding="utf-8") as lines:
+            records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        theirs = [record for record in records if "scheduled" in record]
+        for mode, settings in MODES.items():
+            assert first_difference(case, decisions_of(case, **settings), theirs) is None, f"{file.name}, {mode}"
+        compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.vllm
+@pytest.mark.shared
+def test_vllm_still_answers_so() -> None:
+    """The version that is installed here; a change of vLLM's rules is seen first here."""
+    answers = live.answers(kept().cases, shared("oracle"))
+    for case, then, now in zip(kept().cases, kept().answers, answers, strict=True):
+        columns = recorded.columns_of(case)
+        assert [[step[name] for name in columns] for step in now] == [[step[name] for name in columns] for step in then]
