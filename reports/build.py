@@ -16,7 +16,7 @@ from reports.compare import joined, seeds
 from reports.files import write
 from reports.gantt import gantt
 from reports.style import Picture, Style, styles
-from reports.tables import class_table, rejection_table, starvation_table
+from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
 from reports.timeline import timeline
 from reports.units import number, one_line
 from reports.verdict import verdict_words
@@ -95,20 +95,23 @@ def _page(
     summaries: Summaries = {run.label: run.summaries for run in runs}
     labelled = [(run.label, run.records) for run in runs]
     first = runs[0]
-    cuts = {"warmup_s": first.warmup_s, "cooldown_s": first.cooldown_s}
-    waits = starvation_table(labelled)
+    by_class = class_summaries(labelled, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
+    of_first = " (first seed)" if seeds(summaries) > 1 else ""
+    words = verdict_words(summaries, first.slo)
+    if by_class is not None and (more := class_words(by_class, of_first)):
+        words.append(more)
     sections = [
         html.section(
             "Verdict",
-            html.paragraphs(verdict_words(summaries, first.slo), "verdict"),
+            html.paragraphs(words, "verdict"),
             html.verdict_tables(summaries, style),
         ),
         html.section("What the slots did", html.figure(pictures["gantt"])),
         html.section("Latency", html.pair([pictures[each.name] for each in quantities(first.slo)])),
         html.section("Over time", html.figure(pictures["timeline"])),
         html.section("Throughput and latency", html.figure(pictures["throughput"]), html.figure(pictures["latency"])),
-        html.section("By class", html.table(class_table(labelled, first.slo, **cuts))),
-        html.section("Who waited longest", html.table(waits)),
+        html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
+        html.section("Who waited longest" + of_first, html.table(starvation_table(labelled))),
         html.section("Rejected requests", html.table(rejection_table(labelled))),
         html.section("Notes", html.paragraphs(list(notes), "notes")),
         html.section("Scenario", *_scenarios(runs)),
@@ -138,6 +141,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     requests = {len(run.records.requests.row) for run in runs}
     count = seeds({run.label: run.summaries for run in runs})
     parts = [f"{number(requests.pop())} requests" if len(requests) == 1 else "different workloads"]
+    parts[0] += " with the first seed" if count > 1 else ""
     parts.append(f"{count} seeds; pictures show the first" if count > 1 else "one seed")
     replicas = {run.records.replicas for run in runs}
     if max(replicas) > 1:

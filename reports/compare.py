@@ -50,10 +50,11 @@ def ranked(summaries: Summaries, key: str, better: int) -> list[str]:
 
 
 def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
-    """The labels to mark in a column: the best one and those equal to it in every seed, if they beat all others.
+    """The labels to mark in a column: the best one, and one equal to it in every seed, if they beat all others.
 
     With several seeds the difference to each of the others must be real; with one it must only be there. None are
-    marked where there is nobody to beat.
+    marked where there is nobody to beat, or where more than two are equal: then it is rather the others that stand
+    out.
     """
     order = ranked(summaries, column.key, column.better) if column.better else []
     if not order:
@@ -61,7 +62,11 @@ def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
     first = summaries[order[0]]
     equals = [label for label in order if values(summaries[label], column.key) == values(first, column.key)]
     others = [summaries[label] for label in order if label not in equals]
-    if not others or (len(first) > 1 and not all(is_real(first, other, column.key) for other in others)):
+    if (
+        not others
+        or len(equals) > 2
+        or (len(first) > 1 and not all(is_real(first, other, column.key) for other in others))
+    ):
         return ()
     return tuple(equals)
 

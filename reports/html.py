@@ -51,7 +51,7 @@ def figure(picture: Picture) -> str:
     else:
         data = base64.b64encode(picture.png).decode("ascii")
         image = f'<img alt="{escape(picture.name, quote=True)}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{escape(picture.caption)}</figcaption></figure>"
+    return f"<figure>{image}<figcaption>{escape(tied(picture.caption))}</figcaption></figure>"
 
 
 def pair(pictures: Sequence[Picture]) -> str:

@@ -130,15 +130,50 @@ def stays(records: Records, replica: int = 0) -> Stays:
     return Stays(row[order], start[order], computed[order], prefilled[order], done[order], end[order])
 
 
+def _batches(row: Ints, start: Floats) -> tuple[Ints, Ints]:
+    """Which stays began together: a number of the batch for each, and the stays in order of batch, then row."""
+    batch = np.unique(start, return_inverse=True)[1]
+    return batch, np.lexsort((row, batch))
+
+
+def _prompts(records: Records, row: Ints, batch: Ints) -> tuple[Ints, Ints]:
+    """The prompt's tokens of each stay, and those of the longest prompt of its batch."""
+    tokens = records.requests.input_tokens[row]
+    longest = np.zeros(int(batch.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(longest, batch, tokens)
+    return tokens, longest[batch]
+
+
 def _useful(records: Records, steps: _Steps, row: Ints, start: Floats, prefilled: Floats) -> Floats:
     """The prompt's share of what was computed for it: below 1 where it was padded to the longest of its batch."""
-    batch = np.unique(start, return_inverse=True)[1]
-    longest = np.zeros(int(batch.max(initial=-1)) + 1, dtype=np.int64)
-    tokens = records.requests.input_tokens[row]
-    np.maximum.at(longest, batch, tokens)
+    tokens, longest = _prompts(records, row, _batches(row, start)[0])
     begin, end = np.searchsorted(steps.start_s, start), np.searchsorted(steps.start_s, prefilled)
     padded = steps.padding[end] > steps.padding[begin]
-    return np.where(padded, tokens / np.maximum(longest[batch], 1), 1.0)
+    return np.where(padded, tokens / np.maximum(longest, 1), 1.0)
+
+
+def _unseen(records: Records, steps: _Steps, row: Ints, start: Floats) -> tuple[Floats, Floats]:
+    """When prefill and computing ended where the client only sees the whole batch return.
+
+    Prompts are computed one after the other in the order of the batch; then everybody computes a token a step.
+    """
+    batch, order = _batches(row, start)
+    tokens, longest = _prompts(records, row, batch)
+    at = np.searchsorted(steps.start_s, start)
+    pure = np.append(np.flatnonzero(steps.prefilling == 0), len(steps.end_s))
+    decodes = pure[np.searchsorted(pure, at)]  # the batch's first step without prefill
+    padded = steps.padding[decodes] > steps.padding[at]
+    upto = np.cumsum(np.where(padded, longest, tokens)[order])
+    begins = np.searchsorted(batch[order], batch[order])
+    before = np.concatenate(([0], upto))[begins]
+    behind = np.empty(len(row), dtype=np.int64)
+    behind[order] = upto - before  # tokens of the batch up to and including this prompt
+    computed = steps.prefill_tokens + steps.padding
+    reached = np.searchsorted(computed[1:], computed[at] + behind)
+    prefilled = np.append(steps.end_s, np.inf)[reached]
+    output = records.requests.output_tokens[row]
+    last = np.append(steps.step_end_s, np.inf)[np.minimum(steps.local[decodes] + output - 2, len(steps.step_end_s))]
+    return prefilled, np.where(output > 1, last, prefilled)
 
 
 def _phases(
@@ -166,13 +201,7 @@ def _phases(
     prefilled = np.where(~first & (first_token > start) & np.isfinite(first_token), first_token, prefilled)
 
     if not records.streams:
-        whole = requests.output_tokens[row] > 1
-        pure = np.flatnonzero(steps.prefilling == 0)
-        position = np.searchsorted(pure, at[whole])
-        decodes = np.append(pure, len(steps.end_s))[position]  # first row without prefill
-        prefilled[whole] = np.append(steps.start_s, np.inf)[decodes]
-        last_step = steps.local[decodes] + requests.output_tokens[row[whole]] - 2
-        last_token[whole] = steps.step_end_s[np.minimum(last_step, len(steps.step_end_s) - 1)]
+        prefilled, last_token = _unseen(records, steps, row, start)
     prefilled = np.clip(prefilled, start, end)
     return prefilled, np.clip(last_token, prefilled, end)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.columns import Summary
+from reports.compare import joined
 from reports.units import MISSING, decimals, number, short
 from simulator.latency import Slo, queue_s
 from simulator.metrics import summarize_by_class
@@ -24,6 +25,9 @@ class Rows:
     body: tuple[tuple[str, ...], ...]
     text_columns: int = 1
 
+
+ByClass = Mapping[str, Mapping[str, Summary]]
+"""By label, then by class."""
 
 PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
     ("completed", "completed", 1.0, 0),
@@ -44,15 +48,50 @@ PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
 def class_table(
     runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> Rows | None:
-    """One line for each class and run, classes first; None where there is but one class."""
+    """`class_rows` of `class_summaries`; None where there is but one class."""
+    by_run = class_summaries(runs, slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
+    return None if by_run is None else class_rows(by_run)
+
+
+def class_summaries(
+    runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> ByClass | None:
+    """For each run the summaries of its classes; None where there is but one class."""
     by_run = {
         label: summarize_by_class(records, slo=slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
         for label, records in runs
         if len(records.class_names) > 1
     }
-    names = list(dict.fromkeys(name for classes in by_run.values() for name in classes))
-    if len(names) < 2:
-        return None
+    return by_run if len(_names(by_run)) > 1 else None
+
+
+def _names(by_run: ByClass) -> list[str]:
+    return list(dict.fromkeys(name for classes in by_run.values() for name in classes))
+
+
+def class_words(by_run: ByClass, of: str = "") -> str:
+    """Which run keeps the SLO for most requests of each class, and by how much; empty without an SLO.
+
+    `of` says which of several seeds the summaries are of.
+    """
+    parts = []
+    for name in _names(by_run):
+        found = [
+            (float(value), label)
+            for label, classes in by_run.items()
+            if name in classes and (value := classes[name].get("slo_attainment")) is not None
+        ]
+        found.sort(key=lambda item: -item[0])
+        if len(found) > 1 and found[0][0] > found[-1][0]:
+            top = [label for share, label in found if share == found[0][0]]
+            rest = [f"{label} {100 * share:.1f} %" for share, label in found[len(top) :]]
+            parts.append(f"for {name} {joined(top)} ({100 * found[0][0]:.1f} %; {', '.join(rest)})")
+    return f"Most requests within the SLO, by class{of}: {'; '.join(parts)}." if parts else ""
+
+
+def class_rows(by_run: ByClass) -> Rows:
+    """One line for each class and run, classes first."""
+    names = _names(by_run)
     pairs = [(name, label) for name in names for label in by_run if name in by_run[label]]
     columns = [
         column

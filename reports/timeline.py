@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from reports.axes import LOG_FROM, log_numbers, plain_numbers
 from reports.style import INK, Picture, Style, draw, shorten
-from reports.units import Clock, clock_for
+from reports.units import Clock, clock_for, short
 from simulator.records import Floats, Records
 from simulator.series import (
     Points,
@@ -78,9 +78,22 @@ def step_band(steps: Points, end_s: float, scale: float = 1.0) -> Band:
     return found
 
 
+def shown_until(runs: Sequence[tuple[str, Records]]) -> float:
+    """The end of the time axis: that of the longest run, unless one alone would squeeze all others into a corner.
+
+    Then it is twice the end of the others or of the arrivals, whichever is later.
+    """
+    ends = sorted(run_end_s(records) for _, records in runs)
+    if len(ends) < 2:
+        return max(ends, default=0.0)
+    arrivals = max((float(r.requests.arrival_s.max()) for _, r in runs if len(r.requests.row)), default=0.0)
+    enough = 2.0 * max(ends[-2], arrivals)
+    return enough if ends[-1] > 2.0 * enough > 0.0 else ends[-1]
+
+
 def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
     """The panels for these runs; the one of preemptions only where there was one."""
-    end_s = max((run_end_s(records) for _, records in runs), default=0.0)
+    end_s = shown_until(runs)
     if not any(records.num_steps for _, records in runs):
         return []
     slots = {records.max_num_seqs * records.replicas for _, records in runs}
@@ -105,16 +118,19 @@ def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
 def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], name: str = "timeline") -> Picture:
     """All runs over one time axis, panels one below the other."""
     panels = strips(runs)
-    end_s = max((run_end_s(records) for _, records in runs), default=0.0)
+    end_s = shown_until(runs)
+    last, label = max((run_end_s(records), label) for label, records in runs)
+    clock = clock_for(last)
+    more = f"{shorten(label)} goes on until {short(last / clock.seconds)} {clock.unit}" if last > end_s else ""
     return draw(
         name,
         (10.0, 0.9 + 1.3 * max(len(panels), 1)),
-        lambda figure: _paint(figure, panels, [label for label, _ in runs], style, end_s),
+        lambda figure: _paint(figure, panels, [label for label, _ in runs], style, end_s, more),
     )
 
 
 def _paint(
-    figure: Figure, panels: Sequence[Strip], labels: Sequence[str], style: Mapping[str, Style], end_s: float
+    figure: Figure, panels: Sequence[Strip], labels: Sequence[str], style: Mapping[str, Style], end_s: float, more: str
 ) -> str:
     clock = clock_for(end_s)
     axes = figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0]
@@ -125,6 +141,8 @@ def _paint(
     axes[-1].set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
     plain_numbers(axes[-1].xaxis, bins=12)
     axes[-1].set_xlabel(f"time ({clock.unit})")
+    if more:
+        axes[0].set_title(f"{more} →", loc="right", fontsize=8.5, fontweight="normal", pad=3.0)
     figure.align_ylabels(axes)
     handles = [Line2D([], [], color=style[label].color, linestyle=style[label].dash) for label in labels]
     figure.legend(
@@ -138,7 +156,7 @@ def _paint(
         "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
         "value in each (step time: the thin line is the largest). A queue that grows without coming back means that "
         "the run is overloaded; KV at 100 % is what causes preemptions; peaks of the step time are what users see as "
-        "stutter."
+        "stutter." + (f" The end is cut off: {more}." if more else "")
     )
 
 

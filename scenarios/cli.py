@@ -5,6 +5,9 @@ Nothing heavy is imported here or at the top of those modules: a verb imports wh
 
 from __future__ import annotations
 
+import signal
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -68,4 +71,14 @@ def _trace() -> None:
 
 def main() -> None:
     """The command `batchlab`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± shows ?
+    signal.signal(signal.SIGTERM, _stop)
     app(prog_name="batchlab")
+
+
+def _stop(number: int, frame: object) -> None:
+    """A polite kill (as of `timeout`) ends like Ctrl-C: what was half-written is taken away."""
+    del frame
+    sys.exit(128 + number)

@@ -131,5 +131,5 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     if len(reasons) == count:
         raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
     return (
-        f"{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; the first, {first}",
+        f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",
     )

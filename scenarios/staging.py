@@ -91,15 +91,17 @@ def _move(folder: Path, target: Path, owned: Iterable[str]) -> None:
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block."""
+    """Ctrl-C, and a polite kill, wait until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    held = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _frame: pressed.append(number)) for number in held]
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, handler in zip(held, before, strict=True):
+            signal.signal(number, handler)
+    for first in pressed[:1]:
+        signal.raise_signal(first)

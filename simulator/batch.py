@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import nan
 
-from simulator.live import LiveRequest, State
+from simulator.live import DECODING, LiveRequest
 
 
 class Batch:
@@ -49,7 +49,7 @@ class Batch:
     def join(self, live: LiveRequest) -> None:
         """`live` has sampled a token and decodes from the next step on."""
         computed = live.base_computed
-        live.state = State.DECODING
+        live.state = DECODING
         live.paused = False
         ticks = self.ticks
         live.join_tick = ticks
@@ -177,23 +177,19 @@ class Batch:
             gaps.append((end_s - self._last_end_s, old))
         return gaps
 
-    def advance(self, steps: int, last_end_s: float) -> None:
-        """`steps` decode steps have run."""
-        self._fresh.clear()
-        self.ticks += steps
+    def advance(self, steps: int, last_end_s: float) -> list[LiveRequest]:
+        """`steps` decode steps have run; returns the requests that had their last token with the last of them."""
+        if self._fresh:
+            self._fresh.clear()
+        ticks = self.ticks + steps
+        self.ticks = ticks
         self.context += self.size * steps
         self._last_end_s = last_end_s
-
-    def pop_finished(self) -> list[LiveRequest]:
-        """The requests whose last token came with the present tick, in order of admission."""
-        finishing = self._finishing
-        ticks = self.ticks
         done: list[LiveRequest] = []
+        finishing = self._finishing
         while finishing and finishing[0][0] <= ticks:
             tick, _, live = heappop(finishing)
             if live.finish_tick == tick:
                 live.finish_tick = -1  # a second entry of it, after a pause, is stale
                 done.append(live)
-        if len(done) > 1:
-            done.sort(key=lambda live: live.admission)
         return done

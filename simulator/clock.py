@@ -35,6 +35,13 @@ class Clock(simpy.Environment):
         heappush(self._queue, (time_s, URGENT if urgent else NORMAL, next(self._eid), event))
         return event
 
+    def skip_to(self, time_s: float) -> bool:
+        """If nothing is due up to `time_s`, it is `time_s` now; returns whether that is so."""
+        if self._queue and self._queue[0][0] <= time_s:
+            return False
+        self._now = time_s
+        return True
+
     def move(self, event: Event, time_s: float) -> Event:
         """Fire at `time_s` what was to fire with `event`.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(NamedTuple):
     """What a step computes, in counts. All of them include padding, which costs as much as real tokens.
 
     `*_context` are KV tokens after the step, summed over the requests named. `prefill_pairs` is the number of
     (query, key) pairs that causal attention visits in the prompt chunks: for a chunk of n tokens behind c computed
-    ones, n * c + n * (n + 1) / 2.
+    ones, n * c + n * (n + 1) / 2. A named tuple, because one is made for every step.
     """
 
     decode_seqs: int

@@ -20,7 +20,7 @@ from simulator.clock import Clock
 from simulator.cost import StepShape
 from simulator.decisions import DecisionLog
 from simulator.executor import Executor
-from simulator.live import LiveRequest, State
+from simulator.live import DECODING, FINISHED, SWAPPED, WAITING, LiveRequest
 from simulator.plan import Holds, Policy, StepPlan, cdiv
 from simulator.recorder import Recorder
 from simulator.records import Status
@@ -31,6 +31,8 @@ from simulator.view import ReplicaView
 # A policy that computes but gets nowhere is stopped: no prompt of a real model takes so many steps.
 MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
+
+_STEP = Holds.STEP
 
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN = 256
@@ -158,10 +160,13 @@ class Replica:
                 yield self._pause
             else:
                 self._execute(flight)
-                self._flight = flight
-                self._pause = clock.at(flight.ends_s[-1])
-                yield self._pause
-                self._flight = None
+                end_s = flight.ends_s[-1]
+                # Where nothing else happens until the end, there is no need to wait for it.
+                if not (self._fast_forward and clock.skip_to(end_s)):
+                    self._flight = flight
+                    self._pause = clock.at(end_s)
+                    yield self._pause
+                    self._flight = None
                 self._commit(flight)
             self._pause = None
 
@@ -177,27 +182,20 @@ class Replica:
         """Carry out the plan's changes; None if it neither changes nor computes anything."""
         state = self.state
         batch = state.batch
-        swapped_out = swapped_in = 0
         changes = False
+        swapped_out = swapped_in = 0
         prefill: tuple[LiveChunk, ...] = ()
-        if plan.preempt:
-            changes = True
-            for preemption in plan.preempt:
-                swapped_out += state.preempt(preemption, now_s)
-        if plan.paused or state.paused:
-            changes |= state.set_paused(plan.paused)
-        if plan.resume:
-            changes = True
-            for view in plan.resume:
-                swapped_in += state.resume(view, now_s)
+        if plan.preempt or plan.resume or plan.paused or state.paused:
+            changes, swapped_out, swapped_in = self._move(plan, now_s)
         if plan.prefill:
             changes = True
             prefill = tuple([state.compute(chunk, now_s) for chunk in plan.prefill])
         held = batch.held
         decode_seqs = batch.size if plan.decode and batch.size > held else 0
         if decode_seqs:
-            if batch.blocks_needed() > state.blocks.num_free:
-                needed, free = batch.blocks_needed(), state.blocks.num_free
+            needed = batch.blocks_needed()
+            if needed > state.blocks.num_free:
+                free = state.blocks.num_free
                 raise state.broken(f"decodes {decode_seqs} requests, which takes {needed} blocks; {free} are free")
             context = batch.context + decode_seqs
         elif changes:
@@ -206,21 +204,37 @@ class Replica:
             return None
         if changes:
             self._unchanged = False
-        is_run = self._fast_forward and not changes and plan.holds is not Holds.STEP
-        shape = _shape(prefill, decode_seqs, context)
+            is_run = False
+        else:
+            is_run = self._fast_forward and plan.holds is not _STEP
+        shape = _shape(prefill, decode_seqs, context) if prefill else StepShape(decode_seqs, context)
         waiting = len(state.waiting)
         return Flight(plan, now_s, prefill, shape, is_run, held, waiting, swapped_out, swapped_in, [])
+
+    def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, int, int]:
+        """Who leaves, sits out or comes back; returns whether anybody does, and the blocks swapped out and in."""
+        state = self.state
+        swapped_out = swapped_in = 0
+        for preemption in plan.preempt:
+            swapped_out += state.preempt(preemption, now_s)
+        pauses = state.set_paused(plan.paused)
+        for view in plan.resume:
+            swapped_in += state.resume(view, now_s)
+        return bool(plan.preempt or plan.resume or pauses), swapped_out, swapped_in
 
     def _execute(self, flight: Flight) -> None:
         """Work out when the step ends; of a run of decode steps, when each does until something must change."""
         start_s = flight.start_s
         if flight.is_run:
             batch = self.state.batch
-            steps = min(batch.steps_to_finish(), _LONGEST_RUN)
-            expected_s = self._expected_s
-            if expected_s is not None:
-                # Nobody arrives before, and perhaps somebody then: longer runs would most likely be cut.
-                steps = min(steps, max(1, int((expected_s - start_s) / self._step_s) + 2))
+            steps = batch.steps_to_finish()
+            if steps > _LONGEST_RUN:
+                steps = _LONGEST_RUN
+            if self._expected_s is not None:
+                # Nobody arrives before, and perhaps somebody then: a longer run would most likely be cut.
+                expected = int((self._expected_s - start_s) / self._step_s) + 2
+                if expected < steps:
+                    steps = expected if expected > 0 else 1
             steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
             shape = flight.shape
             ends = self._executor.decode_run_s(shape.decode_seqs, shape.decode_context, steps)
@@ -240,14 +254,14 @@ class Replica:
         ends = flight.ends_s
         end_s = ends[-1]
         prefill = flight.prefill
-        use = self._grow(flight)
-        self._record(flight, use)
-        done: list[LiveRequest] = []
-        sampled = False
-        if flight.shape.decode_seqs:
-            sampled = True
-            state.batch.advance(len(ends), end_s)
-            done = state.batch.pop_finished()
+        decodes = flight.shape.decode_seqs > 0
+        use = state.grow(len(ends)) if decodes else [state.blocks.num_blocks - state.blocks.num_free]
+        # Steps that only continue the last row need none of their own.
+        if prefill or not self._unchanged or flight.start_s != self._records.end_s:
+            self._record_row(flight)
+        self._records.steps(ends, use)
+        sampled = decodes
+        done = state.batch.advance(len(ends), end_s) if decodes else []
         for live, tokens, _ in prefill:
             live.base_computed += tokens
             if live.num_tokens_to_compute == 0:
@@ -264,49 +278,33 @@ class Replica:
         else:
             self._watch_progress()
 
-    def _grow(self, flight: Flight) -> list[int]:
-        """Take the blocks that the decode steps needed; returns the used blocks during each step."""
+    def _record_row(self, flight: Flight) -> None:
         state = self.state
-        used = state.blocks.num_blocks - state.blocks.num_free
-        if not flight.shape.decode_seqs:
-            return [used]
-        steps = len(flight.ends_s)
-        use = state.batch.block_use(used, steps)
-        if use[-1] != used:
-            state.blocks.grow(use[-1] - used, state.growers, steps)
-        return use
-
-    def _record(self, flight: Flight, use: list[int]) -> None:
-        """Write the steps down, as a row of their own unless they only continue the last one."""
         recorder = self._records
         start_s = flight.start_s
-        if not self._unchanged or flight.prefill or start_s != recorder.end_s:
-            state = self.state
-            shape = flight.shape
-            decoding = shape.decode_seqs - flight.held
-            late = 0
-            if decoding and self._streams:
-                for gap in state.batch.late_gaps(start_s, flight.ends_s[0]):
-                    late += gap[1]
-                    recorder.late_gaps.add(gap)
-            padding = 0
-            for _, _, padded in flight.prefill:
-                padding += padded
-            prefill_tokens = shape.prefill_tokens - padding
-            context = shape.decode_context + shape.prefill_context
-            recorder.row(start_s, flight.waiting, decoding, shape.prefill_seqs, prefill_tokens, context, late)
-            idle_slots = len(state.running) - decoding - shape.prefill_seqs
-            if idle_slots or state.held or state.num_swapped or padding or flight.plan.preempt or flight.plan.resume:
-                recorder.odd(
-                    idle_slots,
-                    len(state.held),
-                    state.num_swapped,
-                    flight.held + padding,
-                    len(flight.plan.preempt),
-                    flight.swapped_out_blocks,
-                    flight.swapped_in_blocks,
-                )
-        recorder.steps(flight.ends_s, use)
+        decode_seqs, context, prefill_seqs, prefill_tokens, prefill_context, _ = flight.shape
+        decoding = decode_seqs - flight.held
+        late = padding = 0
+        if decoding and self._streams:
+            for gap in state.batch.late_gaps(start_s, flight.ends_s[0]):
+                late += gap[1]
+                recorder.late_gaps.add(gap)
+        if prefill_seqs:
+            context += prefill_context
+            padding = sum([padded for _, _, padded in flight.prefill])
+        recorder.row(start_s, flight.waiting, decoding, prefill_seqs, prefill_tokens - padding, context, late)
+        idle_slots = len(state.running) - decoding - prefill_seqs
+        plan = flight.plan
+        if idle_slots or padding or state.held or state.num_swapped or plan.preempt or plan.resume:
+            recorder.odd(
+                idle_slots,
+                len(state.held),
+                state.num_swapped,
+                flight.held + padding,
+                len(plan.preempt),
+                flight.swapped_out_blocks,
+                flight.swapped_in_blocks,
+            )
 
     def _sample(self, live: LiveRequest, end_s: float) -> bool:
         """A prefill is complete and has given a token; returns whether it was the last."""
@@ -333,10 +331,10 @@ class Replica:
             if state.traits.keeps_finished:
                 self._hold(live, end_s)
                 continue
-            if live.state is State.DECODING:
+            if live.state is DECODING:
                 state.batch.leave(live)
             blocks = cdiv(max(live.base_computed, live.reserved_tokens), state.batch.block_size)
-            live.state = State.FINISHED
+            live.state = FINISHED
             state.blocks.free(live.row, blocks)
             self._end(live, Status.FINISHED, end_s)
         if state.held and not state.running:
@@ -344,12 +342,12 @@ class Replica:
 
     def _hold(self, live: LiveRequest, end_s: float) -> None:
         """The request has finished and keeps its slot."""
-        if live.state is State.DECODING:
+        if live.state is DECODING:
             self.state.batch.hold(live)
         else:
             self.state.batch.join_held(live)
         live.last_token_s = end_s
-        live.state = State.FINISHED
+        live.state = FINISHED
         self.state.held.append(live)
 
     def _release_held(self, end_s: float) -> None:
@@ -380,15 +378,13 @@ class Replica:
         """The run is over: record those who have not finished."""
         state = self.state
         for live in [*state.held, *state.running, *state.waiting]:
-            status = Status.FINISHED if live.state is State.FINISHED else Status.UNFINISHED
-            if live.setbacks is not None and live.state in (State.WAITING, State.SWAPPED):
+            status = Status.FINISHED if live.state is FINISHED else Status.UNFINISHED
+            if live.setbacks is not None and live.state in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self._end(live, status, nan)
 
 
 def _shape(prefill: tuple[LiveChunk, ...], decode_seqs: int, decode_context: int) -> StepShape:
-    if not prefill:
-        return StepShape(decode_seqs, decode_context)
     seqs = tokens = context = pairs = 0
     for live, n, _ in prefill:
         if n:

@@ -1,7 +1,7 @@
 """What a policy is asked, and what it answers.
 
 A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to it: who leaves
-and how, who comes back, whose prompt is computed and how much of it, and whether the others decode.
+and how, who comes back, whose prompt is computed and how much of it, and whether the others decode. Plans and their parts are named tuples: values that are cheap to make.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from simulator.request import RequestView
 
@@ -25,8 +25,7 @@ class Holds(Enum):
     CHANGE = "change"  # arrivals cannot alter it
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """`num_tokens` of a request's prompt (after a recomputation: of prompt and output) to compute in this step.
 
     Naming a waiting request admits it, with 0 tokens too: slot and memory now, its prompt later. Two grants come with
@@ -41,16 +40,14 @@ class Chunk:
     padding_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
+class Preemption(NamedTuple):
     """A request that leaves the batch: its KV thrown away, or moved to the host."""
 
     request: RequestView
     swap: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(NamedTuple):
     """One step: changes to the batch in the order of the fields, then what is computed.
 
     `preempt` and `resume` (swapped requests that come back) free and take blocks before anything else does. With

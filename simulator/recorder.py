@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
@@ -14,7 +13,10 @@ from simulator.live import LiveRequest, Setbacks
 from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from simulator.workload import Workload
 
+Columns = dict[str, NDArray[Any]]
+
 _NONE = Setbacks()
+_CUT_STEPS = 1 << 16
 _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
@@ -22,6 +24,28 @@ _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 _ROW = ("first_step", "start_s", "waiting", "decoding", "prefilling", "prefill_tokens", "context_tokens", "late")
 # What few steps need: the row it belongs to, then what is to be added to its columns.
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
+
+
+class Series:
+    """One long column of numbers, filled piece by piece."""
+
+    def __init__(self, dtype: type) -> None:
+        self._dtype = dtype
+        self._tail: list[float] = []
+        self._chunks: list[NDArray[Any]] = []
+        self.extend = self._tail.extend
+
+    def cut(self) -> None:
+        """Turn what was added into an array: call it now and then, lest the numbers pile up as Python objects."""
+        self._chunks.append(np.array(self._tail, self._dtype))
+        self._tail.clear()
+
+    def column(self) -> NDArray[Any]:
+        """All of it; the series is empty afterwards."""
+        self.cut()
+        whole = np.concatenate(self._chunks)
+        self._chunks = []
+        return whole
 
 
 class Table:
@@ -44,7 +68,7 @@ class Table:
         self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
         self._rows.clear()
 
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> Columns:
         """The columns by name; the table is empty afterwards."""
         self._cut()
         whole = {}
@@ -68,8 +92,9 @@ class ReplicaRecorder:
         self._odd = Table(_ODD)
         self.late_gaps = Table(_fields(GapColumns))
         self.requeues = Table(_fields(RequeueColumns))
-        self.step_end_s = array("d")
-        self.step_used_blocks = array("i")
+        self.step_end_s = Series(np.float64)
+        self.step_used_blocks = Series(np.int32)
+        self._cut_at = _CUT_STEPS
         self.num_rows = 0
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
@@ -87,8 +112,7 @@ class ReplicaRecorder:
         """A row begins: its columns as in `RowColumns`, and of those who decode, how many got their last token before
         `start_s` (their gaps are in `late_gaps`; the gap of the others is the row's first step)."""
         self.num_rows += 1
-        row = (self.num_steps, start_s, waiting, decoding, prefilling, prefill_tokens, context_tokens, late)
-        self._rows.add(row)
+        self._rows.add((self.num_steps, start_s, waiting, decoding, prefilling, prefill_tokens, context_tokens, late))
 
     def odd(self, *columns: int) -> None:
         """What is unusual about the row that has just begun: the columns of `_ODD` but the first.
@@ -100,16 +124,16 @@ class ReplicaRecorder:
 
     def steps(self, ends_s: list[float], used_blocks: list[int]) -> None:
         """Steps of the row that has begun."""
-        if len(ends_s) == 1:
-            self.step_end_s.append(ends_s[0])
-            self.step_used_blocks.append(used_blocks[0])
-        else:
-            self.step_end_s.extend(ends_s)
-            self.step_used_blocks.extend(used_blocks)
+        self.step_end_s.extend(ends_s)
+        self.step_used_blocks.extend(used_blocks)
         self.num_steps += len(ends_s)
         self.end_s = ends_s[-1]
+        if self.num_steps >= self._cut_at:
+            self._cut_at = self.num_steps + _CUT_STEPS
+            self.step_end_s.cut()
+            self.step_used_blocks.cut()
 
-    def columns(self, replica: int, streams: bool) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    def columns(self, replica: int, streams: bool, step_end_s: NDArray[Any]) -> tuple[Columns, Columns]:
         """The columns of the rows and those of the gaps, the derived ones too."""
         rows = self._rows.columns()
         odd = self._odd.columns()
@@ -119,7 +143,6 @@ class ReplicaRecorder:
             column[place] = values
             rows[name] = column
         first_step, start_s, decoding = rows["first_step"], rows["start_s"], rows["decoding"]
-        step_end_s = np.frombuffer(self.step_end_s, dtype=np.float64)
         rows["replica"] = np.full(self.num_rows, replica)
         rows["repeat"] = np.diff(first_step, append=self.num_steps)
         rows["end_s"] = step_end_s[first_step + rows["repeat"] - 1]
@@ -179,14 +202,15 @@ class Recorder:
         order = np.argsort(requests["row"], kind="stable")
         for name in requests:
             requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
-        rows, gaps = self._rows_and_gaps(streams)
+        ends = [replica.step_end_s.column() for replica in self.replicas]
+        rows, gaps = self._rows_and_gaps(streams, ends)
         return Records(
             requests=RequestColumns(**requests),
             rows=RowColumns(**rows),
             gaps=GapColumns(**gaps),
             requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
-            step_end_s=_one([np.frombuffer(r.step_end_s, dtype=np.float64) for r in self.replicas]),
-            step_used_blocks=_one([np.frombuffer(r.step_used_blocks, dtype=np.int32) for r in self.replicas]),
+            step_end_s=_one(ends),
+            step_used_blocks=_one([replica.step_used_blocks.column() for replica in self.replicas]),
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
@@ -197,12 +221,12 @@ class Recorder:
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
         )
 
-    def _rows_and_gaps(self, streams: bool) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    def _rows_and_gaps(self, streams: bool, ends: list[NDArray[Any]]) -> tuple[Columns, Columns]:
         """The replicas' columns one after the other, `first_step` counting through."""
         rows, gaps = [], []
         steps = 0
         for index, replica in enumerate(self.replicas):
-            row_columns, gap_columns = replica.columns(index, streams)
+            row_columns, gap_columns = replica.columns(index, streams, ends[index])
             row_columns["first_step"] += steps
             steps += replica.num_steps
             rows.append(row_columns)
@@ -210,7 +234,7 @@ class Recorder:
         return _joined(rows), _joined(gaps)
 
 
-def _joined(tables: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def _joined(tables: list[Columns]) -> Columns:
     return {name: _one([table[name] for table in tables]) for name in tables[0]}
 
 

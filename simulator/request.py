@@ -7,7 +7,7 @@ member: that a policy cannot know how long an answer will be is checked by the t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,7 @@ class PromptContent:
     output_token_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.
 
     Smaller `priority` is served first, as in vLLM. `max_tokens` is the cap on the output that the client sent;

@@ -11,7 +11,7 @@ from simulator.batch import Batch
 from simulator.blocks import KVBlocks
 from simulator.clock import Clock
 from simulator.errors import PolicyError
-from simulator.live import LiveRequest, State
+from simulator.live import DECODING, PREFILLING, SWAPPED, WAITING, LiveRequest, State
 from simulator.plan import Chunk, Policy, Preemption, Traits, cdiv
 from simulator.queues import make_queue
 from simulator.recorder import Table
@@ -46,9 +46,9 @@ class ReplicaState:
 
     def preempt(self, preemption: Preemption, now_s: float) -> int:
         """Take a request out of the batch and put it back into the queue; returns the blocks swapped out."""
-        live = self._live(preemption.request, State.DECODING, State.PREFILLING)
+        live = self._live(preemption.request, DECODING, PREFILLING)
         blocks = live.num_blocks
-        decoding = live.state is State.DECODING
+        decoding = live.state is DECODING
         if not decoding:
             del self.prefilling[live]
         elif live.paused:
@@ -69,17 +69,17 @@ class ReplicaState:
             self.blocks.swap_out(live.row, blocks)
             setbacks.swapped_out_blocks += blocks
             self.num_swapped += 1
-            live.state = State.SWAPPED
+            live.state = SWAPPED
         else:
             self.blocks.free(live.row, blocks)
-            live.state = State.WAITING
+            live.state = WAITING
             setbacks.recomputed_tokens += live.forget()
         self.waiting.put_back(live)
         return blocks if preemption.swap else 0
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
-        live = self._live(view, State.SWAPPED)
+        live = self._live(view, SWAPPED)
         blocks = cdiv(live.num_computed_tokens, self.batch.block_size)
         if blocks > self.blocks.num_free:
             raise self.broken(f"brings back {live.request_id}: {blocks} blocks, {self.blocks.num_free} are free")
@@ -94,10 +94,12 @@ class ReplicaState:
 
     def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
         """Make exactly these decoding requests sit the step out; returns whether that is a change."""
-        now = tuple([self._live(view, State.DECODING) for view in paused])
+        now = tuple([self._live(view, DECODING) for view in paused])
         if now == self.paused:
             return False
         stay = set(now)
+        if len(stay) < len(now):
+            raise self.broken("pauses a request twice")
         for live in self.paused:
             if live not in stay:
                 self.batch.join(live)
@@ -110,12 +112,12 @@ class ReplicaState:
 
     def compute(self, chunk: Chunk, now_s: float) -> LiveChunk:
         """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        live = self._live(chunk.request, State.WAITING, State.PREFILLING)
+        live = self._live(chunk.request, WAITING, PREFILLING)
         tokens = chunk.num_tokens
         owned = 0
-        if live.state is State.WAITING:
+        if live.state is WAITING:
             self._enter(live, chunk, now_s)
-        elif tokens:
+        else:
             owned = live.num_blocks
         if not 0 <= tokens <= live.num_tokens_to_compute:
             left = live.num_tokens_to_compute
@@ -133,7 +135,7 @@ class ReplicaState:
     def _enter(self, live: LiveRequest, chunk: Chunk, now_s: float) -> None:
         self.waiting.remove(live)
         self._admit(live)
-        live.state = State.PREFILLING
+        live.state = PREFILLING
         self.prefilling[live] = None
         if live.scheduled_s != live.scheduled_s:
             live.scheduled_s = now_s
@@ -167,13 +169,23 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.state.value} and cannot be used so")
         return view
 
-    def growers(self, steps: int) -> Iterator[int]:
+    def grow(self, steps: int) -> list[int]:
+        """Take the blocks that `steps` decode steps need; returns the used blocks during each of them."""
+        blocks = self.blocks
+        used = blocks.num_blocks - blocks.num_free
+        use = self.batch.block_use(used, steps)
+        grown = use[-1] - used
+        if grown:
+            blocks.grow(grown, self._growers, steps)
+        return use
+
+    def _growers(self, steps: int) -> Iterator[int]:
         """Rows of the requests that take a block in the next `steps` decode steps, in order: for ids only."""
         size = self.batch.block_size
         members = [
             (live.row, live.num_computed_tokens)
             for live in self.running
-            if live.state is State.DECODING and not live.paused and not live.reserved_tokens
+            if live.state is DECODING and not live.paused and not live.reserved_tokens
         ]
         for step in range(steps):
             for row, tokens in members:

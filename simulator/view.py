@@ -20,7 +20,6 @@ class ReplicaView:
         "num_blocks",
         "num_decoding",
         "num_free_blocks",
-        "num_held",
         "prefilling",
         "running",
         "waiting",
@@ -35,7 +34,6 @@ class ReplicaView:
         self.num_blocks = state.blocks.num_blocks
         self.now_s = 0.0
         self.num_decoding = 0
-        self.num_held = 0
         self.num_free_blocks = 0
         self.decode_blocks_needed = 0
 
@@ -43,12 +41,16 @@ class ReplicaView:
         """See the replica as it is at `now_s`."""
         state = self._state
         self.now_s = now_s
-        self.num_held = len(state.held)
         self.num_decoding = len(state.running) - len(state.prefilling)
         self.num_free_blocks = state.blocks.num_free
         self.decode_blocks_needed = state.batch.blocks_needed()
-        for live in state.paused:
-            self.decode_blocks_needed += live.base_computed % self.block_size == 0
+        if state.paused:
+            size = self.block_size
+            self.decode_blocks_needed += sum([live.base_computed % size == 0 for live in state.paused])
+
+    @property
+    def num_held(self) -> int:
+        return len(self._state.held)
 
     @property
     def num_free_host_blocks(self) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ def batchlab(*arguments: str | Path, cwd: Path) -> Done:
     """Run the command in this process."""
     out, err = io.StringIO(), io.StringIO()
     code: object = 0
+    before = signal.getsignal(signal.SIGTERM)
     with (
         contextlib.chdir(cwd),
         mock.patch.object(sys, "argv", ["batchlab", *map(str, arguments)]),
@@ -58,6 +60,8 @@ def batchlab(*arguments: str | Path, cwd: Path) -> Done:
             main()
         except SystemExit as stop:
             code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
     assert isinstance(code, int)
     return Done(code, out.getvalue(), err.getvalue())
 

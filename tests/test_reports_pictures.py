@@ -15,7 +15,7 @@ from reports.cdf import GRID, Curve, cdf, curves, quantities
 from reports.columns import Summaries
 from reports.gantt import gantt
 from reports.style import Picture, Style, look, styles
-from reports.timeline import STEP_BUCKETS, band, step_band, strips, timeline
+from reports.timeline import STEP_BUCKETS, band, shown_until, step_band, strips, timeline
 from simulator.latency import Slo, itl, ttft_s
 from simulator.metrics import summarize
 from simulator.records import Records, as_floats
@@ -130,6 +130,17 @@ def test_timeline_panels_have_units(runs: list[tuple[str, Records]], style: Mapp
 def test_timeline_has_no_panel_of_nothing(runs: list[tuple[str, Records]]) -> None:
     assert len(strips(runs)) == 5
     assert len(strips(runs[:1])) == 4, "static preempts nobody"
+
+
+def test_timeline_is_not_squeezed_by_one_run_that_goes_on(style: Mapping[str, Style]) -> None:
+    short_one, long_one = ("continuous", continuous(60, rate=20.0)), ("static", static(60, rate=20.0, max_num_seqs=1))
+    assert run_end_s(long_one[1]) > 4 * run_end_s(short_one[1])
+    until = shown_until([short_one, long_one])
+    assert until == 2 * run_end_s(short_one[1])
+    picture = timeline([short_one, long_one], style)
+    assert re.search(r"static goes on until [\d.]+ s →", everything(picture))
+    assert "The end is cut off: static goes on until" in picture.caption
+    assert shown_until([long_one]) == run_end_s(long_one[1])
 
 
 def test_bands_keep_every_peak(runs: list[tuple[str, Records]]) -> None:

@@ -72,10 +72,14 @@ def test_prefill_decode_and_held_are_where_the_records_say() -> None:
 def test_answers_that_come_all_at_once_are_counted_in_steps() -> None:
     """What a client cannot see without streaming is seen in the same batches with it."""
     streamed, at_once = stays(static(60)), stays(static(60, stream=False))
-    more = static(60).requests.output_tokens[streamed.row] > 1
-    assert more.any()
     for name in ("row", "start_s", "computed_s", "prefilled_s", "done_s", "end_s"):
-        assert getattr(at_once, name)[more] == pytest.approx(getattr(streamed, name)[more]), name
+        assert getattr(at_once, name) == pytest.approx(getattr(streamed, name)), name
+
+
+def test_prompts_computed_in_turns_are_counted_in_tokens() -> None:
+    streamed, at_once = (stays(served(Static(12, 700, stream=stream), 1)) for stream in (True, False))
+    for name in ("row", "start_s", "computed_s", "prefilled_s", "done_s", "end_s"):
+        assert getattr(at_once, name) == pytest.approx(getattr(streamed, name)), name
 
 
 def test_padding_takes_its_share_of_the_prefill() -> None:
@@ -148,7 +152,7 @@ LINEAR = Linear(base_s=0.006, per_token_s=6e-5, per_context_token_s=1.5e-7)
 KV = KVCache(num_gpu_blocks=400, block_size=16, num_host_blocks=200, bytes_per_block=1)
 
 
-def served(policy: Policy, seed: int) -> Records:
+def served(policy: Policy, seed: int, replicas: int = 1) -> Records:
     """What the engine makes of a crowd that does not fit into memory."""
     rng = np.random.default_rng(seed)
     count = 60
@@ -156,7 +160,9 @@ def served(policy: Policy, seed: int) -> Records:
     inputs, outputs = rng.integers(1, 900, count), rng.integers(1, 150, count)
     none = np.zeros(count, dtype=np.int64)
     workload = Workload(arrival, inputs, outputs, outputs + 5, rng.integers(0, 3, count), none)
-    return simulate(workload, make_policy=lambda: policy, kv=KV, cost=LINEAR, swap_s_per_block=1e-4).records
+    return simulate(
+        workload, make_policy=lambda: policy, kv=KV, cost=LINEAR, swap_s_per_block=1e-4, replicas=replicas
+    ).records
 
 
 POLICIES: tuple[Policy, ...] = (
@@ -182,3 +188,17 @@ def test_stays_agree_with_the_steps_of_the_engine(policy: Policy, seed: int) -> 
     assert (stay.prefilled_s[stay.end_s > stay.start_s] >= stay.start_s[stay.end_s > stay.start_s]).all()
     start, end = stay.bounds(Phase.PADDING)
     assert bool((end > start).any()) == bool((rows.padded_tokens[rows.decoding == 0] > 0).any())
+
+
+@pytest.mark.parametrize("policy", POLICIES[:3], ids=repr)
+def test_stays_of_each_replica_are_its_own(policy: Policy) -> None:
+    records = served(policy, 2, replicas=3)
+    rows = records.rows
+    for replica in range(3):
+        mine = rows.replica == replica
+        stay = stays(records, replica)
+        seconds = (rows.end_s - rows.start_s)[mine]
+        assert float((stay.end_s - stay.start_s).sum()) == pytest.approx(float(np.dot(rows.running[mine], seconds)))
+        start, end = stay.bounds(Phase.HELD)
+        assert float((end - start).sum()) == pytest.approx(float(np.dot(rows.held[mine], seconds)))
+        assert (records.requests.replica[stay.row] == replica).all()

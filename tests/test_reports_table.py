@@ -58,12 +58,12 @@ def test_columns_are_aligned(three_seeds: Summaries) -> None:
 
 
 def test_one_seed_is_aligned_to_the_right() -> None:
-    text = verdict_table({"a": [{"p99_ttft_ms": 5.0}], "long label": [{"p99_ttft_ms": 12345.25}]})
+    text = verdict_table({"a": [{"p99_ttft_ms": 5.0}], "long label": [{"p99_ttft_ms": 1345.25}]})
     assert text.splitlines()[:4] == [
-        "Latency      TTFT p99",
-        "                   ms",
-        "a                5.00*",
-        "long label  12,345.25",
+        "Latency     TTFT p99",
+        "                  ms",
+        "a               5.00*",
+        "long label  1,345.25",
     ]
 
 
@@ -112,6 +112,7 @@ def test_twins_are_marked_together_where_they_beat_the_others() -> None:
     runs = over("completed", a=[5, 6], b=[1, 2], c=[5, 6])
     assert best(runs, COLUMNS["completed"]) == ("a", "c")
     assert [cell.is_best for cell in cells(runs, COLUMNS["completed"]).values()] == [True, False, True]
+    assert best(over("rejected", a=[0], b=[0], c=[0], d=[9]), COLUMNS["rejected"]) == ()
 
 
 def test_columns_without_a_better_are_not_marked() -> None:

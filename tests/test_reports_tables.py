@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.tables import class_table, rejection_table, starvation_table
+from reports.tables import ByClass, class_table, class_words, rejection_table, starvation_table
 from simulator.latency import Slo
 from simulator.metrics import summarize_by_class
 from simulator.records import Records, Status, as_floats, as_ints
@@ -95,3 +95,15 @@ def test_rejections_are_counted_by_reason() -> None:
     assert found is not None
     assert found.body == (("c", "too long", "1", "6"), ("c", "other reasons", "-", "3"))
     assert rejection_table([("c", continuous(3))]) is None
+
+
+def test_words_say_who_serves_which_class_best() -> None:
+    by_run: ByClass = {
+        "a": {"chat": {"slo_attainment": 1.0}, "batch": {"slo_attainment": 0.1}, "odd": {"slo_attainment": 0.5}},
+        "b": {"chat": {"slo_attainment": 0.8}, "batch": {"slo_attainment": 0.9}, "odd": {"slo_attainment": 0.5}},
+        "c": {"chat": {"slo_attainment": 1.0}, "batch": {"slo_attainment": None}},
+    }
+    assert class_words(by_run) == (
+        "Most requests within the SLO, by class: for chat a and c (100.0 %; b 80.0 %); for batch b (90.0 %; a 10.0 %)."
+    )
+    assert class_words({"a": {"chat": {"slo_attainment": None}}}) == ""

@@ -39,9 +39,7 @@ def save(folder: Path, records: Records, **more: Any) -> Path:
 def same(one: Any, other: Any) -> bool:
     """Equal to the last bit: NaN is NaN, -0.0 is not 0.0."""
     if is_dataclass(one):
-        return type(one) is type(other) and all(
-            same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one)
-        )
+        return type(one) is type(other) and all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     if isinstance(one, np.ndarray):
         return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
     return bool(one == other)

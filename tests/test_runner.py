@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def test_result_is_what_the_contract_says() -> None:
     wanted = "request_id class status arrival_s scheduled_s first_token_s last_token_s input_tokens output_tokens"
     assert {*wanted.split(), "ttft_ms", "tpot_ms", "e2el_ms", "queue_time_ms", "preemptions"} <= {*result.requests}
     assert {"start_s", "end_s", "repeat"} <= {*result.steps}
-    assert all(DECISION <= decision.keys() for decision in result.decisions or [])
+    assert all(decision.keys() >= DECISION for decision in result.decisions or [])
     assert (result.requests["ttft_ms"] == (result.requests["first_token_s"] - result.requests["arrival_s"]) * 1e3).all()
 
 
@@ -110,9 +111,14 @@ def test_the_resolved_scenario_shows_a_policys_own_defaults(tmp_path: Path) -> N
 
 
 def test_save_writes_a_run_folder(tmp_path: Path) -> None:
-    result = scenarios.run(small(), log_decisions=True)
+    result = scenarios.run(small(hardware__num_gpu_blocks=60, replicas=2), log_decisions=True)
     saved = read_run(result.save(tmp_path / "run"))
     assert saved.summary == result.summary
+    for part in ("requests", "rows", "gaps", "requeues"):
+        for field in fields(getattr(saved.records, part)):
+            read, made = (getattr(getattr(records, part), field.name) for records in (saved.records, result.records))
+            assert read.dtype == made.dtype, field.name
+            np.testing.assert_array_equal(read, made, err_msg=field.name)
     assert (tmp_path / "run" / "decisions.jsonl.gz").exists()
 
 
@@ -185,7 +191,6 @@ def test_a_policy_of_ones_own_runs(tmp_path: Path) -> None:
     [
         ("return 1 / len(view.running)", "ZeroDivisionError"),
         ("raise KeyError('x')", "KeyError"),
-        ("return None", "None"),
         ("return StepPlan(prefill=(Chunk(view.waiting.head, 0),)) if len(view.waiting) else StepPlan()", "plan"),
         ("return StepPlan(preempt=(Preemption(view.waiting.head),)) if len(view.waiting) else StepPlan()", "plan"),
         ("return StepPlan(prefill=tuple(Chunk(r, r.num_tokens) for r in view.waiting))", "plan"),
@@ -311,7 +316,7 @@ def test_a_trace_differs_by_seed_only_with_jitter(tmp_path: Path, jitter_s: floa
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "did you mean `static`"), (["orca"], "orca")],
+    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "mean `static`"), (["orca"], "orca")],
 )
 def test_bad_lists_of_policies(policies: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:

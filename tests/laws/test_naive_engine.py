@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.linear import Linear
 from simulator.plan import Holds
+from simulator.policies.static import Static
 from simulator.records import Records, Status
 from simulator.simulate import Run
 from tests.laws.naive_engine import NaiveReplica, NaiveRequest, serve
@@ -172,15 +174,43 @@ def test_built_in_policies(name: str, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=5_000)
+@settings(max_examples=1_500)
 def test_built_in_policies_very_often(name: str, data: st.DataObject) -> None:
     same_story(dealt_in_turn(data.draw(scenarios(name, max_requests=25))))
+
+
+@st.composite
+def in_step(draw: st.DrawFn, scenario: Scenario) -> Scenario:
+    """The scenario with arrivals at the very ends of steps: all times are multiples of the step's, or of nothing."""
+    step_s = draw(st.sampled_from([0.125, 0.125, 0.0]))
+    arrival_s = np.floor(scenario.workload.arrival_s * 64) / 8
+    policy = scenario.policy
+    if isinstance(policy, Static):
+        policy = replace(policy, batch_timeout_s=draw(st.sampled_from([0.0, 0.125, 0.5])))
+    return replace(
+        scenario,
+        workload=replace(scenario.workload, arrival_s=arrival_s),
+        policy=policy,
+        cost=Linear(step_s),
+        swap_s_per_block=draw(st.sampled_from([0.0, 0.125])),
+    )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=75)
+def test_arrivals_at_the_ends_of_steps(name: str, data: st.DataObject) -> None:
+    scenario = data.draw(in_step(dealt_in_turn(data.draw(scenarios(name)))))
+    same_story(scenario)
+    same_story(scenario, fast_forward=False)
 
 
 @st.composite
 def wild_scenarios(draw: st.DrawFn, *, max_requests: int = 8) -> Scenario:
     """A scenario under a policy that does anything it may."""
     scenario = dealt_in_turn(draw(scenarios("continuous", max_requests=max_requests)))
+    if draw(st.booleans()):
+        scenario = draw(in_step(scenario))
     keeps = draw(st.sampled_from([False, False, True]))
     policy = RandomPolicy(
         seed=draw(st.integers(0, 2**32)),
@@ -208,6 +238,6 @@ def test_a_wild_policy_stepwise(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 @given(scenario=wild_scenarios(max_requests=20))
-@settings(max_examples=20_000)
+@settings(max_examples=4_000)
 def test_a_wild_policy_very_often(scenario: Scenario) -> None:
     same_story(scenario)

@@ -20,11 +20,14 @@ COSTS = ((0.25, 0.0, 0.0), (0.005, 2e-5, 0.0), (0.005, 2e-5, 5e-7))
 def random_case(seed: int) -> Case:
     """A case that vLLM's scheduler accepts, without prefix caching; every setting that ours knows is drawn."""
     rng = random.Random(seed)
-    lengths = _lengths(rng)
+    crowded = rng.random() < 0.2
+    lengths = _crowded_lengths(rng) if crowded else _lengths(rng)
     config = _config(rng, lengths)
+    if crowded:
+        config |= _crowded_config(rng, lengths)
     cost = rng.choice(COSTS) if rng.random() < 0.4 else None
     arrivals = _arrivals(rng, len(lengths), cost)
-    priorities = _priorities(rng, len(lengths))
+    priorities = _priorities(rng, len(lengths), ["rising"] if crowded else ["random", "random", "equal", "rising", "two"])
     requests = [
         {"id": f"r{i}", "arrival_step" if cost is None else "arrival_time": at, "prompt_len": prompt, "output_len": output}
         | ({"priority": priority} if priority else {})
@@ -71,6 +74,31 @@ def _config(rng: random.Random, lengths: Lengths) -> dict[str, Any]:
     }
 
 
+def _crowded_lengths(rng: random.Random) -> Lengths:
+    return [(rng.randint(8, 40), rng.randint(1, 12)) for _ in range(rng.randint(6, 14))]
+
+
+def _crowded_config(rng: random.Random, lengths: Lengths) -> dict[str, Any]:
+    """Many prompts are under way at once when memory runs out, and the victims have been scheduled in this step.
+
+    Their tokens and blocks then go to those behind them, which shows only where both are short.
+    """
+    slots = rng.choice([6, 8, 12])
+    threshold = rng.randint(2, 10)
+    block_size = rng.choice([1, 1, 2, 4])
+    return {
+        "max_num_seqs": slots,
+        "max_num_batched_tokens": max(slots, int(threshold * slots * rng.uniform(0.3, 1.1))),
+        "block_size": block_size,
+        "num_gpu_blocks": 1 + _blocks(rng, lengths, block_size, slots),
+        "enable_chunked_prefill": True,
+        "long_prefill_token_threshold": threshold,
+        "policy": "priority",
+        "watermark": 0.0,
+        "scheduler_reserve_full_isl": False,
+    }
+
+
 def _blocks(rng: random.Random, lengths: Lengths, block_size: int, slots: int) -> int:
     """Usable blocks: enough for the longest request alone, mostly too few for a full batch."""
     owned = sorted(-(-(prompt + output) // block_size) for prompt, output in lengths)
@@ -92,9 +120,9 @@ def _arrivals(rng: random.Random, count: int, cost: tuple[float, float, float] |
     return arrivals
 
 
-def _priorities(rng: random.Random, count: int) -> list[int]:
+def _priorities(rng: random.Random, count: int, kinds: list[str]) -> list[int]:
     """By chance, all the same, or the later the more urgent: then those who are served first are also the victims."""
-    kind = rng.choice(["random", "random", "equal", "rising", "two"])
+    kind = rng.choice(kinds)
     if kind == "random":
         return [rng.randint(-2, 3) for _ in range(count)]
     if kind == "rising":
