@@ -65,7 +65,8 @@ def curves(
     label: str, records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> dict[str, Curve]:
     """A run's curves by the names of `quantities`: over the finished of the measured requests, as in the summary."""
-    done = finished(records) & measured_window(records, warmup_s, cooldown_s).measured
+    window = measured_window(records, warmup_s, cooldown_s)
+    done = finished(records) & window.measured
     each, limit = request_latencies(records), slo or Slo()
     found = {
         "ttft_cdf": _curve(label, each.ttft_ms[done], limit.ttft_ms),
@@ -74,7 +75,7 @@ def curves(
     }
     many = len(records.gaps.count) + records.num_steps > MANY_GAPS
     percents = COARSE if many else GRID
-    gaps = itl(records, percents.tolist())
+    gaps = itl(records, percents.tolist(), window)
     at_ms = np.zeros(0) if gaps is None else np.interp(GRID, percents, np.array(gaps.percentiles) * 1e3)
     return found | {"itl_cdf": Curve(label, at_ms)}
 

@@ -83,7 +83,8 @@ class Timed:
         """All have run."""
         self.close()
         seconds = time.monotonic() - self._started_s
-        self._console.note(f"simulated {self._requests:,} requests in {seconds:.1f} s")
+        noun = "request" if self._requests == 1 else "requests"
+        self._console.note(f"simulated {self._requests:,} {noun} in {seconds:.1f} s")
 
     def close(self) -> None:
         """Take the bar away."""

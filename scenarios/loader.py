@@ -224,7 +224,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, numbers.Real) and not isinstance(value, (bool, int)) else value
 
 
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # a base class chosen at run time
     """Quotes what YAML 1.1 or our reading of 1.2 would take for something else than text."""
 
 

@@ -154,6 +154,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "step_used_blocks": records.step_used_blocks,
         "gap_s": records.gaps.gap_s,
         "gap_count": records.gaps.count,
+        "gap_end_s": records.gaps.end_s,
         "requeue_row": records.requeues.row,
         "requeue_from_s": records.requeues.from_s,
         "requeue_to_s": records.requeues.to_s,

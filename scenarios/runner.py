@@ -130,6 +130,4 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     first = f"request {records.request_id(row)}: {reason}"
     if len(reasons) == count:
         raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
-    return (
-        f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",
-    )
+    return (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)

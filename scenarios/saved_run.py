@@ -120,7 +120,7 @@ def _assemble(
     return Records(
         requests=requests,
         rows=rows,
-        gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"]),
+        gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"], end_s=rest["gap_end_s"]),
         requeues=RequeueColumns(
             row=rest["requeue_row"],
             from_s=rest["requeue_from_s"],

@@ -258,7 +258,7 @@ class Scenario(Strict):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scenario) and self.model_dump() == other.model_dump()
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment] # says that it cannot be hashed
 
     def resolve_model(self) -> Model:
         """The model's dimensions, by name or from the mapping."""

@@ -50,7 +50,10 @@ def is_partial(name: str) -> bool:
 
 
 def unwritable(target: Path, error: OSError) -> InputError:
-    """What to tell the user about a folder that cannot be written."""
+    """What to tell the user about a folder that cannot be written; a staging folder is named by its target."""
+    for path in (target, *target.parents):
+        if is_partial(path.name):
+            target = path.parent
     reason = "it is a file" if target.is_file() else error.strerror or str(error)
     return InputError(f"cannot write to the folder {target}: {reason}", hint="choose another one with --out")
 

@@ -162,8 +162,8 @@ class Batch:
 
     # Going on
 
-    def late_gaps(self, start_s: float, end_s: float) -> Sequence[tuple[float, int]]:
-        """The gaps, as (seconds, requests), closed by a step of those whose last token came before its start."""
+    def late_gaps(self, start_s: float, end_s: float) -> Sequence[tuple[float, int, float]]:
+        """The gaps, as (seconds, requests, end), closed by a step of those whose last token came before its start."""
         fresh = self._fresh
         if self._last_end_s == start_s and (not fresh or (len(fresh) == 1 and start_s in fresh)):
             return ()
@@ -172,9 +172,9 @@ class Batch:
         for last_token_s, requests in fresh.items():
             old -= requests
             if last_token_s != start_s:
-                gaps.append((end_s - last_token_s, requests))
+                gaps.append((end_s - last_token_s, requests, end_s))
         if old and self._last_end_s != start_s:
-            gaps.append((end_s - self._last_end_s, old))
+            gaps.append((end_s - self._last_end_s, old, end_s))
         return gaps
 
     def advance(self, steps: int, last_end_s: float) -> list[LiveRequest]:

@@ -30,7 +30,7 @@ def fields_from(
     bool for nothing else, and numbers are finite. InputError, starting with `what`, on unknown, missing or mistyped
     values.
     """
-    kinds = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
+    kinds = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type] # any dataclass
     for key in values:
         if key not in kinds:
             hint = f"{_guess(str(key), list(kinds))}allowed: {', '.join(kinds)}"
@@ -38,7 +38,7 @@ def fields_from(
     given: dict[str, Any] = {**defaults, **values}
     missing = [
         field.name
-        for field in fields(cls)  # type: ignore[arg-type]
+        for field in fields(cls)  # type: ignore[arg-type] # any dataclass
         if field.name not in given and field.default is MISSING
     ]
     if missing:

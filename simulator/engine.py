@@ -154,6 +154,8 @@ class Replica:
             now_s = clock.now
             view.look(now_s)
             plan = plan_step(view)
+            if plan.__class__ is not StepPlan:
+                raise self.state.broken(f"is {plan!r}, not a StepPlan")
             flight = self._apply(plan, now_s)
             if flight is None:
                 self._pause = self._rest(plan)
@@ -314,7 +316,7 @@ class Replica:
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
         elif self._streams:
-            self._records.late_gaps.add((end_s - live.last_token_s, 1))
+            self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
         live.last_token_s = end_s
         if live.base_outputs == live.output_tokens:
             return True

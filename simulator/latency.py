@@ -13,7 +13,7 @@ import numpy as np
 from simulator.records import Floats, Ints, Records, Status
 from simulator.usage import STEPS_AT_ONCE, row_pieces
 from simulator.weighted import Distribution, describe
-from simulator.window import Bools
+from simulator.window import Bools, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +91,37 @@ def meets_slo(records: Records, slo: Slo) -> Bools:
     return good
 
 
-def itl(records: Records, q: Sequence[float]) -> Distribution | None:
+def itl(records: Records, q: Sequence[float], window: Window | None = None) -> Distribution | None:
     """All gaps between neighbouring tokens of a request, in seconds, pooled, and its percentiles `q`.
 
     Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
-    row's `decoding` as weight. They are not kept by request: a warm-up cut does not reach them. None where there is
-    no gap, as in a run that does not stream.
+    row's `decoding` as weight. They are not kept by request: of a `window` that was cut, the gaps that end in it
+    count, whoever had them. None where there is no gap, as in a run that does not stream.
     """
-    return describe(lambda: _gaps(records), q) if records.streams else None
+    if not records.streams:
+        return None
+    if window is None or window.whole:
+        return describe(lambda: _gaps(records), q)
+    return describe(lambda: _gaps_inside(records, window), q)
 
 
 def _gaps(records: Records) -> Iterator[tuple[Floats, Ints]]:
+    for gaps, counts, _ in _gaps_with_ends(records):
+        yield gaps, counts
+
+
+def _gaps_inside(records: Records, window: Window) -> Iterator[tuple[Floats, Ints]]:
+    for gaps, counts, ends in _gaps_with_ends(records):
+        yield gaps, np.where((ends >= window.start_s) & (ends <= window.end_s), counts, 0)
+
+
+def _gaps_with_ends(records: Records) -> Iterator[tuple[Floats, Ints, Floats]]:
     for first in range(0, len(records.gaps.count), STEPS_AT_ONCE):
         piece = slice(first, first + STEPS_AT_ONCE)
-        yield records.gaps.gap_s[piece], records.gaps.count[piece]
+        yield records.gaps.gap_s[piece], records.gaps.count[piece], records.gaps.end_s[piece]
     first_step, repeat, decoding = records.rows.first_step, records.rows.repeat, records.rows.decoding
     for rows, steps in row_pieces(records):
         gaps = np.diff(records.step_end_s[steps])
         counts = np.repeat(decoding[rows], repeat[rows])
         counts[first_step[rows] - steps.start] = 0  # what comes before a row's first step is in records.gaps
-        yield gaps, counts[1:]
+        yield gaps, counts[1:], records.step_end_s[steps][1:]

@@ -74,7 +74,7 @@ def summarize(records: Records, *, slo: Slo | None = None, warmup_s: float = 0.0
     the arrivals; the window lasts from their first arrival to their last token (`Window`). Counts of requests, their
     tokens, latencies and preemptions are of measured requests, throughputs those counts over the window's length;
     latencies and tokens are of finished ones. Steps, time-weighted means and the queue are of everything that
-    happened in the window, whoever it was for. `itl` is never cut.
+    happened in the window, whoever it was for; so are the gaps between tokens (`itl`).
 
     Without `slo`, or with one that sets no limit, `request_goodput` and `slo_attainment` are None.
     """
@@ -82,7 +82,7 @@ def summarize(records: Records, *, slo: Slo | None = None, warmup_s: float = 0.0
     waiting = waits(records)
     used = usage(records, window)
     summary = _served(records, slo, window.measured, window)
-    summary |= _latencies(records, window.measured, itl(records, PERCENTILES))
+    summary |= _latencies(records, window.measured, itl(records, PERCENTILES, window))
     summary |= _usage(used)
     summary["queue_depth_mean"] = _defined(waiting.mean_depth(window.start_s, window.end_s))
     summary["queue_depth_max"] = waiting.max_depth(window.start_s, window.end_s)

@@ -1,7 +1,8 @@
 """What a policy is asked, and what it answers.
 
 A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to it: who leaves
-and how, who comes back, whose prompt is computed and how much of it, and whether the others decode. Plans and their parts are named tuples: values that are cheap to make.
+and how, who comes back, whose prompt is computed and how much of it, and whether the others decode. Plans and their
+parts are named tuples: values that are cheap to make.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -17,6 +17,7 @@ Columns = dict[str, NDArray[Any]]
 
 _NONE = Setbacks()
 _CUT_STEPS = 1 << 16
+_TELL_EVERY = 256  # requests between two calls of `progress`
 _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
@@ -152,19 +153,22 @@ class ReplicaRecorder:
         on_time = decoding - rows.pop("late")
         if streams:
             some = np.flatnonzero(on_time)
-            gaps["gap_s"] = np.concatenate([step_end_s[first_step[some]] - start_s[some], gaps["gap_s"]])
+            first_end_s = step_end_s[first_step[some]]
+            gaps["gap_s"] = np.concatenate([first_end_s - start_s[some], gaps["gap_s"]])
             gaps["count"] = np.concatenate([on_time[some], gaps["count"]])
+            gaps["end_s"] = np.concatenate([first_end_s, gaps["end_s"]])
         return rows, gaps
 
 
 class Recorder:
     """What a whole run leaves behind: requests as they end, and what each replica did."""
 
-    def __init__(self, replicas: int) -> None:
+    def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
         self.replicas = [ReplicaRecorder() for _ in range(replicas)]
         self.requests = Table(_fields(RequestColumns))
         self.reject_reasons: dict[int, str] = {}
-        self.finished = 0
+        self.ended = 0
+        self._progress = progress
 
     def request(self, live: LiveRequest, class_index: int, replica: int, status: Status, released_s: float) -> None:
         """A request has ended, one way or another."""
@@ -192,7 +196,9 @@ class Recorder:
                 back.requeued_s,
             )
         )
-        self.finished += 1
+        self.ended += 1
+        if self._progress is not None and self.ended % _TELL_EVERY == 0:
+            self._progress(self.ended)
 
     def records(
         self, workload: Workload, *, num_blocks: int, block_size: int, max_num_seqs: int, streams: bool

@@ -90,6 +90,7 @@ class GapColumns:
 
     gap_s: Floats
     count: Ints
+    end_s: Floats  # when it ended: the time of the later token
 
 
 @dataclass(frozen=True, slots=True)

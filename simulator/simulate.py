@@ -22,8 +22,6 @@ from simulator.records import Records
 from simulator.router import make_router
 from simulator.workload import Workload
 
-_REPORT_EVERY = 256  # requests between two calls of `progress`
-
 
 class KVMemory(Protocol):
     """Sizes of one replica's KV memory."""
@@ -74,7 +72,7 @@ def simulate(
         executor = Predicted(cost, swap_s_per_block)
         make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
     clock = Clock()
-    recorder = Recorder(replicas)
+    recorder = Recorder(replicas, progress)
     class_index = {name: i for i, name in enumerate(workload.class_names)}
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
@@ -94,7 +92,7 @@ def simulate(
         )
         servers.append(server)
         clock.process(server.serve())
-    clock.process(_arrivals(clock, workload, servers, router, progress, recorder))
+    clock.process(_arrivals(clock, workload, servers, router))
     with _no_garbage_collection():
         clock.run()
     for server in servers:
@@ -115,8 +113,6 @@ def _arrivals(
     workload: Workload,
     servers: list[Replica],
     router_name: str,
-    progress: Callable[[int], None] | None,
-    recorder: Recorder,
 ) -> Generator[Event, object, None]:
     """Each request to a replica at the moment it arrives, before anybody decides anything at that moment."""
     choose = make_router(router_name).choose
@@ -130,8 +126,6 @@ def _arrivals(
             yield clock.at(now_s, urgent=True)
         replica = only or choose(request, servers)
         replica.submit(request)
-        if progress is not None and request.row % _REPORT_EVERY == 0:
-            progress(recorder.finished)
     if only is not None:
         only.expect(None)
 

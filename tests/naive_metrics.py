@@ -40,7 +40,7 @@ def naive_summary(story: Story, slo: Slo | None, warmup_s: float, cooldown_s: fl
         "request_goodput": None if good is None else over(good, seconds),
         **statistics("ttft_ms", [first_s(story, r) - r.arrival_s for r in done]),
         **statistics("tpot_ms", [tpot_s(r) for r in done if len(r.token_s) > 1] if story.streams else []),
-        **statistics("itl_ms", itl_s(story)),
+        **statistics("itl_ms", itl_s(story, *((-math.inf, math.inf) if everything else (start, end)))),
         **statistics("e2el_ms", [last_s(story, r) - r.arrival_s for r in done]),
         **statistics("queue_time_ms", [r.scheduled_s - r.arrival_s for r in done]),
         **naive_usage(story, steps, start, end),
@@ -94,11 +94,12 @@ def depth(waits: list[tuple[float, float]], t: float) -> int:
     return sum(a <= t < b for a, b in waits)
 
 
-def itl_s(story: Story) -> list[float]:
-    """Every gap, if tokens are streamed at all."""
+def itl_s(story: Story, start: float, end: float) -> list[float]:
+    """Every gap that ends in the window, if tokens are streamed at all."""
     if not story.streams:
         return []
-    return [b - a for r in story.requests for a, b in zip(r.token_s, r.token_s[1:], strict=False)]
+    gaps = [(b - a, b) for r in story.requests for a, b in zip(r.token_s, r.token_s[1:], strict=False)]
+    return [gap for gap, ends in gaps if start <= ends <= end]
 
 
 def first_s(story: Story, told: Told) -> float:

@@ -180,8 +180,9 @@ def single_server(arrival_s: Floats, service_s: Floats, *, slots: int = 1) -> Re
         zero, one, one, zero, zero, zero,
     )  # fmt: skip
     nothing, none = np.zeros(0), np.zeros(0, dtype=np.int64)
+    gaps, requeues = GapColumns(nothing, none, nothing), RequeueColumns(none, nothing, nothing, none)
     return Records(
-        requests, rows, GapColumns(nothing, none), RequeueColumns(none, nothing, nothing, none), end[order], one,
+        requests, rows, gaps, requeues, end[order], one,
         num_blocks=1, block_size=16, max_num_seqs=1, replicas=slots, reject_reasons={}, class_names=("default",),
         request_ids=None,
     )  # fmt: skip

@@ -55,7 +55,7 @@ class Log:
     rows: list[dict[str, float]] = field(default_factory=list)
     step_end_s: list[float] = field(default_factory=list)
     used: list[int] = field(default_factory=list)
-    gaps: dict[float, int] = field(default_factory=dict)
+    gaps: dict[tuple[float, float], int] = field(default_factory=dict)
     requeues: list[list[float]] = field(default_factory=list)
 
     def step(self, start_s: float, end_s: float, used: int, *, fold: bool, **counts: int) -> None:
@@ -120,7 +120,11 @@ class Log:
                 swapped_out_blocks=as_ints(self.column("swapped_out_blocks")),
                 swapped_in_blocks=as_ints(self.column("swapped_in_blocks")),
             ),
-            gaps=GapColumns(gap_s=as_floats([g for g, _ in gaps]), count=as_ints([c for _, c in gaps])),
+            gaps=GapColumns(
+                gap_s=as_floats([gap for (gap, _), _ in gaps]),
+                count=as_ints([count for _, count in gaps]),
+                end_s=as_floats([end for (_, end), _ in gaps]),
+            ),
             requeues=RequeueColumns(
                 row=requeues[:, 0].astype(np.int64),
                 from_s=requeues[:, 1],
@@ -216,7 +220,7 @@ def continuous(
                 item.first_s = now
             elif admitted or changed or preempted:
                 gap = now - item.last_s
-                log.gaps[gap] = log.gaps.get(gap, 0) + 1
+                log.gaps[gap, now] = log.gaps.get((gap, now), 0) + 1
             item.last_s = now
         log.step(
             start, now, sum(i.blocks for i in running), fold=not (admitted or changed or preempted),
@@ -262,7 +266,7 @@ def static(
                     item.scheduled_s, item.first_s = start, now
                 elif index:
                     gap = now - item.last_s
-                    log.gaps[gap] = log.gaps.get(gap, 0) + 1
+                    log.gaps[gap, now] = log.gaps.get((gap, now), 0) + 1
                 item.last_s = now
             log.step(
                 start, now, used, fold=False, running=len(batch), held=len(batch) - len(live), waiting=waiting,

@@ -1,4 +1,4 @@
-"""Where the real traces and measurements are, if they are here at all: BATCHLAB_SHARED, or ../shared beside the repository."""
+"""Where real traces and measurements are, if here at all: BATCHLAB_SHARED, or ../shared beside the repository."""
 
 from __future__ import annotations
 

@@ -154,13 +154,14 @@ class Story:
 
     def _gap_columns(self) -> GapColumns:
         if not self.streams:
-            return GapColumns(as_floats([]), as_ints([]))
-        gaps: Counter[float] = Counter()
+            return GapColumns(as_floats([]), as_ints([]), as_floats([]))
+        gaps: Counter[tuple[float, float]] = Counter()
         for request in self.requests:
             for i in range(1, len(request.token_s)):
                 if self.steps[request.token_step[i - 1]].row != self.steps[request.token_step[i]].row:
-                    gaps[request.token_s[i] - request.token_s[i - 1]] += 1
-        return GapColumns(as_floats(list(gaps)), as_ints(list(gaps.values())))
+                    gaps[request.token_s[i] - request.token_s[i - 1], request.token_s[i]] += 1
+        gap_s, end_s = as_floats([gap for gap, _ in gaps]), as_floats([end for _, end in gaps])
+        return GapColumns(gap_s, as_ints(list(gaps.values())), end_s)
 
     def _requeue_columns(self) -> RequeueColumns:
         entries = [(r.row, *wait) for r in self.requests for wait in r.waits[1:]]

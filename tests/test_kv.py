@@ -177,7 +177,7 @@ def test_a_gpu_that_no_tensor_parallel_helps() -> None:
 )
 def test_values_out_of_range(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        kv_cache(LLAMA, H200, **arguments)  # type: ignore[arg-type]
+        kv_cache(LLAMA, H200, **arguments)  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_figures_agree_with_the_cache() -> None:

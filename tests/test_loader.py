@@ -134,7 +134,7 @@ def test_a_misspelt_file_names_its_neighbour(path: Path) -> None:
 
 def test_what_is_no_source_at_all() -> None:
     with pytest.raises(InputError, match="a path, a name or a mapping, not 5"):
-        load(5)  # type: ignore[arg-type]
+        load(5)  # type: ignore[arg-type] # wrong on purpose
 
 
 # ----------------------------------------------------------------------------------------------------------- overrides

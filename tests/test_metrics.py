@@ -131,7 +131,7 @@ def test_a_class_without_requests_is_left_out() -> None:
 @given(stories)
 def test_itl_adds_up_to_last_minus_first_token(story: Story) -> None:
     summary = summarize(story.records())
-    count = len(itl_s(story))
+    count = len(itl_s(story, -math.inf, math.inf))
     if count == 0:
         assert summary["mean_itl_ms"] is None
     else:
@@ -146,9 +146,9 @@ def test_an_empty_run_has_every_key_and_is_json() -> None:
         return [nothing if f.type == "Floats" else none for f in fields(columns)]
 
     records = Records(
-        RequestColumns(*empty(RequestColumns)),  # type: ignore[arg-type]
-        RowColumns(*empty(RowColumns)),  # type: ignore[arg-type]
-        GapColumns(nothing, none),
+        RequestColumns(*empty(RequestColumns)),  # type: ignore[arg-type] # arrays by name
+        RowColumns(*empty(RowColumns)),  # type: ignore[arg-type] # arrays by name
+        GapColumns(nothing, none, nothing),
         RequeueColumns(none, nothing, nothing, none),
         nothing, none, 10, 16, 4, 1, {}, ("default",), None,
     )  # fmt: skip

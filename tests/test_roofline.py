@@ -107,12 +107,12 @@ def test_a_copy_says_the_same(cost: Roofline) -> None:
 def test_more_of_anything_costs_no_less(cost: Roofline, shape: StepShape, more: int) -> None:
     before = cost.step_s(shape)
     each = shape.decode_context // shape.decode_seqs if shape.decode_seqs else 1
-    wider = replace(shape, decode_seqs=shape.decode_seqs + more, decode_context=shape.decode_context + more * each)
+    wider = shape._replace(decode_seqs=shape.decode_seqs + more, decode_context=shape.decode_context + more * each)
     assert cost.step_s(wider) > before
     if shape.tokens:
-        assert cost.step_s(replace(shape, decode_context=shape.decode_context + more)) >= before
-        assert cost.step_s(replace(shape, prefill_context=shape.prefill_context + more)) >= before
-        assert cost.step_s(replace(shape, prefill_pairs=shape.prefill_pairs + more)) >= before
+        assert cost.step_s(shape._replace(decode_context=shape.decode_context + more)) >= before
+        assert cost.step_s(shape._replace(prefill_context=shape.prefill_context + more)) >= before
+        assert cost.step_s(shape._replace(prefill_pairs=shape.prefill_pairs + more)) >= before
 
 
 @given(some_cost, shapes)
@@ -203,7 +203,7 @@ def test_all_reduce_over_pcie_starts_slower() -> None:
 
 def test_only_sampled_rows_pay_for_the_vocabulary() -> None:
     cost = COSTS["dense"]
-    one, four = prompt(4096), replace(prompt(4096), prefill_seqs=4)
+    one, four = prompt(4096), prompt(4096)._replace(prefill_seqs=4)
     logits = 128256 * 10 / (4800e9 * 0.85)
     assert cost.step_s(four) - cost.step_s(one) == pytest.approx(3 * logits, rel=1e-6)
 
@@ -258,4 +258,4 @@ def test_sanity(model: str, gpu: str, ranks: int, shape: StepShape, low_ms: floa
 )
 def test_values_out_of_range(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Roofline(MODELS["llama-3.1-8b"], H200, **arguments)  # type: ignore[arg-type]
+        Roofline(MODELS["llama-3.1-8b"], H200, **arguments)  # type: ignore[arg-type] # wrong on purpose

@@ -51,7 +51,9 @@ def answers(cases: Sequence[Case], oracle: Path) -> list[Steps]:
     Raises RefusedError for a case that vLLM does not accept.
     """
     lines = "".join(json.dumps(case) + "\n" for case in cases)
-    done = subprocess.run([python(), str(DRIVER), str(oracle)], input=lines, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python(), str(DRIVER), str(oracle)], input=lines, capture_output=True, text=True, check=False
+    )
     found = [json.loads(line) for line in done.stdout.splitlines()]
     if done.returncode or len(found) != len(cases):
         raise RuntimeError(f"{len(found)} answers to {len(cases)} cases, exit status {done.returncode}: {done.stderr}")

@@ -27,9 +27,16 @@ def random_case(seed: int) -> Case:
         config |= _crowded_config(rng, lengths)
     cost = rng.choice(COSTS) if rng.random() < 0.4 else None
     arrivals = _arrivals(rng, len(lengths), cost)
-    priorities = _priorities(rng, len(lengths), ["rising"] if crowded else ["random", "random", "equal", "rising", "two"])
+    priorities = _priorities(
+        rng, len(lengths), ["rising"] if crowded else ["random", "random", "equal", "rising", "two"]
+    )
     requests = [
-        {"id": f"r{i}", "arrival_step" if cost is None else "arrival_time": at, "prompt_len": prompt, "output_len": output}
+        {
+            "id": f"r{i}",
+            "arrival_step" if cost is None else "arrival_time": at,
+            "prompt_len": prompt,
+            "output_len": output,
+        }
         | ({"priority": priority} if priority else {})
         for i, (at, priority, (prompt, output)) in enumerate(zip(arrivals, priorities, lengths, strict=True))
     ]

@@ -1,4 +1,4 @@
-"""Records vLLM's answers to small random cases, for machines that have no vLLM.
+"""Records vLLM's answers to rare cases and to small random ones, for machines that have no vLLM.
 
 usage: BATCHLAB_VLLM_PYTHON=PYTHON python -m tests.parity.record FOLDER_OF_THE_ORACLE
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.parity import live, recorded
 from tests.parity.cases import Case
 from tests.parity.random_cases import random_case
+from tests.parity.rare_cases import RARE_CASES
 
 PLAIN = 24  # cases without a preemption
 PREEMPTING = 96
@@ -30,9 +31,9 @@ def small_cases(oracle: Path) -> Iterator[tuple[Case, live.Steps]]:
 
 
 def choose(oracle: Path) -> recorded.Recorded:
-    """The first small cases of each kind."""
+    """The rare cases and the first small ones of each kind."""
     wanted = {True: PREEMPTING, False: PLAIN}
-    found = recorded.Recorded(live.version(), [], [])
+    found = recorded.Recorded(live.version(), [*RARE_CASES], live.answers(RARE_CASES, oracle))
     for case, steps in small_cases(oracle):
         preempts = any(step["preempted"] for step in steps)
         if wanted[preempts]:

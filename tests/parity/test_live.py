@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 
 import pytest
 
@@ -29,13 +28,12 @@ def difference(seed: int, case: Case, theirs: live.Steps) -> str | None:
 
 
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))
-def test_random_cases_are_scheduled_as_vllm_does(first: int, record_property: Callable[[str, object], None]) -> None:
+def test_random_cases_are_scheduled_as_vllm_does(first: int) -> None:
     seeds = range(first, min(first + BATCH, CASES))
     cases = [random_case(seed) for seed in seeds]
     answers = live.answers(cases, shared("oracle"))
     preemptions = [sum(len(step["preempted"]) for step in steps) for steps in answers]
-    record_property("steps", sum(len(steps) for steps in answers))
-    record_property("preemptions", sum(preemptions))
+    print(f"{len(cases)} cases, {sum(map(len, answers))} steps, {sum(preemptions)} preemptions")
     for seed, case, theirs in zip(seeds, cases, answers, strict=True):
         different = difference(seed, case, theirs)
         assert different is None, f"case {seed}: {different}\n{json.dumps(case)}"
