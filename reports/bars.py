@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from reports.axes import plain_numbers
 from reports.columns import COLUMNS, Column, Summaries
@@ -18,6 +19,8 @@ from simulator.latency import Slo
 
 THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo_attainment")
 LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
+# A latency this many times the shortest would leave of the others no bar to see: the panel is logarithmic then.
+DWARFED = 20.0
 EXTRA = {"p50_e2el_ms": Column("p50_e2el_ms", "E2E p50", "ms", better=-1)}
 TITLES = {
     "output_throughput": "Output throughput",
@@ -57,7 +60,8 @@ def latency_bars(summaries: Summaries, style: Mapping[str, Style], slo: Slo | No
         _panels(summaries, LATENCY, slo),
         2,
         style,
-        "Shorter is better; left the typical request, right the one in a hundred. Every panel has its own scale.",
+        "Shorter is better; left the typical request, right the one in a hundred. Every panel has its own scale, "
+        "logarithmic where it says so.",
         seeds(summaries),
     )
 
@@ -125,8 +129,22 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
     axes.set_yticks(range(len(labels)), [shorten(label, 24) for label in labels] if named else [""] * len(labels))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.45, -0.55)
-    axes.set_xlim(0.0, top * 1.36)
     axes.grid(visible=False, axis="y")
-    plain_numbers(axes.xaxis, bins=5)
+    least = min([mean for mean in means if mean > 0], default=top)
+    dwarfed = panel.column.better < 0 and top > DWARFED * least
+    if dwarfed:
+        _logarithmic(axes, least, top)
+    else:
+        axes.set_xlim(0.0, top * 1.36)
+        plain_numbers(axes.xaxis, bins=5)
     limit = f", SLO {panel.slo:,g} dotted" if panel.slo is not None and panel.slo <= top else ""
-    axes.set_title(f"{panel.title} ({panel.column.unit}){limit}")
+    axes.set_title(f"{panel.title} ({panel.column.unit}{', log scale' if dwarfed else ''}){limit}")
+
+
+def _logarithmic(axes: Axes, least: float, top: float) -> None:
+    """An axis on which the shortest bar can be seen beside the longest."""
+    axes.set_xscale("log")
+    axes.set_xlim(least / 3.0, top * (top / least) ** 0.4)
+    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 10 else f"{x:g}"))

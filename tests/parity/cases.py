@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.blocks import BlockManager
+from simulator.blocks import BlockLedger, BlockManager
 from simulator.linear import Linear
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.simulate import simulate
@@ -76,11 +76,15 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
     policy = policy_of(case)
     memory = Memory(case["config"]["num_gpu_blocks"], case["config"]["block_size"])
     model = Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
-    blocks = {"make_blocks": BlockManager} if by_id else {}
     run = simulate(
-        workload_of(case), make_policy=lambda: policy, kv=memory, cost=model, fast_forward=fast_forward,
-        log_decisions=True, **blocks,
-    )  # fmt: skip
+        workload_of(case),
+        make_policy=lambda: policy,
+        kv=memory,
+        cost=model,
+        make_blocks=BlockManager if by_id else BlockLedger,
+        fast_forward=fast_forward,
+        log_decisions=True,
+    )
     assert run.decisions is not None
     return run.decisions
 

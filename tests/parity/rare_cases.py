@@ -30,9 +30,8 @@ def _case(rows: list[Row], budget: int, block_size: int, num_gpu_blocks: int, **
 
 def _crowd(rows: list[Row], budget: int, block_size: int, num_gpu_blocks: int, threshold: int) -> Case:
     """Prompts in chunks, the later the more urgent, none of them reserved."""
-    return _case(
-        rows, budget, block_size, num_gpu_blocks, long_prefill_token_threshold=threshold, scheduler_reserve_full_isl=False
-    )  # fmt: skip
+    settings = {"long_prefill_token_threshold": threshold, "scheduler_reserve_full_isl": False}
+    return _case(rows, budget, block_size, num_gpu_blocks, **settings)
 
 
 RARE_CASES: list[Case] = [
