@@ -28,7 +28,7 @@ from simulator.request import Request
 from simulator.state import LiveChunk, ReplicaState
 from simulator.view import ReplicaView
 
-# A policy that computes but gets nowhere is stopped: no prompt of a real model takes so many steps.
+# A policy that goes on but gets nowhere is stopped: no prompt of a real model takes so many steps.
 MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
 
@@ -176,8 +176,9 @@ class Replica:
         """The event to wait for when nothing is to be done: an arrival, which moves it, or the time planned."""
         if plan.wait_until_s is None:
             return self._clock.event()
-        if plan.wait_until_s <= self._clock.now:
+        if not plan.wait_until_s > self._clock.now:
             raise self.state.broken(f"waits until {plan.wait_until_s} s, which is not after now")
+        self._watch_progress()
         return self._clock.at(plan.wait_until_s)
 
     def _apply(self, plan: StepPlan, now_s: float) -> Flight | None:
@@ -192,6 +193,8 @@ class Replica:
         if plan.prefill:
             changes = True
             prefill = tuple([state.compute(chunk, now_s) for chunk in plan.prefill])
+            if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
+                raise state.broken("computes a request twice in one step")
         held = batch.held
         decode_seqs = batch.size if plan.decode and batch.size > held else 0
         if decode_seqs:
@@ -367,7 +370,7 @@ class Replica:
         self._recorder.request(live, self._class_index[live.class_name], self.index, status, released_s)
 
     def _watch_progress(self) -> None:
-        """A step gave no token: stop a policy that computes for ever and gets nowhere."""
+        """A step, or a rest, gave no token: stop a policy that goes on for ever and gets nowhere."""
         self._barren_steps += 1
         if self._barren_steps > MAX_STEPS_WITHOUT_A_TOKEN:
             state = self.state
@@ -381,6 +384,8 @@ class Replica:
         state = self.state
         for live in [*state.held, *state.running, *state.waiting]:
             status = Status.FINISHED if live.state is FINISHED else Status.UNFINISHED
+            if live.state is DECODING and not live.paused:
+                state.batch.leave(live)
             if live.setbacks is not None and live.state in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self._end(live, status, nan)

@@ -30,6 +30,7 @@ class Continuous:
         """Prompts for one prefill step: those under way, then the heads of the queue that fit."""
         size = view.block_size
         budget = self.max_num_batched_tokens
+        slots = min(self.max_num_seqs, budget)  # a decode step computes a token a slot
         free = view.num_free_blocks
         chunks = []
         for request in view.prefilling:
@@ -42,7 +43,7 @@ class Continuous:
         running = len(view.running)
         for request in view.waiting:
             tokens = request.num_tokens
-            if running >= self.max_num_seqs or tokens > budget < self.max_num_batched_tokens:
+            if running >= slots or tokens > budget < self.max_num_batched_tokens:
                 break
             # A prompt that left no room for its first decode step would be preempted at once.
             needed = cdiv(tokens + 1 if running else tokens, size)

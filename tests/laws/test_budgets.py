@@ -1,0 +1,62 @@
+"""Law 4: a step computes at most max_num_batched_tokens tokens, for at most max_num_seqs requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.linear import Linear
+from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_slots_and_tokens(name: str, data: st.DataObject) -> None:
+    """Padding and the tokens of held requests count like any other."""
+    scenario = data.draw(scenarios(name))
+    policy: Any = scenario.policy
+    run = scenario.run(log_decisions=True)
+    rows = run.records.rows
+    assert (rows.running <= policy.max_num_seqs).all()
+    assert run.decisions is not None
+    assert all(len(step["running"]) <= policy.max_num_seqs for step in run.decisions)
+    assert (rows.tokens <= policy.max_num_batched_tokens).all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_memory_is_a_budget_too(name: str, data: st.DataObject) -> None:
+    """Used blocks never exceed those there are; a step's tokens fit into the blocks that it uses."""
+    scenario = data.draw(scenarios(name))
+    records = scenario.run().records
+    assert (records.step_used_blocks <= scenario.memory.num_gpu_blocks - 1).all()
+    assert (records.step_used_blocks >= 0).all()
+    used = records.step_used_blocks[records.rows.first_step]
+    held = records.rows.held > 0  # these compute beyond what they keep
+    assert (records.rows.context_tokens <= used * records.block_size)[~held].all()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("slots", [1, 3, 8])
+def test_the_bounds_are_reached(name: str, slots: int) -> None:
+    """A crowd fills every slot, and some step of prompts takes the whole budget."""
+    policy = make_policy(name, slots, 16)
+    workload = make_workload([0.0] * 20, [(40, 30)] * 20)
+    rows = Scenario(workload, policy, Memory(1000, 4), Linear(0.01)).run().records.rows
+    assert rows.running.max() == slots
+    assert rows.tokens.max() == 16
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_more_slots_than_tokens(name: str) -> None:
+    """Whoever decodes needs a token of the budget: it bounds the batch where it is smaller than max_num_seqs."""
+    policy = make_policy(name, 16, 4)
+    workload = make_workload([0.0] * 12, [(4, 30)] * 12)
+    records = Scenario(workload, policy, Memory(1000, 4), Linear(0.01)).run().records
+    assert records.rows.tokens.max() == 4
+    assert (records.requests.output_tokens == 30).all()
