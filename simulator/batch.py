@@ -14,6 +14,8 @@ from math import nan
 
 from simulator.live import DECODING, LiveRequest
 
+_NOBODY: list[LiveRequest] = []
+
 
 class Batch:
     """Requests that decode together, and the gaps between their tokens."""
@@ -185,8 +187,10 @@ class Batch:
         self.ticks = ticks
         self.context += self.size * steps
         self._last_end_s = last_end_s
-        done: list[LiveRequest] = []
         finishing = self._finishing
+        if not finishing or finishing[0][0] > ticks:
+            return _NOBODY
+        done: list[LiveRequest] = []
         while finishing and finishing[0][0] <= ticks:
             tick, _, live = heappop(finishing)
             if live.finish_tick == tick:

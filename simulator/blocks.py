@@ -129,9 +129,10 @@ class BlockManager:
             table.append(block)
 
     def free(self, row: int, num_blocks: int) -> None:
-        table = self.tables.pop(row, [])
+        table = self.tables.get(row, [])
         if len(table) != num_blocks:
             raise ValueError(f"row {row} holds {len(table)} blocks, not {num_blocks}")
+        self.tables.pop(row, None)
         for block in reversed(table):
             self.references[block] -= 1
             if self.references[block] == 0:
@@ -144,8 +145,12 @@ class BlockManager:
         self.host_tables[row] = [self._free_host.popleft() for _ in range(num_blocks)]
 
     def swap_in(self, row: int, num_blocks: int) -> None:
+        table = self.host_tables.get(row, [])
+        if len(table) != num_blocks:
+            raise ValueError(f"row {row} has {len(table)} blocks on the host, not {num_blocks}")
         self.allocate(row, num_blocks)
-        self._free_host.extendleft(reversed(self.host_tables.pop(row)))
+        self.host_tables.pop(row, None)
+        self._free_host.extendleft(reversed(table))
 
     def check(self) -> None:
         """Raise AssertionError unless every block is free or owned, as often as its references say."""

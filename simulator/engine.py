@@ -33,6 +33,7 @@ MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
 
 _STEP = Holds.STEP
+_NOBODY: list[LiveRequest] = []
 
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN = 256
@@ -69,7 +70,6 @@ class Replica:
         block_size: int,
         executor: Executor,
         recorder: Recorder,
-        class_index: dict[str, int],
         *,
         fast_forward: bool = True,
         decisions: DecisionLog | None = None,
@@ -82,9 +82,9 @@ class Replica:
         self._recorder = recorder
         self._records = recorder.replicas[index]
         self._streams = self.state.traits.streams
-        self._class_index = class_index
         self._decisions = decisions
         self._refuses = getattr(policy, "refuses", None)
+        self._view = ReplicaView(self.state)
         self._flight: Flight | None = None
         self._pause: Event | None = None  # what `serve` waits for
         self._unchanged = False  # the batch is as it was in the step before
@@ -112,6 +112,7 @@ class Replica:
         if flight is None:
             if self._pause is not None:  # resting: look again, once everybody of this instant is here
                 self._pause = self._clock.move(self._pause, self._clock.now)
+                self._barren_steps = 0
         elif len(flight.ends_s) > 1 and flight.plan.holds is Holds.ARRIVAL:
             self._cut(flight, self._clock.now)
 
@@ -148,7 +149,7 @@ class Replica:
     def serve(self) -> Generator[Event, object, None]:
         """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
         clock = self._clock
-        view = ReplicaView(self.state)
+        view = self._view
         plan_step = self.state.policy.plan
         while True:
             now_s = clock.now
@@ -208,8 +209,7 @@ class Replica:
         else:
             return None
         if changes:
-            self._unchanged = False
-            is_run = False
+            self._unchanged = is_run = False
         else:
             is_run = self._fast_forward and plan.holds is not _STEP
         shape = _shape(prefill, decode_seqs, context) if prefill else StepShape(decode_seqs, context)
@@ -266,15 +266,17 @@ class Replica:
             self._record_row(flight)
         self._records.steps(ends, use)
         sampled = decodes
-        done = state.batch.advance(len(ends), end_s) if decodes else []
+        done = state.batch.advance(len(ends), end_s) if decodes else _NOBODY
         for live, tokens, _ in prefill:
             live.base_computed += tokens
             if live.num_tokens_to_compute == 0:
                 sampled = True
                 if self._sample(live, end_s):
-                    done.append(live)
+                    done = [*done, live]
         self._unchanged = sampled and not prefill and not done
         if done:
+            if len(done) > 1:
+                done = sorted(done, key=_admission)
             self._finish_all(done, end_s)
         if self._decisions is not None:
             self._decisions.committed(state, flight, use, done)
@@ -286,20 +288,16 @@ class Replica:
     def _record_row(self, flight: Flight) -> None:
         state = self.state
         recorder = self._records
-        start_s = flight.start_s
-        decode_seqs, context, prefill_seqs, prefill_tokens, prefill_context, _ = flight.shape
-        decoding = decode_seqs - flight.held
-        late = padding = 0
-        if decoding and self._streams:
-            for gap in state.batch.late_gaps(start_s, flight.ends_s[0]):
+        shape = flight.shape
+        late = 0
+        if shape.decode_seqs and self._streams:
+            for gap in state.batch.late_gaps(flight.start_s, flight.ends_s[0]):
                 late += gap[1]
                 recorder.late_gaps.add(gap)
-        if prefill_seqs:
-            context += prefill_context
-            padding = sum([padded for _, _, padded in flight.prefill])
-        recorder.row(start_s, flight.waiting, decoding, prefill_seqs, prefill_tokens - padding, context, late)
-        idle_slots = len(state.running) - decoding - prefill_seqs
+        recorder.row(flight.start_s, flight.waiting, late, shape)
+        idle_slots = len(state.running) + flight.held - shape.decode_seqs - shape.prefill_seqs
         plan = flight.plan
+        padding = sum([padded for _, _, padded in flight.prefill]) if flight.prefill else 0
         if idle_slots or padding or state.held or state.num_swapped or plan.preempt or plan.resume:
             recorder.odd(
                 idle_slots,
@@ -329,8 +327,6 @@ class Replica:
     def _finish_all(self, done: list[LiveRequest], end_s: float) -> None:
         """These have their last token: they leave, or are held until the batch has finished."""
         state = self.state
-        if len(done) > 1:
-            done.sort(key=_admission)
         for live in done:
             del state.running[live]
             if state.traits.keeps_finished:
@@ -367,7 +363,7 @@ class Replica:
         state.batch.release_held()
 
     def _end(self, live: LiveRequest, status: Status, released_s: float) -> None:
-        self._recorder.request(live, self._class_index[live.class_name], self.index, status, released_s)
+        self._recorder.request(live, self.index, status, released_s)
 
     def _watch_progress(self) -> None:
         """A step, or a rest, gave no token: stop a policy that goes on for ever and gets nowhere."""

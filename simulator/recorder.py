@@ -9,22 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.live import LiveRequest, Setbacks
+from simulator.cost import StepShape
+from simulator.live import LiveRequest
 from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from simulator.workload import Workload
 
 Columns = dict[str, NDArray[Any]]
 
-_NONE = Setbacks()
 _CUT_STEPS = 1 << 16
 _TELL_EVERY = 256  # requests between two calls of `progress`
 _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
-# A row of every step, or run of steps, in the buffers: what nearly all steps need. A row lasts until the next begins.
-_ROW = ("first_step", "start_s", "waiting", "decoding", "prefilling", "prefill_tokens", "context_tokens", "late")
-# What few steps need: the row it belongs to, then what is to be added to its columns.
+# What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
+# its first step.
+_ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields)
+# What few rows need besides.
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
+# What the buffers hold of a request; the workload knows the rest.
+_REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
+_SETBACKS = ("row", "preemptions", "recomputed_tokens", "swapped_out_blocks", "swapped_in_blocks", "requeued_s")
 
 
 class Series:
@@ -100,20 +104,18 @@ class ReplicaRecorder:
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
 
-    def row(
-        self,
-        start_s: float,
-        waiting: int,
-        decoding: int,
-        prefilling: int,
-        prefill_tokens: int,
-        context_tokens: int,
-        late: int,
-    ) -> None:
-        """A row begins: its columns as in `RowColumns`, and of those who decode, how many got their last token before
-        `start_s` (their gaps are in `late_gaps`; the gap of the others is the row's first step)."""
+    def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
+        """A row begins at `start_s` with a step of this shape.
+
+        `late` of those who decode got their last token before `start_s`: their gaps are in `late_gaps`. The gap of the
+        others is the row's first step.
+        """
         self.num_rows += 1
-        self._rows.add((self.num_steps, start_s, waiting, decoding, prefilling, prefill_tokens, context_tokens, late))
+        if self.num_steps >= self._cut_at:
+            self._cut_at = self.num_steps + _CUT_STEPS
+            self.step_end_s.cut()
+            self.step_used_blocks.cut()
+        self._rows.add((self.num_steps, start_s, waiting, late, *shape))
 
     def odd(self, *columns: int) -> None:
         """What is unusual about the row that has just begun: the columns of `_ODD` but the first.
@@ -129,26 +131,25 @@ class ReplicaRecorder:
         self.step_used_blocks.extend(used_blocks)
         self.num_steps += len(ends_s)
         self.end_s = ends_s[-1]
-        if self.num_steps >= self._cut_at:
-            self._cut_at = self.num_steps + _CUT_STEPS
-            self.step_end_s.cut()
-            self.step_used_blocks.cut()
 
     def columns(self, replica: int, streams: bool, step_end_s: NDArray[Any]) -> tuple[Columns, Columns]:
         """The columns of the rows and those of the gaps, the derived ones too."""
         rows = self._rows.columns()
-        odd = self._odd.columns()
-        place = odd.pop("row")
-        for name, values in odd.items():
-            column = np.zeros(self.num_rows, dtype=np.int64)
-            column[place] = values
-            rows[name] = column
-        first_step, start_s, decoding = rows["first_step"], rows["start_s"], rows["decoding"]
+        rows |= _spread(self._odd.columns(), self.num_rows)
+        first_step, start_s, held = rows["first_step"], rows["start_s"], rows["held"]
+        # Held requests compute along whenever anybody decodes.
+        decoding = rows["decoding"] = rows.pop("decode_seqs") - np.where(rows["decode_context"] > 0, held, 0)
+        padded = rows["padded_tokens"]
+        padding = padded - np.where(rows["decode_context"] > 0, held, 0)
         rows["replica"] = np.full(self.num_rows, replica)
         rows["repeat"] = np.diff(first_step, append=self.num_steps)
         rows["end_s"] = step_end_s[first_step + rows["repeat"] - 1]
-        rows["running"] = decoding + rows["prefilling"] + rows["held"] + rows.pop("idle_slots")
-        rows["tokens"] = decoding + rows["prefill_tokens"] + rows["padded_tokens"]
+        rows["prefilling"] = rows.pop("prefill_seqs")
+        rows["running"] = decoding + rows["prefilling"] + held + rows.pop("idle_slots")
+        rows["prefill_tokens"] -= padding
+        rows["tokens"] = decoding + rows["prefill_tokens"] + padded
+        rows["context_tokens"] = rows.pop("decode_context") + rows.pop("prefill_context")
+        del rows["prefill_pairs"]
         gaps = self.late_gaps.columns()
         on_time = decoding - rows.pop("late")
         if streams:
@@ -160,42 +161,39 @@ class ReplicaRecorder:
         return rows, gaps
 
 
+def _spread(few: Columns, rows: int) -> Columns:
+    """Columns of `rows` values from those of the few rows named in the column `row`: zero for all others."""
+    place = few.pop("row")
+    spread = {}
+    for name, values in few.items():
+        column = np.zeros(rows, dtype=values.dtype)
+        column[place] = values
+        spread[name] = column
+    return spread
+
+
 class Recorder:
     """What a whole run leaves behind: requests as they end, and what each replica did."""
 
     def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
         self.replicas = [ReplicaRecorder() for _ in range(replicas)]
-        self.requests = Table(_fields(RequestColumns))
+        self._requests = Table(_REQUEST)
+        self._setbacks = Table(_SETBACKS)
         self.reject_reasons: dict[int, str] = {}
         self.ended = 0
         self._progress = progress
 
-    def request(self, live: LiveRequest, class_index: int, replica: int, status: Status, released_s: float) -> None:
-        """A request has ended, one way or another."""
-        back = live.setbacks or _NONE
-        self.requests.add(
-            (
-                live.row,
-                replica,
-                status,
-                live.arrival_s,
-                live.scheduled_s,
-                live.first_token_s,
-                live.last_token_s,
-                released_s,
-                live.input_tokens,
-                live.output_tokens_so_far,
-                live.max_tokens,
-                live.priority,
-                class_index,
-                back.preemptions,
-                back.recomputed_tokens,
-                back.swapped_out_blocks,
-                back.swapped_in_blocks,
-                0,
-                back.requeued_s,
-            )
+    def request(self, live: LiveRequest, replica: int, status: Status, released_s: float) -> None:
+        """A request has ended, one way or another; its counts are settled."""
+        row = live.row
+        outputs = live.base_outputs
+        self._requests.add(
+            (row, replica, status, live.scheduled_s, live.first_token_s, live.last_token_s, released_s, outputs)
         )
+        back = live.setbacks
+        if back is not None:
+            swapped = back.swapped_out_blocks, back.swapped_in_blocks
+            self._setbacks.add((row, back.preemptions, back.recomputed_tokens, *swapped, back.requeued_s))
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
@@ -204,14 +202,10 @@ class Recorder:
         self, workload: Workload, *, num_blocks: int, block_size: int, max_num_seqs: int, streams: bool
     ) -> Records:
         """Everything collected, as `Records`; the recorder is empty afterwards."""
-        requests = self.requests.columns()
-        order = np.argsort(requests["row"], kind="stable")
-        for name in requests:
-            requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
         ends = [replica.step_end_s.column() for replica in self.replicas]
         rows, gaps = self._rows_and_gaps(streams, ends)
         return Records(
-            requests=RequestColumns(**requests),
+            requests=RequestColumns(**self._request_columns(workload)),
             rows=RowColumns(**rows),
             gaps=GapColumns(**gaps),
             requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
@@ -226,6 +220,18 @@ class Recorder:
             streams=streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
         )
+
+    def _request_columns(self, workload: Workload) -> Columns:
+        """One entry a request, in workload order."""
+        requests = self._requests.columns()
+        order = np.argsort(requests["row"], kind="stable")
+        for name in requests:
+            requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
+        requests |= _spread(self._setbacks.columns(), len(workload))
+        requests["cached_tokens"] = np.zeros(len(workload), dtype=np.int64)
+        for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
+            requests[name] = getattr(workload, name)
+        return requests
 
     def _rows_and_gaps(self, streams: bool, ends: list[NDArray[Any]]) -> tuple[Columns, Columns]:
         """The replicas' columns one after the other, `first_step` counting through."""

@@ -73,7 +73,6 @@ def simulate(
         make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
     clock = Clock()
     recorder = Recorder(replicas, progress)
-    class_index = {name: i for i, name in enumerate(workload.class_names)}
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
     servers = []
@@ -86,7 +85,6 @@ def simulate(
             kv.block_size,
             make_executor(),
             recorder,
-            class_index,
             fast_forward=fast_forward,
             decisions=None if logs is None else logs[index],
         )

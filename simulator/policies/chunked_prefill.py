@@ -47,7 +47,7 @@ class ChunkedPrefill:
         free = view.num_free_blocks - view.decode_blocks_needed
         chunks: list[Chunk] = []
         fits = budget >= 0 and free >= 0
-        if fits and len(view.prefilling):
+        if fits and view.prefilling:
             # Nearly always a single prompt is under way, and it was the last to be admitted.
             last = next(reversed(view.running))
             fits = len(view.prefilling) == 1 and not last.is_decoding
@@ -59,7 +59,7 @@ class ChunkedPrefill:
                 chunks.append(Chunk(last, tokens))
         if not fits:
             return self._hand_out(view, threshold)
-        if budget > 0 and len(view.waiting):
+        if budget > 0 and view.waiting:
             self._admit(view, threshold, budget, free, chunks)
         if chunks:
             return StepPlan(prefill=tuple(chunks))
@@ -77,7 +77,7 @@ class ChunkedPrefill:
         return min(tokens, budget)
 
     def _holds(self, view: View) -> Holds:
-        if len(view.running) >= self.max_num_seqs or (self.order == "fcfs" and len(view.waiting)):
+        if len(view.running) >= self.max_num_seqs or (self.order == "fcfs" and view.waiting):
             return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return Holds.ARRIVAL
 

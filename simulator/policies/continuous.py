@@ -18,13 +18,13 @@ class Continuous:
     max_num_batched_tokens: int = 2048
 
     def plan(self, view: View) -> StepPlan:
-        if len(view.prefilling) or len(view.waiting):
+        if view.prefilling or view.waiting:
             chunks = self._prompts(view)
             if chunks:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
             return self._make_room(view)
-        return _UNTIL_CHANGE if len(view.waiting) else _UNTIL_ARRIVAL
+        return _UNTIL_CHANGE if view.waiting else _UNTIL_ARRIVAL
 
     def _prompts(self, view: View) -> tuple[Chunk, ...]:
         """Prompts for one prefill step: those under way, then the heads of the queue that fit."""

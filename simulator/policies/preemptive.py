@@ -26,7 +26,7 @@ class Preemptive:
         return Traits(order="priority")
 
     def plan(self, view: View) -> StepPlan:
-        quiet = not len(view.prefilling) and not len(view.waiting)
+        quiet = not view.prefilling and not view.waiting
         fits = view.decode_blocks_needed <= view.num_free_blocks and view.num_decoding <= self.max_num_batched_tokens
         if quiet and fits:
             return _DECODE

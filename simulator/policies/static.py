@@ -41,11 +41,11 @@ class Static:
         )
 
     def plan(self, view: View) -> StepPlan:
-        if len(view.prefilling):
+        if view.prefilling:
             return StepPlan(prefill=self._continue(view), decode=False)
         if len(view.running):
             return _DECODE
-        if not len(view.waiting):
+        if not view.waiting:
             return _REST
         batch, full = self._form(view)
         deadline_s = view.waiting.head.arrival_s + self.batch_timeout_s

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from simulator.blocks import BlockManager
 
@@ -13,38 +14,38 @@ class CheckingBlocks(BlockManager):
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         super().__init__(num_blocks, num_host_blocks)
         self.operations = 0
+        self._inside = False  # an operation that is made of others
 
     def allocate(self, row: int, num_blocks: int) -> None:
-        before = self.num_free
-        super().allocate(row, num_blocks)
-        assert self.num_free == before - num_blocks
-        self._look()
+        with self._takes(num_blocks):
+            super().allocate(row, num_blocks)
 
-    def grow(self, num_blocks: int, rows: Callable[[int], Iterator[int]], steps: int) -> None:
-        before = self.num_free
-        super().grow(num_blocks, rows, steps)
-        assert self.num_free == before - num_blocks
-        self._look()
+    def grow(self, num_blocks: int, growers: Callable[[int], Iterable[int]], steps: int) -> None:
+        with self._takes(num_blocks):
+            super().grow(num_blocks, growers, steps)
 
     def free(self, row: int, num_blocks: int) -> None:
-        before = self.num_free
-        super().free(row, num_blocks)
-        assert self.num_free == before + num_blocks
-        self._look()
+        with self._takes(-num_blocks):
+            super().free(row, num_blocks)
 
     def swap_out(self, row: int, num_blocks: int) -> None:
-        before = self.num_free, self.num_free_host
-        super().swap_out(row, num_blocks)
-        assert (self.num_free, self.num_free_host) == (before[0] + num_blocks, before[1] - num_blocks)
-        self._look()
+        with self._takes(-num_blocks, host=num_blocks):
+            super().swap_out(row, num_blocks)
 
     def swap_in(self, row: int, num_blocks: int) -> None:
-        before = self.num_free, self.num_free_host
-        super().swap_in(row, num_blocks)
-        assert (self.num_free, self.num_free_host) == (before[0] - num_blocks, before[1] + num_blocks)
-        self._look()
+        with self._takes(num_blocks, host=-num_blocks):
+            super().swap_in(row, num_blocks)
 
-    def _look(self) -> None:
+    @contextmanager
+    def _takes(self, num_blocks: int, host: int = 0) -> Iterator[None]:
+        if self._inside:
+            yield
+            return
+        expected = self.num_free - num_blocks, self.num_free_host - host
+        self._inside = True
+        yield
+        self._inside = False
+        assert (self.num_free, self.num_free_host) == expected
         self.operations += 1
         self.check()
         on_device = sum(len(table) for table in self.tables.values())

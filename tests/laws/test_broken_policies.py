@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any
@@ -13,9 +12,9 @@ from simulator import engine
 from simulator.blocks import BlockManager
 from simulator.errors import PolicyError
 from simulator.linear import Linear
-from simulator.plan import Chunk, Policy, Preemption, StepPlan, Traits, View
+from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
 from simulator.records import Status
-from tests.laws.scenarios import Memory, Scenario, make_workload
+from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.laws.scripted import Line, Scripted, admit_all, admit_one_token, go_on, reserve_all, serve
 
 
@@ -224,6 +223,17 @@ def test_swapped_and_brought_back_in_one_step() -> None:
     assert records.requests.requeued_s.tolist() == [0.0, 0.0]
 
 
+def test_who_is_paused_needs_no_block() -> None:
+    """Two at the end of their blocks and none is free but one: one pauses, step after step, and the other goes on."""
+    pause: Line = lambda v: StepPlan(paused=(last(v),) if len(v.running) > 1 else ())  # noqa: E731 - a line of a script
+    scenario = two_requests([admit_all, pause], blocks=8)
+    scenario = replace(scenario, workload=make_workload([0.0, 0.0], [(6, 5), (6, 2)]))
+    records = scenario.run(make_blocks=BlockManager).records
+    assert records.requests.last_token_s.tolist() == [5.0, 6.0]
+    assert records.rows.decoding.tolist() == [0, 1, 1]
+    assert records.step_used_blocks.tolist() == [6, 7, 7, 8, 8, 4]
+
+
 def test_a_preempted_pad_loses_no_tokens() -> None:
     """Padding is no token of the request: throwing it away is nothing to compute again."""
     padded: Line = lambda v: StepPlan(prefill=(Chunk(waiting(v), 3, 15, 4),))  # noqa: E731 - a line of a script
@@ -291,11 +301,10 @@ def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_bound_does_not_stop_a_run_of_long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Static batching waits for its timeout again and again: that is no livelock."""
-    from tests.laws.scenarios import make_policy
-
+    """Static batching waits for its timeout again and again, and for a batch of many to come: that is no livelock."""
     monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 3)
-    make: Callable[[], Policy] = lambda: make_policy("static", 4, 64, batch_timeout_s=0.1)  # noqa: E731 - short
-    arrivals = [float(i) for i in range(20)]
-    scenario = Scenario(make_workload(arrivals, [(4, 1)] * 20), make(), Memory(100, 2), Linear(0.01))
-    assert (scenario.run().records.requests.status == Status.FINISHED).all()
+    workload = make_workload([0.5 * i for i in range(20)], [(4, 1)] * 20)
+    for timeout_s in (0.1, 100.0):
+        policy = make_policy("static", 20, 64, batch_timeout_s=timeout_s)
+        records = Scenario(workload, policy, Memory(100, 2), Linear(0.01)).run().records
+        assert (records.requests.status == Status.FINISHED).all()

@@ -144,19 +144,23 @@ def continues(steps: list[dict[str, Any]], i: int) -> bool:
 
 
 def same_gaps(records: Records, replicas: list[NaiveReplica]) -> None:
-    """The gaps between tokens, as a multiset."""
-    expected: list[float] = []
+    """The gaps between tokens, each with its end, as a multiset."""
+    expected: list[tuple[float, float]] = []
     if records.streams:
-        for replica in replicas:
-            for request in replica.requests:
-                expected += np.diff(request.token_s).tolist()
-    found = np.repeat(records.gaps.gap_s, records.gaps.count).tolist()
-    rows = records.rows
+        for request in (request for replica in replicas for request in replica.requests):
+            expected += zip(np.diff(request.token_s).tolist(), request.token_s[1:], strict=True)
+    gaps, rows = records.gaps, records.rows
+    found = [
+        (gap_s, end_s)
+        for gap_s, end_s, count in zip(gaps.gap_s.tolist(), gaps.end_s.tolist(), gaps.count.tolist(), strict=True)
+        for _ in range(count)
+    ]
     if records.streams:
         for first, repeat, decoding in zip(rows.first_step, rows.repeat, rows.decoding, strict=True):
-            found += np.repeat(np.diff(records.step_end_s[first : first + repeat]), decoding).tolist()
+            ends = records.step_end_s[first : first + repeat]
+            found += list(zip(np.diff(ends).tolist(), ends[1:].tolist(), strict=True)) * int(decoding)
     else:
-        assert not len(records.gaps.gap_s)
+        assert not len(gaps.gap_s)
     assert sorted(found) == sorted(expected)
 
 

@@ -1,0 +1,88 @@
+"""Law 5: equal inputs, equal bytes; in any process, whatever its hashes are seeded with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.linear import Linear
+from simulator.simulate import Run
+from tests.laws.compare import differences
+from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_equal_inputs_equal_results(name: str, data: st.DataObject) -> None:
+    scenario = data.draw(scenarios(name))
+    once, again = scenario.run(log_decisions=True), scenario.run(log_decisions=True)
+    assert differences(once.records, again.records) == []
+    assert once.decisions == again.decisions
+    assert [list(step) for step in once.decisions or []] == [list(step) for step in again.decisions or []]
+    silent = scenario.run()
+    assert differences(once.records, silent.records) == [], "looking at the decisions changes them"
+
+
+def fixed_scenarios() -> Iterator[Scenario]:
+    """Every policy, short of memory, with ties, priorities and two replicas."""
+    rng = np.random.default_rng(7)
+    count = 200
+    lengths = list(zip(rng.integers(1, 60, count).tolist(), rng.integers(1, 40, count).tolist(), strict=True))
+    arrivals = np.cumsum(rng.choice([0.0, 0.0, 0.01, 0.05], count)).tolist()
+    workload = make_workload(arrivals, lengths, priority=rng.integers(0, 3, count).tolist())
+    for name in POLICIES:
+        options: dict[str, Any] = {"preemption_mode": "swap"} if name == "preemptive" else {}
+        options |= {"order": "priority"} if name == "chunked_prefill" else {}
+        yield Scenario(
+            workload,
+            make_policy(name, 8, 64, **options),
+            Memory(30, 8, 40),
+            Linear(0.005, 2e-5, 5e-7),
+            1e-4,
+            replicas=2,
+            router="least_loaded",
+        )
+
+
+def digest(run: Run) -> str:
+    """Of every bit of the records, and of the decisions as they would be written."""
+    sha = hashlib.sha256()
+    records = run.records
+    for columns in (records.requests, records.rows, records.gaps, records.requeues):
+        for column in astuple(columns):
+            sha.update(column.tobytes())
+    sha.update(records.step_end_s.tobytes())
+    sha.update(records.step_used_blocks.tobytes())
+    sha.update(repr(run.decisions).encode())
+    return sha.hexdigest()
+
+
+def digests() -> list[str]:
+    return [digest(scenario.run(log_decisions=True)) for scenario in fixed_scenarios()]
+
+
+def test_equal_results_in_another_process() -> None:
+    """Sets and dictionaries of strings go another way there, if any result depends on them."""
+    here = digests()
+    assert len(set(here)) == len(POLICIES)
+    script = "from tests.laws.test_determinism import digests\nprint(*digests())"
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == here

@@ -1,0 +1,106 @@
+"""Law 8: while the engine rests nobody waits who could run; static batching's timeout apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.policies.static import Static
+from simulator.records import Records, Status
+from tests.laws.scenarios import POLICIES, Scenario, scenarios
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A replica did nothing from one time to another; rows of those who waited at its end, in order of arrival."""
+
+    from_s: float
+    to_s: float
+    waiting: list[int]
+
+
+def rests(records: Records) -> Iterator[Rest]:
+    """All rests of all replicas, the one before the first step included and the one after the last."""
+    requests, rows = records.requests, records.rows
+    for replica in range(records.replicas):
+        mine = rows.replica == replica
+        starts = [*rows.start_s[mine].tolist(), np.inf]
+        ends = [-1.0, *rows.end_s[mine].tolist()]
+        here = (requests.replica == replica) & (requests.status != Status.REJECTED)
+        for from_s, to_s in zip(ends, starts, strict=True):
+            if to_s > from_s:
+                waits = here & (requests.arrival_s <= to_s) & ~(requests.last_token_s <= from_s)
+                yield Rest(from_s, to_s, np.flatnonzero(waits).tolist())
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static"])
+@given(data=st.data())
+@settings(max_examples=80)
+def test_a_rest_ends_with_an_arrival(name: str, data: st.DataObject) -> None:
+    """It begins when everybody has been served, and ends the very moment that somebody comes."""
+    records = data.draw(scenarios(name)).run().records
+    for rest in rests(records):
+        arrivals = records.requests.arrival_s[rest.waiting]
+        if rest.to_s == np.inf:
+            assert rest.waiting == []
+        else:
+            assert len(arrivals)
+            assert (arrivals == rest.to_s).all(), "somebody waited while the engine rested"
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_static_rests_until_a_batch_is_full_or_late(data: st.DataObject) -> None:
+    """At the first moment at which the oldest has waited its timeout, or the others fill the batch: not a step later."""
+    scenario = data.draw(scenarios("static"))
+    policy = scenario.policy
+    assert isinstance(policy, Static)
+    records = scenario.run().records
+    arrival_s = records.requests.arrival_s
+    for rest in rests(records):
+        if rest.to_s == np.inf:
+            assert rest.waiting == []
+            continue
+        late_s = arrival_s[rest.waiting[0]] + policy.batch_timeout_s
+        fillers = (row for i, row in enumerate(rest.waiting) if fills(scenario, rest.waiting[: i + 1]))
+        full_s = next((arrival_s[row] for row in fillers), np.inf)
+        assert rest.to_s == max(rest.from_s, min(late_s, full_s))
+
+
+def fills(scenario: Scenario, rows: list[int]) -> bool:
+    """Whether a batch can take no more than these, or not even all of these."""
+    policy, workload = scenario.policy, scenario.workload
+    assert isinstance(policy, Static)
+    longest = int(workload.input_tokens[rows].max()) + int(workload.max_tokens[rows].max())
+    blocks = -(-longest // scenario.memory.block_size) * len(rows)
+    slots = min(policy.max_num_seqs, policy.max_num_batched_tokens)
+    return len(rows) >= slots or blocks > scenario.memory.num_gpu_blocks - 1
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static"])
+@given(data=st.data())
+@settings(max_examples=60)
+def test_a_slot_is_not_left_empty(name: str, data: st.DataObject) -> None:
+    """With memory and budget for everybody, who waits finds every slot taken."""
+    scenario = data.draw(scenarios(name))
+    records = ample(scenario).run(log_decisions=True)
+    assert records.decisions is not None
+    slots = scenario.policy.max_num_seqs
+    for step in records.decisions:
+        assert not step["waiting"] or len(step["running"]) == slots
+
+
+def ample(scenario: Scenario) -> Scenario:
+    """The same with memory and token budget for all at once."""
+    policy: Any = scenario.policy
+    return replace(
+        scenario,
+        policy=replace(policy, max_num_batched_tokens=10_000),
+        memory=replace(scenario.memory, num_gpu_blocks=10_000),
+    )
