@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.live import DECODING, LiveRequest
 
 if TYPE_CHECKING:
-    from simulator.engine import Flight
+    from simulator.flight import Flight
     from simulator.state import ReplicaState
 
 
@@ -32,7 +32,7 @@ class DecisionLog:
             if live in chunks:
                 if chunks[live]:
                     scheduled[live.request_id] = chunks[live]
-            elif flight.shape.decode_seqs and live.state is DECODING and not live.paused:
+            elif flight.decode_seqs and live.state is DECODING and not live.paused:
                 scheduled[live.request_id] = 1
         plan = flight.plan
         self._waiting = list(state.waiting)

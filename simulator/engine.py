@@ -8,10 +8,9 @@ an arrival could alter the plan. Every number comes out as it would with one eve
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
-from math import nan
+from math import inf, nan
 
 from simpy.events import Event
 
@@ -20,6 +19,7 @@ from simulator.clock import Clock
 from simulator.cost import StepShape
 from simulator.decisions import DecisionLog
 from simulator.executor import Executor
+from simulator.flight import Flight, record_row, shape_of
 from simulator.live import DECODING, FINISHED, SWAPPED, WAITING, LiveRequest
 from simulator.plan import Holds, Policy, StepPlan, cdiv
 from simulator.recorder import Recorder
@@ -32,30 +32,11 @@ from simulator.view import ReplicaView
 MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
 
-_STEP = Holds.STEP
+_STEP, _ARRIVAL = Holds.STEP, Holds.ARRIVAL
 _NOBODY: list[LiveRequest] = []
 
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN = 256
-
-
-@dataclass(slots=True)
-class Flight:
-    """A step in execution, or a run of decode steps: an `executor.Step`.
-
-    `ends_s` are their ends, of which an arrival may cut the later ones off.
-    """
-
-    plan: StepPlan
-    start_s: float
-    prefill: tuple[LiveChunk, ...]
-    shape: StepShape  # of the first step
-    is_run: bool
-    held: int  # finished requests that compute along
-    waiting: int
-    swapped_out_blocks: int
-    swapped_in_blocks: int
-    ends_s: list[float]
 
 
 class Replica:
@@ -89,7 +70,9 @@ class Replica:
         self._pause: Event | None = None  # what `serve` waits for
         self._unchanged = False  # the batch is as it was in the step before
         self._barren_steps = 0
-        self._expected_s: float | None = None
+        self._ahead: Iterator[Request] = iter(())  # arrivals that are read ahead
+        self._due: Request | None = None  # the next of them
+        self._due_s = inf
         self._step_s = 1.0  # the last decode step took so long
 
     @property
@@ -110,15 +93,29 @@ class Replica:
         self.state.waiting.push(live)
         flight = self._flight
         if flight is None:
+            self._barren_steps = 0
             if self._pause is not None:  # resting: look again, once everybody of this instant is here
                 self._pause = self._clock.move(self._pause, self._clock.now)
-                self._barren_steps = 0
-        elif len(flight.ends_s) > 1 and flight.plan.holds is Holds.ARRIVAL:
+        elif flight.until_arrival:
             self._cut(flight, self._clock.now)
 
-    def expect(self, arrival_s: float | None) -> None:
-        """Nobody arrives before `arrival_s`, or nobody knows: a hint, which saves work and alters nothing."""
-        self._expected_s = arrival_s
+    def read_ahead(self, requests: Iterator[Request]) -> None:
+        """Let these arrive, in order, in their own time: for a replica that has nobody to share them with.
+
+        It need not be told of each by an event, and works out no step beyond an arrival that matters.
+        """
+        self._ahead = requests
+        self._next_due()
+
+    def _next_due(self) -> None:
+        self._due = next(self._ahead, None)
+        self._due_s = inf if self._due is None else self._due.arrival_s
+
+    def _receive(self, now_s: float) -> None:
+        """Those read ahead who have arrived by now."""
+        while self._due is not None and self._due_s <= now_s:
+            self.submit(self._due)
+            self._next_due()
 
     def _reason_to_reject(self, live: LiveRequest) -> str | None:
         size = self.state.batch.block_size
@@ -151,6 +148,7 @@ class Replica:
         clock = self._clock
         view = self._view
         plan_step = self.state.policy.plan
+        self._receive(clock.now)
         while True:
             now_s = clock.now
             view.look(now_s)
@@ -161,6 +159,8 @@ class Replica:
             if flight is None:
                 self._pause = self._rest(plan)
                 yield self._pause
+                self._pause = None
+                self._receive(clock.now)
             else:
                 self._execute(flight)
                 end_s = flight.ends_s[-1]
@@ -169,55 +169,67 @@ class Replica:
                     self._flight = flight
                     self._pause = clock.at(end_s)
                     yield self._pause
-                    self._flight = None
+                    self._flight = self._pause = None
+                if self._due_s <= end_s:
+                    self._receive(end_s)
                 self._commit(flight)
-            self._pause = None
 
     def _rest(self, plan: StepPlan) -> Event:
-        """The event to wait for when nothing is to be done: an arrival, which moves it, or the time planned."""
-        if plan.wait_until_s is None:
-            return self._clock.event()
-        if not plan.wait_until_s > self._clock.now:
-            raise self.state.broken(f"waits until {plan.wait_until_s} s, which is not after now")
+        """The event to wait for when nothing is to be done: an arrival, which may move it, or the time planned."""
+        until_s = plan.wait_until_s
+        if until_s is None:
+            return self._clock.event() if self._due is None else self._clock.at(self._due_s)
+        if not until_s > self._clock.now:
+            raise self.state.broken(f"waits until {until_s} s, which is not after now")
         self._watch_progress()
-        return self._clock.at(plan.wait_until_s)
+        return self._clock.at(min(until_s, self._due_s))
 
     def _apply(self, plan: StepPlan, now_s: float) -> Flight | None:
         """Carry out the plan's changes; None if it neither changes nor computes anything."""
+        preempt, resume, chunks, decode, paused, holds, _ = plan
         state = self.state
         batch = state.batch
-        changes = False
         swapped_out = swapped_in = 0
-        prefill: tuple[LiveChunk, ...] = ()
-        if plan.preempt or plan.resume or plan.paused or state.paused:
-            changes, swapped_out, swapped_in = self._move(plan, now_s)
-        if plan.prefill:
+        changes = is_odd = False
+        if preempt or resume or paused or state.paused:
+            changes, is_odd, swapped_out, swapped_in = self._move(plan, now_s)
+        prefill: Sequence[LiveChunk] = ()
+        if chunks:
             changes = True
-            prefill = tuple([state.compute(chunk, now_s) for chunk in plan.prefill])
+            prefill = [state.compute(chunk, now_s) for chunk in chunks]
             if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
                 raise state.broken("computes a request twice in one step")
         held = batch.held
-        decode_seqs = batch.size if plan.decode and batch.size > held else 0
-        if decode_seqs:
+        decode_seqs = context = 0
+        if decode and batch.size > held:
+            decode_seqs = batch.size
+            context = batch.context + decode_seqs
             needed = batch.blocks_needed()
             if needed > state.blocks.num_free:
                 free = state.blocks.num_free
                 raise state.broken(f"decodes {decode_seqs} requests, which takes {needed} blocks; {free} are free")
-            context = batch.context + decode_seqs
         elif changes:
-            context = held = 0
+            held = 0
         else:
             return None
-        if changes:
-            self._unchanged = is_run = False
-        else:
-            is_run = self._fast_forward and plan.holds is not _STEP
-        shape = _shape(prefill, decode_seqs, context) if prefill else StepShape(decode_seqs, context)
         waiting = len(state.waiting)
-        return Flight(plan, now_s, prefill, shape, is_run, held, waiting, swapped_out, swapped_in, [])
+        if changes:
+            self._unchanged = False
+            shape = shape_of(prefill, decode_seqs, context)
+            return Flight(
+                plan, now_s, shape, decode_seqs, held, prefill, False, is_odd, False, waiting,
+                swapped_out, swapped_in, [],
+            )  # fmt: skip
+        is_run = self._fast_forward and holds is not _STEP
+        until = is_run and holds is _ARRIVAL
+        shape = StepShape(decode_seqs, context)
+        return Flight(plan, now_s, shape, decode_seqs, held, prefill, is_run, False, until, waiting, 0, 0, [])
 
-    def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, int, int]:
-        """Who leaves, sits out or comes back; returns whether anybody does, and the blocks swapped out and in."""
+    def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, bool, int, int]:
+        """Who leaves, sits out or comes back.
+
+        Returns whether anything changes, whether anybody leaves or comes, and the blocks swapped out and in.
+        """
         state = self.state
         swapped_out = swapped_in = 0
         for preemption in plan.preempt:
@@ -225,7 +237,8 @@ class Replica:
         pauses = state.set_paused(plan.paused)
         for view in plan.resume:
             swapped_in += state.resume(view, now_s)
-        return bool(plan.preempt or plan.resume or pauses), swapped_out, swapped_in
+        moves = bool(plan.preempt or plan.resume)
+        return moves or pauses, moves, swapped_out, swapped_in
 
     def _execute(self, flight: Flight) -> None:
         """Work out when the step ends; of a run of decode steps, when each does until something must change."""
@@ -235,17 +248,19 @@ class Replica:
             steps = batch.steps_to_finish()
             if steps > _LONGEST_RUN:
                 steps = _LONGEST_RUN
-            if self._expected_s is not None:
-                # Nobody arrives before, and perhaps somebody then: a longer run would most likely be cut.
-                expected = int((self._expected_s - start_s) / self._step_s) + 2
-                if expected < steps:
-                    steps = expected if expected > 0 else 1
+            due_s = self._due_s if flight.until_arrival else inf
+            if due_s != inf:
+                # About as many steps as fit before the arrival; the exact end is found below.
+                before = int((due_s - start_s) / self._step_s) + 2
+                if before < steps:
+                    steps = before
             steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
-            shape = flight.shape
-            ends = self._executor.decode_run_s(shape.decode_seqs, shape.decode_context, steps)
+            ends = self._executor.decode_run_s(flight.decode_seqs, batch.context + flight.decode_seqs, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
-            flight.ends_s = list(accumulate(ends))  # in the order in which single steps would add up
+            flight.ends_s = ends = list(accumulate(ends))  # in the order in which single steps would add up
+            if ends[-1] > due_s:
+                del ends[bisect_left(ends, due_s) + 1 :]
         else:
             flight.ends_s = [start_s + self._executor.execute(flight)]
         if self._decisions is not None:
@@ -259,21 +274,29 @@ class Replica:
         ends = flight.ends_s
         end_s = ends[-1]
         prefill = flight.prefill
-        decodes = flight.shape.decode_seqs > 0
-        use = state.grow(len(ends)) if decodes else [state.blocks.num_blocks - state.blocks.num_free]
+        records = self._records
         # Steps that only continue the last row need none of their own.
-        if prefill or not self._unchanged or flight.start_s != self._records.end_s:
-            self._record_row(flight)
-        self._records.steps(ends, use)
-        sampled = decodes
-        done = state.batch.advance(len(ends), end_s) if decodes else _NOBODY
-        for live, tokens, _ in prefill:
-            live.base_computed += tokens
-            if live.num_tokens_to_compute == 0:
-                sampled = True
-                if self._sample(live, end_s):
-                    done = [*done, live]
-        self._unchanged = sampled and not prefill and not done
+        if prefill or not self._unchanged or flight.start_s != records.end_s:
+            record_row(flight, state, records)
+        if flight.decode_seqs:
+            sampled = True
+            use = state.grow(len(ends))
+            done = state.batch.advance(len(ends), end_s)
+        else:
+            sampled = False
+            use = [state.blocks.num_blocks - state.blocks.num_free]
+            done = _NOBODY
+        records.steps(ends, use)
+        if prefill:
+            for live, tokens, _ in prefill:
+                live.base_computed += tokens
+                if live.num_tokens_to_compute == 0:
+                    sampled = True
+                    if self._sample(live, end_s):
+                        done = [*done, live]
+            self._unchanged = False
+        else:
+            self._unchanged = sampled and not done
         if done:
             if len(done) > 1:
                 done = sorted(done, key=_admission)
@@ -284,30 +307,6 @@ class Replica:
             self._barren_steps = 0
         else:
             self._watch_progress()
-
-    def _record_row(self, flight: Flight) -> None:
-        state = self.state
-        recorder = self._records
-        shape = flight.shape
-        late = 0
-        if shape.decode_seqs and self._streams:
-            for gap in state.batch.late_gaps(flight.start_s, flight.ends_s[0]):
-                late += gap[1]
-                recorder.late_gaps.add(gap)
-        recorder.row(flight.start_s, flight.waiting, late, shape)
-        idle_slots = len(state.running) + flight.held - shape.decode_seqs - shape.prefill_seqs
-        plan = flight.plan
-        padding = sum([padded for _, _, padded in flight.prefill]) if flight.prefill else 0
-        if idle_slots or padding or state.held or state.num_swapped or plan.preempt or plan.resume:
-            recorder.odd(
-                idle_slots,
-                len(state.held),
-                state.num_swapped,
-                flight.held + padding,
-                len(plan.preempt),
-                flight.swapped_out_blocks,
-                flight.swapped_in_blocks,
-            )
 
     def _sample(self, live: LiveRequest, end_s: float) -> bool:
         """A prefill is complete and has given a token; returns whether it was the last."""
@@ -385,18 +384,6 @@ class Replica:
             if live.setbacks is not None and live.state in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self._end(live, status, nan)
-
-
-def _shape(prefill: tuple[LiveChunk, ...], decode_seqs: int, decode_context: int) -> StepShape:
-    seqs = tokens = context = pairs = 0
-    for live, n, _ in prefill:
-        if n:
-            before = live.base_computed
-            seqs += 1
-            tokens += n
-            context += before + n
-            pairs += n * before + n * (n + 1) // 2
-    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs)
 
 
 def _admission(live: LiveRequest) -> int:

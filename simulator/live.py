@@ -73,13 +73,11 @@ class LiveRequest:
     def __init__(self, request: Request, batch: Batch) -> None:
         self.request = request
         self.batch = batch
-        self.row = request.row
-        self.arrival_s = request.arrival_s
-        self.input_tokens = request.input_tokens
-        self.max_tokens = request.max_tokens
+        row, _, self.arrival_s, self.input_tokens, output_tokens, max_tokens, self.priority = request[:7]
+        self.row = row
+        self.max_tokens = max_tokens
         # The client's cap ends an answer that would have been longer.
-        self.output_tokens = min(request.output_tokens, request.max_tokens)
-        self.priority = request.priority
+        self.output_tokens = output_tokens if output_tokens < max_tokens else max_tokens
         self.state = WAITING
         self.admission = -1
         self.reserved_tokens = 0

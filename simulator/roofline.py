@@ -117,15 +117,14 @@ class Roofline:
             object.__setattr__(self, name, value)  # the way to a derived field of a frozen dataclass
 
     def step_s(self, shape: StepShape) -> float:
-        tokens = shape.decode_seqs + shape.prefill_tokens
+        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs = shape
+        tokens = decode_seqs + prefill_tokens
         if tokens <= 0:
             return 0.0
-        kv_tokens = shape.decode_context + shape.prefill_context + tokens  # read, and written
-        compute = self._key * shape.decode_context + self._pair * shape.prefill_pairs
+        kv_tokens = decode_context + prefill_context + tokens  # read, and written
+        compute = self._key * decode_context + self._pair * prefill_pairs
         memory = self._kv * kv_tokens
-        return self._but_attention_s(tokens, shape.decode_seqs + shape.prefill_seqs) + (
-            compute if compute > memory else memory
-        )
+        return self._but_attention_s(tokens, decode_seqs + prefill_seqs) + (compute if compute > memory else memory)
 
     def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
         fixed = self._decode_cache.get(decode_seqs)

@@ -19,7 +19,7 @@ from simulator.executor import Executor, Predicted
 from simulator.plan import Policy
 from simulator.recorder import Recorder
 from simulator.records import Records
-from simulator.router import make_router
+from simulator.router import Router, make_router
 from simulator.workload import Workload
 
 
@@ -90,7 +90,10 @@ def simulate(
         )
         servers.append(server)
         clock.process(server.serve())
-    clock.process(_arrivals(clock, workload, servers, router))
+    if replicas == 1 and fast_forward:
+        servers[0].read_ahead(workload.requests())
+    else:
+        clock.process(_arrivals(clock, workload, servers, make_router(router)))
     with _no_garbage_collection():
         clock.run()
     for server in servers:
@@ -107,25 +110,15 @@ def simulate(
 
 
 def _arrivals(
-    clock: Clock,
-    workload: Workload,
-    servers: list[Replica],
-    router_name: str,
+    clock: Clock, workload: Workload, servers: list[Replica], router: Router
 ) -> Generator[Event, object, None]:
     """Each request to a replica at the moment it arrives, before anybody decides anything at that moment."""
-    choose = make_router(router_name).choose
-    only = servers[0] if len(servers) == 1 else None
     now_s = 0.0
     for request in workload.requests():
         if request.arrival_s > now_s:
             now_s = request.arrival_s
-            if only is not None:
-                only.expect(now_s)
             yield clock.at(now_s, urgent=True)
-        replica = only or choose(request, servers)
-        replica.submit(request)
-    if only is not None:
-        only.expect(None)
+        router.choose(request, servers).submit(request)
 
 
 @contextmanager

@@ -112,18 +112,23 @@ class ReplicaState:
 
     def compute(self, chunk: Chunk, now_s: float) -> LiveChunk:
         """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        live = self._live(chunk.request, WAITING, PREFILLING)
-        tokens = chunk.num_tokens
+        view, tokens, reserve, padding = chunk
+        live = self._live(view, WAITING, PREFILLING)
         owned = 0
         if live.state is WAITING:
-            self._enter(live, chunk, now_s)
+            self._enter(live, now_s)
+            if reserve or padding or self.traits.keeps_finished:
+                self._grant(live, reserve, padding)
         else:
             owned = live.num_blocks
-        if not 0 <= tokens <= live.num_tokens_to_compute:
-            left = live.num_tokens_to_compute
+        left = live.num_tokens_to_compute
+        if not 0 <= tokens <= left:
             raise self.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
-        computed = live.num_computed_tokens
-        needed = cdiv(max(computed + tokens, live.reserved_tokens), self.batch.block_size) - owned
+        computed = live.base_computed
+        room = computed + tokens
+        if room < live.reserved_tokens:
+            room = live.reserved_tokens
+        needed = cdiv(room, self.batch.block_size) - owned
         if needed > 0:
             if needed > self.blocks.num_free:
                 free = self.blocks.num_free
@@ -132,7 +137,7 @@ class ReplicaState:
         padding = live.padding_tokens - computed
         return live, tokens, min(padding, tokens) if padding > 0 else 0
 
-    def _enter(self, live: LiveRequest, chunk: Chunk, now_s: float) -> None:
+    def _enter(self, live: LiveRequest, now_s: float) -> None:
         self.waiting.remove(live)
         self._admit(live)
         live.state = PREFILLING
@@ -141,13 +146,13 @@ class ReplicaState:
             live.scheduled_s = now_s
         else:
             self._no_longer_waits(live, now_s, swapped=False)
-        reserve = chunk.reserve_tokens
-        if reserve or chunk.padding_tokens or self.traits.keeps_finished:
-            most = live.input_tokens + chunk.padding_tokens + live.max_tokens
-            if reserve < most:
-                raise self.broken(f"reserves {reserve} tokens for {live.request_id}, which may come to need {most}")
-            live.reserved_tokens = reserve
-            live.padding_tokens = chunk.padding_tokens
+
+    def _grant(self, live: LiveRequest, reserve: int, padding: int) -> None:
+        most = live.input_tokens + padding + live.max_tokens
+        if reserve < most:
+            raise self.broken(f"reserves {reserve} tokens for {live.request_id}, which may come to need {most}")
+        live.reserved_tokens = reserve
+        live.padding_tokens = padding
 
     def _admit(self, live: LiveRequest) -> None:
         self._admissions += 1

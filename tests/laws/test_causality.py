@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.records import Status
 from tests.laws.scenarios import POLICIES, scenarios
 
+FEW = settings(max_examples=50)
+
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_a_request_goes_forward(name: str, data: st.DataObject) -> None:
     """Arrival <= scheduled < first token <= last token <= released, and every wait again lies between."""
     records = data.draw(scenarios(name)).run().records
@@ -38,6 +41,7 @@ def test_a_request_goes_forward(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_the_clock_of_a_replica_goes_forward(name: str, data: st.DataObject) -> None:
     """Steps of a replica follow each other and do not overlap; inside a row each begins when the last ended."""
     records = data.draw(scenarios(name)).run().records
@@ -54,6 +58,7 @@ def test_the_clock_of_a_replica_goes_forward(name: str, data: st.DataObject) -> 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_everything_happens_at_the_edge_of_a_step(name: str, data: st.DataObject) -> None:
     """Requests are scheduled when a step begins, and get their tokens when one ends."""
     records = data.draw(scenarios(name)).run().records
@@ -70,6 +75,7 @@ def test_everything_happens_at_the_edge_of_a_step(name: str, data: st.DataObject
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_nobody_sees_the_future(name: str, data: st.DataObject) -> None:
     """What happens until a request arrives is the same without it and all that come later."""
     scenario = data.draw(scenarios(name))

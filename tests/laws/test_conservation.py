@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.latency import itl
 from simulator.records import Records, Status
 from tests.laws.scenarios import POLICIES, Scenario, scenarios
+
+FEW = settings(max_examples=50)
 
 
 def decisions_of(scenario: Scenario) -> tuple[Records, list[dict[str, Any]]]:
@@ -23,6 +25,7 @@ def decisions_of(scenario: Scenario) -> tuple[Records, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_every_request_ends_once(name: str, data: st.DataObject) -> None:
     """Finished or rejected, each in one place; a built-in policy leaves nobody unfinished."""
     scenario = data.draw(scenarios(name))
@@ -44,6 +47,7 @@ def test_every_request_ends_once(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_every_request_is_in_one_place(name: str, data: st.DataObject) -> None:
     """At every step each request that has arrived and not finished waits or runs, and not both."""
     scenario = data.draw(scenarios(name))
@@ -60,6 +64,7 @@ def test_every_request_is_in_one_place(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_tokens_add_up(name: str, data: st.DataObject) -> None:
     """What the steps computed of a request is its prompt, its output but for the last token, and what was lost."""
     scenario = data.draw(scenarios(name))
@@ -86,6 +91,7 @@ def test_tokens_add_up(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_rows_cover_the_steps(name: str, data: st.DataObject) -> None:
     records, decisions = decisions_of(data.draw(scenarios(name)))
     rows = records.rows
@@ -100,6 +106,7 @@ def test_rows_cover_the_steps(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_every_gap_between_tokens_is_counted(name: str, data: st.DataObject) -> None:
     """n tokens have n - 1 gaps, and these add up to tn - t1."""
     records = data.draw(scenarios(name)).run().records
@@ -116,6 +123,7 @@ def test_every_gap_between_tokens_is_counted(name: str, data: st.DataObject) -> 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
+@FEW
 def test_setbacks_agree_with_the_decisions(name: str, data: st.DataObject) -> None:
     """Preemptions, and what was admitted, swapped and requeued, are the same in the columns and in the log."""
     records, decisions = decisions_of(data.draw(scenarios(name)))

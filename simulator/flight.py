@@ -1,0 +1,75 @@
+"""Steps in execution: what the engine launches, and what the records keep of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.cost import StepShape
+from simulator.plan import StepPlan
+from simulator.recorder import ReplicaRecorder
+from simulator.state import LiveChunk, ReplicaState
+
+
+@dataclass(slots=True)
+class Flight:
+    """A step in execution, or a run of decode steps: an `executor.Step`.
+
+    `ends_s` are their ends, of which an arrival may cut the later ones off.
+    """
+
+    plan: StepPlan
+    start_s: float
+    shape: StepShape  # of the first step
+    decode_seqs: int  # as in the shape
+    held: int  # of these, finished requests that compute along
+    prefill: Sequence[LiveChunk]
+    is_run: bool
+    is_odd: bool  # somebody was preempted or came back
+    until_arrival: bool  # a run that an arrival may cut
+    waiting: int
+    swapped_out_blocks: int
+    swapped_in_blocks: int
+    ends_s: list[float]
+
+
+def shape_of(prefill: Sequence[LiveChunk], decode_seqs: int, decode_context: int) -> StepShape:
+    """The counts of a step that decodes so many requests and computes these chunks."""
+    seqs = tokens = context = pairs = 0
+    for live, n, _ in prefill:
+        if n:
+            before = live.base_computed
+            seqs += 1
+            tokens += n
+            context += before + n
+            pairs += n * before + n * (n + 1) // 2
+    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs)
+
+
+def record_row(flight: Flight, state: ReplicaState, records: ReplicaRecorder) -> None:
+    """Begin a row of the records with the flight's first step; the state is still that before the step's end."""
+    decode_seqs = flight.decode_seqs
+    shape = flight.shape
+    late = 0
+    if decode_seqs and state.traits.streams:
+        for gap in state.batch.late_gaps(flight.start_s, flight.ends_s[0]):
+            late += gap[1]
+            records.late_gaps.add(gap)
+    records.row(flight.start_s, flight.waiting, late, shape)
+    padding = 0
+    prefill_seqs = 0
+    if flight.prefill:
+        prefill_seqs = shape.prefill_seqs
+        for _, _, padded in flight.prefill:
+            padding += padded
+    idle_slots = len(state.running) + flight.held - decode_seqs - prefill_seqs
+    if idle_slots or padding or state.held or state.num_swapped or flight.is_odd:
+        records.odd(
+            idle_slots,
+            len(state.held),
+            state.num_swapped,
+            flight.held + padding,
+            len(flight.plan.preempt),
+            flight.swapped_out_blocks,
+            flight.swapped_in_blocks,
+        )

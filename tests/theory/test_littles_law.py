@@ -1,0 +1,97 @@
+"""Law 10: Little's law, exactly, on what was recorded: steps on one side, requests on the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.metrics import summarize
+from simulator.records import Floats, Records, Status
+from simulator.series import StepFunction, queue_depth, running
+from tests.laws.scenarios import POLICIES, scenarios
+
+
+def integral(series: StepFunction) -> float:
+    """Of a step function, from its first step to its end."""
+    return float(np.dot(series.value, np.diff(series.time_s, append=series.end_s)))
+
+
+def in_the_batch_s(records: Records) -> Floats:
+    """What each request spent with a slot."""
+    requests = records.requests
+    return np.asarray(requests.released_s - requests.scheduled_s - requests.requeued_s)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_slots(name: str, data: st.DataObject) -> None:
+    """Slots in use over time, from the steps = time in the batch, from the requests."""
+    records = data.draw(scenarios(name)).run().records
+    expected = pytest.approx(float(np.nansum(in_the_batch_s(records))), rel=1e-9)
+    assert integral(running(records)) == expected
+    rows = records.rows
+    assert float(np.dot(rows.running, rows.end_s - rows.start_s)) == expected
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_the_queue(name: str, data: st.DataObject) -> None:
+    """Queue depth over time = first waits and waits after preemptions, from the requests and from the decisions."""
+    run = data.draw(scenarios(name)).run(log_decisions=True)
+    records = run.records
+    requests = records.requests
+    waited = float(np.nansum(requests.scheduled_s - requests.arrival_s) + requests.requeued_s.sum())
+    assert integral(queue_depth(records)) == pytest.approx(waited, rel=1e-9, abs=1e-12)
+    assert run.decisions is not None
+    logged = sum(len(step["waiting"]) * (step["t_end_s"] - step["t_start_s"]) for step in run.decisions)
+    # The log looks when a step begins: those who come during one, and wait while a static batch forms, are not in it.
+    done = np.flatnonzero(requests.status == Status.FINISHED)
+    unseen = sum(unlogged_s(records, row) for row in done.tolist())
+    assert logged + unseen == pytest.approx(waited, rel=1e-9, abs=1e-12)
+
+
+def unlogged_s(records: Records, row: int) -> float:
+    """What a request waits until the first step that begins after its arrival, and between steps before it is in."""
+    requests, rows = records.requests, records.rows
+    arrival_s, scheduled_s = float(requests.arrival_s[row]), float(requests.scheduled_s[row])
+    mine = np.repeat(rows.replica == requests.replica[row], rows.repeat)
+    ends = records.step_end_s[mine]
+    starts = step_starts(records)[mine]
+    seen = (starts >= arrival_s) & (starts < scheduled_s)
+    return scheduled_s - arrival_s - float((ends - starts)[seen].sum())
+
+
+def step_starts(records: Records) -> Floats:
+    rows = records.rows
+    starts = np.append(0.0, records.step_end_s)[:-1]
+    starts[rows.first_step] = rows.start_s
+    return starts
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_the_whole_system(name: str, data: st.DataObject) -> None:
+    """L = lambda W with the numbers of the summary: depth and slots over time, requests a second, mean times."""
+    scenario = data.draw(scenarios(name))
+    records = scenario.run().records
+    summary = summarize(records)
+    finished, duration = summary["completed"], summary["duration"]
+    if not finished:
+        return
+    assert finished is not None
+    assert duration is not None
+    requests = records.requests
+    requeued_s = float(requests.requeued_s.sum())
+    mean_queue_s = (float(summary["mean_queue_time_ms"] or 0) / 1e3 * finished + requeued_s) / finished
+    assert summary["queue_depth_mean"] == pytest.approx(finished / duration * mean_queue_s, rel=1e-9, abs=1e-12)
+    slots = scenario.policy.max_num_seqs * records.replicas
+    mean_slot_s = float(np.nanmean(in_the_batch_s(records)))
+    assert float(summary["batch_occupancy"] or 0) * slots == pytest.approx(finished / duration * mean_slot_s, rel=1e-9)
+    if name != "static":
+        mean_system_s = float(summary["mean_e2el_ms"] or 0) / 1e3
+        assert mean_queue_s + mean_slot_s == pytest.approx(mean_system_s, rel=1e-9)
