@@ -27,10 +27,10 @@ FULL_CSV = (
 )
 FULL_REQUESTS = [
     Request(
-        0, "first", 0.0, 40, 7, 64, -2, "chat", "s1", 9, 1.5, PromptContent((11, 12, -13), 16, "system", 16)
+        0, "first", 10.5, 40, 7, 64, -2, "chat", "s1", 9, 1.5, PromptContent((11, 12, -13), 16, "system", 16)
     ),
-    Request(1, "1", 1.25, 20, 3, 7, 0, "default", None, 0, None, PromptContent((5, 6), 16)),
-    Request(2, "third", 1.5, 20, 3, 7, 1, "batch", None, None, 0.0, None),
+    Request(1, "1", 11.75, 20, 3, 7, 0, "default", None, 0, None, PromptContent((5, 6), 16)),
+    Request(2, "third", 12.0, 20, 3, 7, 1, "batch", None, None, 0.0, None),
 ]  # fmt: skip
 
 
@@ -67,9 +67,9 @@ def test_all_json_keys(tmp_path: Path) -> None:
     )
     content = PromptContent((1, 2), 2, "g", 2, (5, 6, 7), (8, 9))
     assert list(read_trace(write(tmp_path, text)).requests()) == [
-        Request(0, "17", 0.0, 3, 2, 9, 1, "chat", "s", 4, 2.5, content),
-        Request(1, "1", 0.5, 4, 1, 6, content=PromptContent(prompt_token_ids=(5, 6, 7, 8), output_token_ids=(1,))),
-        Request(2, "2", 1.5, 5, 6, 6),
+        Request(0, "17", 10.5, 3, 2, 9, 1, "chat", "s", 4, 2.5, content),
+        Request(1, "1", 11.0, 4, 1, 6, content=PromptContent(prompt_token_ids=(5, 6, 7, 8), output_token_ids=(1,))),
+        Request(2, "2", 12.0, 5, 6, 6),
     ]
 
 

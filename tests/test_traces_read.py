@@ -6,7 +6,6 @@ import gzip
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -117,7 +116,7 @@ def test_ties_and_duplicates_stay_in_file_order(tmp_path: Path) -> None:
     text = NATIVE + "2,1,1\n1,2,1\n2,3,1\n1,4,1\n1,4,1\n"
     workload = read_trace(write(tmp_path, text))
     assert workload.input_tokens.tolist() == [2, 4, 4, 1, 3]
-    assert workload.arrival_s.tolist() == [0, 0, 0, 1, 1]
+    assert workload.arrival_s.tolist() == [1, 1, 1, 2, 2]
     assert "3 rows came after a later arrival" in notes(workload)
 
 
@@ -130,13 +129,25 @@ def test_requests_are_named_by_their_row_in_the_file(tmp_path: Path) -> None:
 
 def test_rate_scale_above_one_is_faster(tmp_path: Path) -> None:
     path = write(tmp_path, NATIVE + "10,1,1\n14,1,1\n16,1,1\n")
-    assert read_trace(path, TraceOptions(rate_scale=2.0)).arrival_s.tolist() == [0, 2, 3]
-    assert read_trace(path, TraceOptions(rate_scale=0.5)).arrival_s.tolist() == [0, 8, 12]
+    assert read_trace(path, TraceOptions(rate_scale=2.0)).arrival_s.tolist() == [5, 7, 8]
+    assert read_trace(path, TraceOptions(rate_scale=0.5)).arrival_s.tolist() == [20, 28, 32]
 
 
-def test_window_counts_from_the_first_row(tmp_path: Path) -> None:
+def test_native_times_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, NATIVE + "0.3,1,1\n0.7,1,1\n")
+    assert read_trace(path).arrival_s.tolist() == [0.3, 0.7]
+    assert "time 0" not in notes(read_trace(path))
+
+
+def test_native_times_that_are_dates_begin_at_0(tmp_path: Path) -> None:
+    path = write(tmp_path, NATIVE + "1.7e9,1,1\n1700000001.5,1,1\n")
+    assert read_trace(path).arrival_s.tolist() == [0, 1.5]
+    assert "time 0 is arrival_time_s 1700000000.0" in read_trace(path).notes
+
+
+def test_window_of_a_native_trace_counts_from_0(tmp_path: Path) -> None:
     path = write(tmp_path, NATIVE + "".join(f"{100 + t},{t + 1},1\n" for t in range(10)))
-    workload = read_trace(path, TraceOptions(start_s=3, duration_s=4))
+    workload = read_trace(path, TraceOptions(start_s=103, duration_s=4))
     assert workload.input_tokens.tolist() == [4, 5, 6, 7]
     assert workload.arrival_s.tolist() == [0, 1, 2, 3]
     assert [workload.request_id(row) for row in range(4)] == ["3", "4", "5", "6"]
@@ -258,22 +269,20 @@ def test_no_pandas() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "limit_s"),
+    ("name", "rows"),
     [
-        ("AzureLLMInferenceTrace_code.csv.gz", 8819, 0.3),
-        ("AzureLLMInferenceTrace_conv.csv.gz", 19366, 0.3),
-        ("mooncake_conversation_trace.jsonl.gz", 12031, 0.6),
-        ("servegen_mlarge_derived_1h.csv.gz", 17579, 0.3),
+        ("AzureLLMInferenceTrace_code.csv.gz", 8819),
+        ("AzureLLMInferenceTrace_conv.csv.gz", 19366),
+        ("mooncake_conversation_trace.jsonl.gz", 12031),
+        ("servegen_mlarge_derived_1h.csv.gz", 17579),
     ],
 )
-def test_real_traces_lose_no_row_and_read_fast(name: str, rows: int, limit_s: float) -> None:
+def test_real_traces_lose_no_row(name: str, rows: int) -> None:
     path = shared(f"traces/{name}")
-    start = time.process_time()
     workload = read_trace(path)
-    assert time.process_time() - start < limit_s
     assert len(workload) == rows
     assert workload.request_ids is None or len(set(workload.request_ids)) == rows
-    assert workload.arrival_s[0] == 0
+    assert 0 <= workload.arrival_s[0] < 0.01
     assert f"{rows:,} requests out of {rows:,} rows" in workload.notes[0]
     assert not [note for note in workload.notes if "skipped" in note or "moved" in note or "dropped" in note]
 

@@ -58,7 +58,7 @@ def collect(rows: Iterator[Line], parse: ParseRow, in_ns: bool, options: TraceOp
     end = float("inf") if options.duration_s is None else start + options.duration_s * scale
     windowed = start > 0 or options.duration_s is not None
     limit = options.limit if options.limit is not None else -1
-    origin: float | None = None
+    origin: float | None = None if in_ns else 0.0  # what only says how many seconds counts from 0, not from a date
     beyond = row = 0
     for row, (line, text) in enumerate(rows, 1):
         try:

@@ -39,7 +39,8 @@ class TraceOptions:
     """What to read of a trace and how to change it on the way.
 
     `start_s`, `duration_s` and `jitter_s` are seconds of the trace itself; `rate_scale` then divides every time, so
-    2.0 is twice the rate. The window counts from the first usable row of the file; `limit` counts the requests kept.
+    2.0 is twice the rate. The window counts from the first usable row of the file (in a native trace from
+    0); `limit` counts the requests kept.
     `jitter_s` adds a uniform draw from [0, jitter_s) to each arrival, from a stream of its own under `seed`.
     `strict` makes the first bad row an error; otherwise bad rows are skipped and counted. `time_unit` is for formats
     whose stamps are bare numbers. `max_tokens` is the cap of rows that bring none (default: the largest output kept,

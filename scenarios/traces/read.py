@@ -21,6 +21,7 @@ from scenarios.traces.rows import ParseRow, Tally, plural
 from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 
+LATEST_START_S = 1e6  # a native trace that begins later than in eleven days is dated: its times are no run's
 SHORTEST_S = 1e-9  # a trace shorter than this has no rate
 _BURSTY = 0.5  # share of equal stamps from which a note speaks of jitter
 
@@ -36,7 +37,9 @@ class Reading:
 
 
 def read_trace(path: Path, options: TraceOptions | None = None) -> Workload:
-    """The requests of a trace, first arrival at 0, ties in file order.
+    """The requests of a trace, ties in file order.
+
+    The first arrival is at 0; a native trace keeps its own times, which count from 0 already (`_zero`).
 
     What was skipped, clipped or moved is said in `Workload.notes`. Where no row names itself, a request is named by
     its row in the file, counted from 0 without the header. Raises InputError for a file that cannot be read, an
@@ -102,7 +105,7 @@ def _workload(columns: Columns, found: Detected, options: TraceOptions, file: st
         notes=(
             _headline(columns, found, arrival),
             *([found.note] if found.note else []),
-            _origin(columns, found),
+            *_origin(columns, found, options),
             *notes,
             *columns.window_notes(),
             *arrival_notes,
@@ -113,7 +116,7 @@ def _workload(columns: Columns, found: Detected, options: TraceOptions, file: st
 
 
 def _arrivals(columns: Columns, options: TraceOptions) -> tuple[Floats, Ints, list[str]]:
-    """Sorted arrivals in seconds from the first one, the places they come from, and what was done to them."""
+    """Sorted arrivals in seconds, the places they come from, and what was done to them."""
     notes = []
     stamps = np.asarray(columns.arrival)
     late = int(np.count_nonzero(stamps < np.maximum.accumulate(stamps)))
@@ -121,7 +124,7 @@ def _arrivals(columns: Columns, options: TraceOptions) -> tuple[Floats, Ints, li
         notes.append(f"{plural(late, 'row')} came after a later arrival and moved up (a stable sort)")
     order = np.argsort(stamps, kind="stable")
     sorted_ = stamps[order]
-    arrival: Floats = (sorted_ - sorted_[0]).astype(np.float64)
+    arrival: Floats = (sorted_ - _zero(columns, options)).astype(np.float64)
     if columns.in_ns:
         arrival /= 1e9
     steps = np.diff(arrival)
@@ -139,6 +142,18 @@ def _arrivals(columns: Columns, options: TraceOptions) -> tuple[Floats, Ints, li
         notes.append(f"rate x {options.rate_scale:g}: times divided by {options.rate_scale:g}")
         arrival = arrival / options.rate_scale
     return arrival, order, notes
+
+
+def _zero(columns: Columns, options: TraceOptions) -> float:
+    """The arrival that becomes 0: the first, but in a native trace the start of the window.
+
+    Native times count from the start of the run they describe, and are kept to the bit. Where they begin so late that
+    they must be dates, the first arrival is 0 there too.
+    """
+    first = min(columns.arrival)
+    if columns.in_ns or first >= LATEST_START_S:
+        return first
+    return options.start_s
 
 
 def _jitter(count: int, seed: int) -> Floats:
@@ -215,22 +230,23 @@ def _nothing_usable(columns: Columns, skipped: Tally, file: str) -> InputError:
 def _headline(columns: Columns, found: Detected, arrival: Floats) -> str:
     kind = "CSV" if found.kind == "csv" else "JSON Lines"
     text = f"{found.format} ({kind}): {plural(len(arrival), 'request')} out of {plural(columns.rows_seen, 'row')}"
-    if arrival[-1] >= SHORTEST_S:
-        text += f" in {arrival[-1]:,.1f} s, {(len(arrival) - 1) / arrival[-1]:.3f} requests/s"
+    seconds = arrival[-1] - arrival[0]
+    if seconds >= SHORTEST_S:
+        text += f" in {seconds:,.1f} s, {(len(arrival) - 1) / seconds:.3f} requests/s"
     return text
 
 
-def _origin(columns: Columns, found: Detected) -> str:
-    """What the first arrival was called in the file."""
-    first = min(columns.arrival)
+def _origin(columns: Columns, found: Detected, options: TraceOptions) -> list[str]:
+    """What time 0 was called in the file."""
+    first = _zero(columns, options)
     if found.format == "azure":
         whole, rest = divmod(int(first), 1_000_000_000)
         stamp = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return f"time 0 is {stamp}.{rest:09d} UTC"
+        return [f"time 0 is {stamp}.{rest:09d} UTC"]
     if columns.in_ns:
         unit = UNIT_NS[found.time_unit]
-        return f"time 0 is timestamp {first / unit:.15g} {found.time_unit}"
-    return f"time 0 is arrival_time_s {first!r}"
+        return [f"time 0 is timestamp {first / unit:.15g} {found.time_unit}"]
+    return [f"time 0 is arrival_time_s {first!r}"] if first else []
 
 
 def _stamp_notes(stamps: azure.Stamps) -> list[str]:
