@@ -93,9 +93,9 @@ class Replica:
         self.state.waiting.push(live)
         flight = self._flight
         if flight is None:
-            self._barren_steps = 0
             if self._pause is not None:  # resting: look again, once everybody of this instant is here
                 self._pause = self._clock.move(self._pause, self._clock.now)
+                self._barren_steps = 0
         elif flight.until_arrival:
             self._cut(flight, self._clock.now)
 
@@ -160,7 +160,9 @@ class Replica:
                 self._pause = self._rest(plan)
                 yield self._pause
                 self._pause = None
-                self._receive(clock.now)
+                if self._due_s <= clock.now:
+                    self._barren_steps = 0
+                    self._receive(clock.now)
             else:
                 self._execute(flight)
                 end_s = flight.ends_s[-1]

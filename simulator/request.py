@@ -30,8 +30,9 @@ class PromptContent:
 class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.
 
-    Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on the output that the client sent;
-    `output_tokens`, at least 1, is what the model will really answer, and nobody's policy ever reads it.
+    Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
+    the output that the client sent; `output_tokens`, at least 1, is what the model will really answer, and nobody's
+    policy ever reads it.
     """
 
     row: int

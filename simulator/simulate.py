@@ -71,6 +71,7 @@ def simulate(
             raise ValueError("simulate needs a cost model or an executor")
         executor = Predicted(cost, swap_s_per_block)
         make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
+    chosen = make_router(router)
     clock = Clock()
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
@@ -93,7 +94,7 @@ def simulate(
     if replicas == 1 and fast_forward:
         servers[0].read_ahead(workload.requests())
     else:
-        clock.process(_arrivals(clock, workload, servers, make_router(router)))
+        clock.process(_arrivals(clock, workload, servers, chosen))
     with _no_garbage_collection():
         clock.run()
     for server in servers:

@@ -165,7 +165,7 @@ TestSumsAndSingles.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def test_blocks_by_hand() -> None:
-    """Blocks of 4; 3, 4 and 5 computed tokens: the second needs a block now, the first next, the third at the fourth."""
+    """Blocks of 4; 3, 4 and 5 computed tokens: a block is needed now, in the next step and in the fourth."""
     batch = Batch(4)
     for row, inputs in enumerate((3, 4, 5)):
         batch.join(prefilled(batch, row, inputs, 20, 1.0))

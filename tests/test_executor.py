@@ -32,14 +32,14 @@ class AStep:
 SHAPE = StepShape(decode_seqs=2, decode_context=40, prefill_seqs=1, prefill_tokens=4, prefill_context=8)
 
 
-def serve(executor: Executor, **options: bool) -> Run:
+def serve(executor: Executor, *, fast_forward: bool = True) -> Run:
     return simulate(
         WORKLOAD,
         make_policy=lambda: make_policy("chunked_prefill", 4, 16),
         kv=MEMORY,
         make_executor=lambda: executor,
+        fast_forward=fast_forward,
         log_decisions=True,
-        **options,
     )
 
 

@@ -6,13 +6,13 @@ It takes the same policies and keeps no sums, no heaps and no runs of steps, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, nan
+from math import nan
 from typing import Any, cast
 
 from simulator.cost import StepShape
-from simulator.plan import Policy, StepPlan, Traits, WaitingView, cdiv
+from simulator.plan import BatchView, Policy, StepPlan, Traits, WaitingView, cdiv
 from simulator.request import Request, RequestView
 from tests.laws.scenarios import Scenario
 
@@ -110,6 +110,7 @@ class NaiveReplica:
         self.queue = NaiveQueue(self.traits.order == "priority")
         self.batch: list[NaiveRequest] = []  # in order of admission
         self.held: list[NaiveRequest] = []
+        self.paused: list[NaiveRequest] = []
         self.requests: list[NaiveRequest] = []
         self.steps: list[dict[str, Any]] = []
         self.now_s = 0.0
@@ -121,13 +122,12 @@ class NaiveReplica:
         return self.queue
 
     @property
-    def running(self) -> KeysView[RequestView]:
-        return cast("KeysView[RequestView]", dict.fromkeys(self.batch).keys())
+    def running(self) -> BatchView:
+        return list(self.batch)
 
     @property
-    def prefilling(self) -> KeysView[RequestView]:
-        chosen = dict.fromkeys(r for r in self.batch if r.state == "prefilling")
-        return cast("KeysView[RequestView]", chosen.keys())
+    def prefilling(self) -> BatchView:
+        return [r for r in self.batch if r.state == "prefilling"]
 
     @property
     def num_decoding(self) -> int:
@@ -195,7 +195,7 @@ class NaiveReplica:
     def apply(self, plan: StepPlan) -> dict[str, Any] | None:
         """The step that the plan makes, as what is known of it before it runs; None if there is nothing to do."""
         out = back = 0
-        paused_before = [r for r in self.batch if r in getattr(self, "paused", ())]
+        paused_before = [r for r in self.batch if r in self.paused]
         for preemption in plan.preempt:
             out += self.leave(cast("NaiveRequest", preemption.request), swap=preemption.swap)
         self.paused = [cast("NaiveRequest", view) for view in plan.paused]
@@ -338,13 +338,3 @@ def serve(scenario: Scenario) -> list[NaiveReplica]:
         replica.serve(requests[index :: scenario.replicas])
         replicas.append(replica)
     return replicas
-
-
-def first_token_s(request: NaiveRequest, *, streams: bool) -> float:
-    """When the client has it."""
-    return nan if not request.token_s else request.token_s[0] if streams else request.released_s
-
-
-def never_before(times: list[float]) -> float:
-    """The earliest of the times, or never."""
-    return min(times, default=inf)

@@ -275,10 +275,23 @@ def wait_a_little(view: View) -> StepPlan:
 @pytest.mark.parametrize("line", [admit_and_throw_out, admit_nothing, wait_a_little])
 def test_a_policy_that_gets_nowhere(line: Line, fast_forward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 50)
-    with pytest.raises(PolicyError, match="Scripted at .* 50 ") as caught:
+    with pytest.raises(PolicyError, match=r"Scripted at .* 50 ") as caught:
         two_requests([line]).run(fast_forward=fast_forward)
     assert "running" in str(caught.value)
     assert "waiting" in str(caught.value)
+
+
+@pytest.mark.parametrize("line", [admit_and_throw_out, wait_a_little])
+def test_it_is_stopped_at_the_same_step_either_way(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though others keep arriving: fast-forward hears of them in another way."""
+    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 20)
+    workload = make_workload([3.25 * i for i in range(30)], [(6, 5)] * 30)
+    said = []
+    for fast_forward in (True, False):
+        with pytest.raises(PolicyError) as caught:
+            replace(two_requests([line]), workload=workload).run(fast_forward=fast_forward)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
 
 
 def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

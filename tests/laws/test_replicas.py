@@ -81,6 +81,25 @@ def of_replica(records: Records, index: int) -> Records:
     )
 
 
+@pytest.mark.parametrize("name", POLICIES)
+@given(data=st.data())
+@settings(max_examples=60)
+def test_least_loaded_is_so(name: str, data: st.DataObject) -> None:
+    """From the log: each goes where the fewest are unfinished, the first of equals.
+
+    Who arrives at the very end of a step comes before what finishes then.
+    """
+    scenario = data.draw(scenarios(name, max_requests=25))
+    scenario = replace(scenario, replicas=data.draw(st.integers(2, 4)), router="least_loaded")
+    run = scenario.run(log_decisions=True)
+    requests = run.records.requests
+    done_s = {int(row): step["t_end_s"] for step in run.decisions or [] for row in step["finished"]}
+    for row, (arrival_s, replica) in enumerate(zip(requests.arrival_s, requests.replica, strict=True)):
+        before = [(r, requests.replica[r]) for r in range(row) if r in done_s and done_s[r] >= arrival_s]
+        loads = [sum(of == index for _, of in before) for index in range(scenario.replicas)]
+        assert replica == loads.index(min(loads))
+
+
 def test_least_loaded_goes_where_the_fewest_are() -> None:
     """A long request keeps the first replica busy: the short ones go to the second, one after the other."""
     arrivals = [0.0, 0.5, 10.5, 20.5, 20.75, 200.5]

@@ -127,7 +127,7 @@ def test_out_and_back_by_hand() -> None:
     scenario = Scenario(**swapped_by_a_better_one(), swap_s_per_block=0.25)
     run = scenario.run(log_decisions=True)
     records = run.records
-    # Ends: 3 tokens of the first; 2 blocks out and the other's prompt; its last token; 2 blocks in and a token; a token.
+    # Three tokens of the first; 2 blocks out and the other's prompt; its last token; 2 blocks in and a token; a token.
     assert records.step_end_s.tolist() == [1.0, 2.0, 3.0, 4.5, 5.5, 7.0, 8.0]
     requests = records.requests
     assert requests.last_token_s.tolist() == [8.0, 5.5]

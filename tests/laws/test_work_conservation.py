@@ -57,7 +57,7 @@ def test_a_rest_ends_with_an_arrival(name: str, data: st.DataObject) -> None:
 @given(data=st.data())
 @settings(max_examples=150)
 def test_static_rests_until_a_batch_is_full_or_late(data: st.DataObject) -> None:
-    """At the first moment at which the oldest has waited its timeout, or the others fill the batch: not a step later."""
+    """At the first moment at which the oldest has waited its timeout, or the others fill the batch, and not later."""
     scenario = data.draw(scenarios("static"))
     policy = scenario.policy
     assert isinstance(policy, Static)
