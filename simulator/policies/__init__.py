@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.util
 import pkgutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from simulator.errors import InputError
@@ -72,13 +72,12 @@ _CONTRACT = "a policy is a dataclass with max_num_seqs and plan(view) -> StepPla
 def _users_class(path: Path, class_name: str) -> type[Policy]:
     if not path.is_file():
         raise InputError(f"no such policy file: {path}")
-    spec = importlib.util.spec_from_file_location(f"batchlab_policy_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"not a Python file: {path}", hint="a policy is named path/to/file.py:ClassName")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    module = ModuleType(f"batchlab_policy_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
+        # Not through the import system, which would leave a __pycache__ beside the user's file.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
     except Exception as error:  # whatever the user's file raises is the user's to mend
         line = getattr(error, "lineno", None)
         raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=str(path), line=line) from error
