@@ -6,16 +6,22 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scenarios.hints import did_you_mean
 from scenarios.loader import dump, load
+from scenarios.orders import build_order, order_keys, who_takes
 from scenarios.schema import Scenario, TraceWorkload
-from scenarios.schema_engine import Engine
+from scenarios.schema_engine import ORDER_KEYS, Engine
+from simulator.blocks import BlockLedger, KVBlocks
 from simulator.errors import InputError
 from simulator.kv import KVCache, kv_cache, swap_s_per_block
-from simulator.policies import load_policy, policy_class, policy_parameters
+from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
+from simulator.prefix_cache import PrefixCache
+from simulator.queues import Order
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -33,10 +39,28 @@ class Parts:
     kv: KVCache
     cost: CostModel
     swap_s_per_block: float
+    make_blocks: Callable[[int, int], KVBlocks]
 
 
 def build_workload(scenario: Scenario) -> Workload:
-    """Read the scenario's trace, or draw its requests. Raises InputError for a trace that cannot be read."""
+    """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
+
+    Raises InputError for a trace that cannot be read, and for weights of classes that there are not.
+    """
+    workload = _given_workload(scenario)
+    for name in scenario.engine.class_weights or ():
+        if name not in workload.class_names:
+            hint = did_you_mean(name, workload.class_names)
+            raise scenario.error(f"engine.class_weights.{name}", f"no class is called {name!r}", hint)
+    predictor = scenario.workload.predictor
+    if predictor is None:
+        return workload
+    from scenarios.predict import predict
+
+    return predict(workload, predictor, scenario.seed)
+
+
+def _given_workload(scenario: Scenario) -> Workload:
     workload = scenario.workload
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
@@ -49,13 +73,33 @@ def build_workload(scenario: Scenario) -> Workload:
 
 def build(scenario: Scenario) -> Parts:
     """Policy, memory and costs. Raises InputError where they do not fit together, before anything is simulated."""
-    kv = _build_kv(scenario)
     policy = build_policy(scenario)
-    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s_per_block(kv, scenario.resolve_gpu()))
+    kv = _build_kv(scenario, policy)
+    swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
+    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s, _build_blocks(scenario))
 
 
-def _build_kv(scenario: Scenario) -> KVCache:
+def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
+    """Counts of blocks, or blocks with a prefix cache where the scenario asks for one and the policy can have it."""
+    engine = scenario.engine
+    if not engine.enable_prefix_caching:
+        return BlockLedger
+    if not caches_prefixes(engine.policy):
+        able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
+        what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
+        raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
+    return partial(PrefixCache, block_size=engine.block_size)
+
+
+def caches_prefixes(policy: str) -> bool:
+    """Whether the policy's admissions reckon with what a prefix cache holds."""
+    return bool(getattr(policy_class(policy), "caches_prefixes", False))
+
+
+def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
+    """The KV cache beside the activations of a step: of the policy's own budget, where the scenario gives none."""
     engine, hardware = scenario.engine, scenario.hardware
+    budget = getattr(policy, "max_num_batched_tokens", None)
     try:
         return kv_cache(
             scenario.resolve_model(),
@@ -63,7 +107,7 @@ def _build_kv(scenario: Scenario) -> KVCache:
             hardware.tensor_parallel,
             hardware.gpu_memory_utilization,
             engine.block_size,
-            engine.max_num_batched_tokens,
+            budget if isinstance(budget, int) else engine.max_num_batched_tokens,
             hardware.swap_space_gib,
             hardware.num_gpu_blocks,
         )
@@ -94,14 +138,26 @@ def build_policy(scenario: Scenario) -> Policy:
     except InputError as error:
         raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
     given = engine.parameters(given_only=True)
-    for key in _asked_for(given, taken):
+    order = _order(engine.policy, given)
+    for key in _asked_for(given, (*taken, *order_keys(order))):
+        if key in ORDER_KEYS and order is not None:
+            raise scenario.error(f"engine.{key}", f"the order {order} does not use this key", who_takes(key))
         near = difflib.get_close_matches(key, taken, n=1)
         hint = f"{f'did you mean {near[0]}? ' if near else ''}it takes: {', '.join(taken)}"
         raise scenario.error(f"engine.{key}", f"the policy {policy_label(engine.policy)} does not use this key", hint)
+    parameters = {key: value for key, value in given.items() if key in taken}
+    if order is not None:
+        parameters["order"] = build_order(scenario, order, given)
     try:
-        return load_policy(engine.policy, {key: value for key, value in given.items() if key in taken})
+        return load_policy(engine.policy, parameters)
     except InputError as error:
         raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
+
+
+def _order(policy: str, given: Mapping[str, object]) -> str | None:
+    """The queue order that is given to a policy, or its own; None for one that takes none."""
+    own = policy_parameters(policy_class(policy)).get("order")
+    return str(given.get("order", own)) if isinstance(own, str) else None
 
 
 def _asked_for(given: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
@@ -134,8 +190,13 @@ def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, .
         raise InputError(error.message, file="--policies", hint=error.hint) from None
     taken = policy_keys(bare.engine.policy)
     parameters = {key: value for key, value in given.items() if key not in _ENGINE_OWN}
-    kept = {key: value for key, value in parameters.items() if key in taken}
-    return load({**data, "engine": {**engine, **kept}}), _asked_for(parameters, taken)
+    used = (*taken, *order_keys(_order(bare.engine.policy, parameters)))
+    kept = {key: value for key, value in parameters.items() if key in used}
+    dropped = _asked_for(parameters, used)
+    if engine.get("enable_prefix_caching") and not caches_prefixes(bare.engine.policy):
+        del engine["enable_prefix_caching"]
+        dropped = ("enable_prefix_caching", *dropped)
+    return load({**data, "engine": {**engine, **kept}}), dropped
 
 
 def resolved_yaml(scenario: Scenario) -> str:
@@ -157,13 +218,16 @@ def cost_per_million(scenario: Scenario, output_throughput: float | None) -> flo
 
 
 def is_random(scenario: Scenario) -> bool:
-    """Whether another seed can make another workload."""
-    return not isinstance(scenario.workload, TraceWorkload) or scenario.workload.trace.jitter_s > 0
+    """Whether another seed can make another workload, or other predictions of it."""
+    workload = scenario.workload
+    if not isinstance(workload, TraceWorkload) or workload.trace.jitter_s > 0:
+        return True
+    return workload.predictor is not None and workload.predictor.kind == "noisy"
 
 
 def same_requests(one: Workload, other: Workload) -> bool:
-    """Whether two workloads hold the same requests at the same times."""
-    columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index")
+    """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
@@ -174,4 +238,7 @@ def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
     """The policy's parameters as far as YAML can hold them."""
     policy = build_policy(scenario)
     values = {key: getattr(policy, key) for key in policy_keys(scenario.engine.policy)}
-    return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool))}
+    order = values.get("order")
+    if isinstance(order, Order):
+        values |= {"order": str(order), **{key: order.parameters[key] for key in ORDER_KEYS if key in order.parameters}}
+    return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool, dict))}

@@ -167,7 +167,7 @@ def _contradictions(document: _Document) -> list[Finding]:
         return []
     generated = [path for path in _GENERATED if workload.get(path[1]) is not None]
     if workload.get("trace") is None:
-        known = ("trace", "max_tokens", *(key for _, key in _GENERATED))
+        known = ("trace", "max_tokens", "predictor", *(key for _, key in _GENERATED))
         if generated or any(key not in known for key in workload):
             return []
         hint = "give `trace: {path: ...}`, or `classes` with `requests` or `duration_s`"

@@ -92,6 +92,7 @@ def _simulate(
             kv=parts.kv,
             cost=parts.cost,
             swap_s_per_block=parts.swap_s_per_block,
+            make_blocks=parts.make_blocks,
             replicas=scenario.replicas,
             router=scenario.router,
             fast_forward=fast_forward,

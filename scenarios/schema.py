@@ -25,6 +25,7 @@ from scenarios.generate.config import GeneratedWorkload
 from scenarios.hints import refusal
 from scenarios.origin import Origin
 from scenarios.schema_engine import Count, Engine, Seconds, UserEngine
+from scenarios.schema_predictor import Predictor
 from scenarios.strict import Strict
 from simulator.errors import InputError
 
@@ -166,10 +167,14 @@ class TraceConfig(Strict):
 
 
 class TraceWorkload(Strict):
-    """Requests read from a trace. `max_tokens` is the cap of requests that bring none."""
+    """Requests read from a trace. `max_tokens` is the cap of requests that bring none.
+
+    `predictor` replaces what the trace predicts of output lengths; without one that is kept.
+    """
 
     trace: TraceConfig
     max_tokens: Count | None = None
+    predictor: Predictor | None = None
 
     @property
     def path(self) -> Path:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, ConfigDict, Field
 
 from scenarios.hints import did_you_mean, refusal
 from scenarios.strict import Strict
 
 LATER: Mapping[str, tuple[str, ...]] = {
-    "policy": ("orca", "vllm", "vllm_v0", "sarathi", "fastgen", "tensorrt_llm", "tgi", "sglang", "fastserve"),
-    "order": ("sjf", "edf", "fair", "vtc", "lpm"),
+    "policy": ("vllm", "sglang"),
+    "order": ("lpm",),
     "preemption_mode": ("auto",),
 }
 """Values of the contract that this version refuses by saying so."""
@@ -22,6 +22,8 @@ _PATH, _CLASS = r"(.+\.py)", r"([^\W\d]\w*)"
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Price = Annotated[float, Field(ge=0, le=1e9)]
+Weights = dict[str, Annotated[float, Field(ge=1e-6, le=1e6)]]
 
 
 def _choice(key: str, allowed: Callable[[], Sequence[str]]) -> AfterValidator:
@@ -47,7 +49,17 @@ def _policies() -> Sequence[str]:
 def _orders() -> Sequence[str]:
     from simulator.queues import QUEUES
 
-    return tuple(QUEUES)
+    return tuple(order for order in QUEUES if order != "mlfq")  # that is fastserve, which preempts by it
+
+
+def _capacity_policies() -> Sequence[str]:
+    from simulator.policies.tensorrt_llm import CAPACITY_POLICIES
+
+    return CAPACITY_POLICIES
+
+
+ORDER_KEYS = ("aging_s", "max_wait_s", "class_weights", "w_p", "w_q")
+"""Keys that are parameters of a queue order, for every policy that takes an order."""
 
 
 class Engine(Strict):
@@ -63,16 +75,22 @@ class Engine(Strict):
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     reserve_full_isl: bool = True
     order: Annotated[str, _choice("order", _orders)] = "fcfs"
+    aging_s: Seconds | None = None
+    max_wait_s: Annotated[float, Field(gt=0, le=1e9)] | None = 60.0
+    class_weights: Weights | None = None
+    w_p: Price = 1.0
+    w_q: Price = 2.0
     preemption_mode: Annotated[str, _choice("preemption_mode", lambda: ("recompute", "swap"))] = "recompute"
     batch_timeout_s: Seconds = 0.1
     stream: bool = True
-
-    @field_validator("enable_prefix_caching")
-    @classmethod
-    def _later(cls, value: bool) -> bool:
-        if value:
-            raise refusal("prefix caching is not in this version", "leave the key out, or say false")
-        return value
+    capacity_policy: Annotated[str, _choice("capacity_policy", _capacity_policies)] = "guaranteed_no_evict"
+    waiting_served_ratio: Annotated[float, Field(ge=0, le=1e6)] = 0.3
+    max_waiting_tokens: Annotated[int, Field(ge=0, le=10**9)] = 20
+    max_batch_prefill_tokens: Count | None = None
+    max_batch_total_tokens: Count | None = None
+    min_quantum_tokens: Count = 1
+    prompt_tokens_per_quantum: Count = 256
+    starve_limit_s: Annotated[float, Field(gt=0, le=1e9)] = 3.0
 
     def given(self) -> tuple[str, ...]:
         """The keys that were given, in the schema's order and then the file's; the others hold their defaults."""

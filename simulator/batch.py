@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import nan
+from typing import TYPE_CHECKING
 
 from simulator.live import DECODING, LiveRequest
+
+if TYPE_CHECKING:
+    from simulator.queues.meter import OutputMeter
 
 _NOBODY: list[LiveRequest] = []
 
@@ -29,6 +33,7 @@ class Batch:
         "block_size",
         "context",
         "held",
+        "meter",
         "size",
         "ticks",
     )
@@ -44,6 +49,7 @@ class Batch:
         self._finishing: list[tuple[int, int, LiveRequest]] = []
         self._entries = 0
         self._last_end_s = nan  # when the last decode step ended
+        self.meter: OutputMeter | None = None  # told who decodes, for a queue that depends on it
         self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
 
     # Joining and leaving
@@ -67,6 +73,8 @@ class Batch:
         heappush(self._finishing, (finish_tick, self._entries, live))
         fresh = self._fresh
         fresh[live.last_token_s] = fresh.get(live.last_token_s, 0) + 1
+        if self.meter is not None:
+            self.meter.joined(live)
 
     def leave(self, live: LiveRequest) -> None:
         """`live` stops decoding; its counts and the time of its last token are settled."""
@@ -87,6 +95,8 @@ class Batch:
         live.base_outputs += ticked
         live.join_tick = ticks
         live.finish_tick = -1  # its entry in the heap is stale
+        if self.meter is not None:
+            self.meter.left(live)
 
     def hold(self, live: LiveRequest) -> None:
         """`live` has just finished by decoding and goes on computing in its slot: padding."""
@@ -94,6 +104,8 @@ class Batch:
         live.base_computed += ticked
         live.base_outputs += ticked
         self.held += 1
+        if self.meter is not None:
+            self.meter.left(live)
 
     def join_held(self, live: LiveRequest) -> None:
         """`live` has finished in its prefill and takes a slot to hold."""
@@ -130,8 +142,11 @@ class Batch:
     def steps_that_fit(self, num_free_blocks: int, limit: int) -> int:
         """How many successive decode steps, at most `limit`, find the blocks they need."""
         size = self.block_size
-        per_cycle = self.size
-        if per_cycle * -(-limit // size) <= num_free_blocks:
+        cycles_asked = -(-limit // size)
+        if self.size * cycles_asked <= num_free_blocks:
+            return limit
+        per_cycle = sum(self._phases[:size])  # those with a reservation take none
+        if per_cycle * cycles_asked <= num_free_blocks:
             return limit
         cycles = num_free_blocks // per_cycle
         left = num_free_blocks - cycles * per_cycle

@@ -8,7 +8,7 @@ Both check, then act: an allocation that fails changes nothing.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -34,8 +34,8 @@ class KVBlocks(Protocol):
     def allocate(self, row: int, num_blocks: int) -> None:
         """`num_blocks` more for the request."""
 
-    def grow(self, num_blocks: int, growers: Callable[[int], Iterable[int]], steps: int) -> None:
-        """`num_blocks` more for `steps` decode steps: one for each row of `growers(steps)`, asked where ids matter."""
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
+        """`num_blocks` more: one for each of `rows`, which are looked at only where ids matter."""
 
     def free(self, row: int, num_blocks: int) -> None:
         """All `num_blocks` that the request holds."""
@@ -61,7 +61,7 @@ class BlockLedger:
             raise OutOfBlocksError(f"row {row} asks for {num_blocks} blocks, {self.num_free} are free")
         self.num_free -= num_blocks
 
-    def grow(self, num_blocks: int, growers: Callable[[int], Iterable[int]], steps: int) -> None:
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         if num_blocks > self.num_free:
             raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {self.num_free} are free")
         self.num_free -= num_blocks
@@ -113,10 +113,10 @@ class BlockManager:
             self.references[block] += 1
             table.append(block)
 
-    def grow(self, num_blocks: int, growers: Callable[[int], Iterable[int]], steps: int) -> None:
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         if num_blocks > len(self._free):
             raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {len(self._free)} are free")
-        for row in growers(steps):
+        for row in rows:
             self.allocate(row, 1)
 
     def share(self, row: int, blocks: Iterable[int]) -> None:

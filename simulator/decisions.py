@@ -38,7 +38,9 @@ class DecisionLog:
         self._waiting = list(state.waiting)
         self._decided = {
             "scheduled": scheduled,
-            "admitted": {live.request_id: 0 for live in chunks if live.admission > self._admissions},
+            "admitted": {
+                live.request_id: live.num_computed_tokens for live in chunks if live.admission > self._admissions
+            },
             "preempted": [p.request.request_id for p in plan.preempt],
             "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
             "swapped_in": [view.request_id for view in plan.resume],

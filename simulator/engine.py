@@ -20,6 +20,7 @@ from simulator.cost import StepShape
 from simulator.decisions import DecisionLog
 from simulator.executor import Executor
 from simulator.flight import Flight, record_row, shape_of
+from simulator.in_order import carry_out
 from simulator.live import DECODING, FINISHED, SWAPPED, WAITING, LiveRequest
 from simulator.plan import Holds, Policy, StepPlan, cdiv
 from simulator.recorder import Recorder
@@ -63,6 +64,7 @@ class Replica:
         self._recorder = recorder
         self._records = recorder.replicas[index]
         self._streams = self.state.traits.streams
+        self._timeless = self.state.waiting.timeless
         self._decisions = decisions
         self._refuses = getattr(policy, "refuses", None)
         self._view = ReplicaView(self.state)
@@ -188,26 +190,33 @@ class Replica:
 
     def _apply(self, plan: StepPlan, now_s: float) -> Flight | None:
         """Carry out the plan's changes; None if it neither changes nor computes anything."""
-        preempt, resume, chunks, decode, paused, holds, _ = plan
+        preempt, resume, chunks, decode, paused, holds, _, more = plan
         state = self.state
         batch = state.batch
         swapped_out = swapped_in = 0
-        changes = is_odd = False
-        if preempt or resume or paused or state.paused:
-            changes, is_odd, swapped_out, swapped_in = self._move(plan, now_s)
+        changes = is_odd = taken = False
         prefill: Sequence[LiveChunk] = ()
-        if chunks:
-            changes = True
-            prefill = [state.compute(chunk, now_s) for chunk in chunks]
-            if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
-                raise state.broken("computes a request twice in one step")
+        if state.cache is not None:
+            done = carry_out(state, state.cache, state.policy, self._view, plan, now_s)
+            plan, prefill, changes, taken = done.plan, done.prefill, done.changes, done.taken
+            is_odd, holds = bool(preempt), plan.holds
+        else:
+            if more:
+                raise state.broken("asks for more, which only a prefix cache is a reason for")
+            if preempt or resume or paused or state.paused:
+                changes, is_odd, swapped_out, swapped_in = self._move(plan, now_s)
+            if chunks:
+                changes = True
+                prefill = [state.compute(chunk, now_s) for chunk in chunks]
+        if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
+            raise state.broken("computes a request twice in one step")
         held = batch.held
         decode_seqs = context = 0
         if decode and batch.size > held:
             decode_seqs = batch.size
             context = batch.context + decode_seqs
             needed = batch.blocks_needed()
-            if needed > state.blocks.num_free:
+            if not taken and needed > state.blocks.num_free:
                 free = state.blocks.num_free
                 raise state.broken(f"decodes {decode_seqs} requests, which takes {needed} blocks; {free} are free")
         elif changes:
@@ -219,13 +228,14 @@ class Replica:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context)
             return Flight(
-                plan, now_s, shape, decode_seqs, held, prefill, False, is_odd, False, waiting,
+                plan, now_s, shape, decode_seqs, held, prefill, False, is_odd, False, taken, waiting,
                 swapped_out, swapped_in, [],
             )  # fmt: skip
-        is_run = self._fast_forward and holds is not _STEP
-        until = is_run and holds is _ARRIVAL
+        # An order that time or service changes is looked at anew in every step in which somebody waits.
+        is_run = self._fast_forward and holds is not _STEP and (self._timeless or not waiting)
+        until = is_run and (holds is _ARRIVAL or not self._timeless)
         shape = StepShape(decode_seqs, context)
-        return Flight(plan, now_s, shape, decode_seqs, held, prefill, is_run, False, until, waiting, 0, 0, [])
+        return Flight(plan, now_s, shape, decode_seqs, held, prefill, is_run, False, until, taken, waiting, 0, 0, [])
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, bool, int, int]:
         """Who leaves, sits out or comes back.
@@ -256,7 +266,10 @@ class Replica:
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
                     steps = before
-            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
+            free = self.state.blocks.num_free
+            if flight.taken:
+                free += batch.blocks_needed()
+            steps = batch.steps_that_fit(free, steps)
             ends = self._executor.decode_run_s(flight.decode_seqs, batch.context + flight.decode_seqs, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
@@ -282,7 +295,7 @@ class Replica:
             record_row(flight, state, records)
         if flight.decode_seqs:
             sampled = True
-            use = state.grow(len(ends))
+            use = state.grow(len(ends), flight.taken)
             done = state.batch.advance(len(ends), end_s)
         else:
             sampled = False
@@ -315,6 +328,8 @@ class Replica:
         state = self.state
         del state.prefilling[live]
         live.base_outputs += 1
+        if state.batch.meter is not None:
+            state.batch.meter.sampled(live)
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
         elif self._streams:
@@ -365,6 +380,8 @@ class Replica:
 
     def _end(self, live: LiveRequest, status: Status, released_s: float) -> None:
         self._recorder.request(live, self.index, status, released_s)
+        if self.state.cache is not None:
+            self.state.cache.end(live.row)
 
     def _watch_progress(self) -> None:
         """A step, or a rest, gave no token: stop a policy that goes on for ever and gets nowhere."""

@@ -27,6 +27,7 @@ class Flight:
     is_run: bool
     is_odd: bool  # somebody was preempted or came back
     until_arrival: bool  # a run that an arrival may cut
+    taken: bool  # the blocks of the first step's decodes were taken when it was planned
     waiting: int
     swapped_out_blocks: int
     swapped_in_blocks: int

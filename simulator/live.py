@@ -35,6 +35,7 @@ class Setbacks:
     recomputed_tokens: int = 0
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    cached_tokens: int = 0
     requeued_s: float = 0.0
     left_s: float = nan  # since when it waits again
 
@@ -57,11 +58,13 @@ class LiveRequest:
         "input_tokens",
         "join_tick",
         "last_token_s",
+        "lost_tokens",
         "max_tokens",
         "output_tokens",
         "padding_tokens",
         "paused",
         "priority",
+        "promoted_at_tokens",
         "request",
         "reserved_tokens",
         "row",
@@ -90,6 +93,8 @@ class LiveRequest:
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan
+        self.lost_tokens = 0  # computed ones that the last preemption threw away
+        self.promoted_at_tokens: int | None = None
         self.setbacks: Setbacks | None = None
 
     def __repr__(self) -> str:
@@ -124,6 +129,11 @@ class LiveRequest:
         return 0 if self.setbacks is None else self.setbacks.preemptions
 
     @property
+    def waiting_since_s(self) -> float:
+        """Its arrival, or when it was last preempted."""
+        return self.arrival_s if self.setbacks is None or self.setbacks.preemptions == 0 else self.setbacks.left_s
+
+    @property
     def _ticked(self) -> int:
         """Decode steps since it joined the batch."""
         if self.state is DECODING and not self.paused:
@@ -132,7 +142,9 @@ class LiveRequest:
 
     @property
     def output_tokens_so_far(self) -> int:
-        return self.base_outputs + self._ticked
+        if self.state is DECODING and not self.paused:
+            return self.base_outputs + self.batch.ticks - self.join_tick
+        return self.base_outputs
 
     @property
     def num_tokens(self) -> int:
@@ -157,7 +169,7 @@ class LiveRequest:
 
     def forget(self) -> int:
         """Its KV is thrown away; returns how many computed tokens that loses. Sampled tokens are kept."""
-        lost = max(0, self.base_computed - self.padding_tokens)
+        lost = self.lost_tokens = max(0, self.base_computed - self.padding_tokens)
         self.base_computed = 0
         self.reserved_tokens = 0
         self.padding_tokens = 0

@@ -7,7 +7,7 @@ parts are named tuples: values that are cheap to make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -42,10 +42,14 @@ class Chunk(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """A request that leaves the batch: its KV thrown away, or moved to the host."""
+    """A request that leaves the batch: its KV thrown away, or moved to the host.
+
+    `scheduled_tokens` is what the step had given it before it became a victim: a prefix cache keeps their full blocks.
+    """
 
     request: RequestView
     swap: bool = False
+    scheduled_tokens: int = 0
 
 
 class StepPlan(NamedTuple):
@@ -54,6 +58,10 @@ class StepPlan(NamedTuple):
     `preempt` and `resume` (swapped requests that come back) free and take blocks before anything else does. With
     `decode`, every decoding request that is not in `paused` computes one token. A plan that computes nothing lets
     the engine rest until somebody arrives, or until `wait_until_s`.
+
+    With `more`, the policy is asked again for the same step when this much is done (`View.step_tokens` then says how
+    many tokens the step has): what a prefix cache holds depends on what was just scheduled. Later instalments may
+    only admit; the last one's `holds` counts.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -63,6 +71,7 @@ class StepPlan(NamedTuple):
     paused: tuple[RequestView, ...] = ()
     holds: Holds = Holds.STEP
     wait_until_s: float | None = None
+    more: bool = False
 
 
 class WaitingView(Protocol):
@@ -114,6 +123,14 @@ class View(Protocol):
         """Finished requests that keep their slot (`Traits.keeps_finished`)."""
 
     @property
+    def decode_steps_since_admission(self) -> int:
+        """Steps with decodes since the step in which somebody last entered the batch, that step not counted."""
+
+    @property
+    def num_swapped(self) -> int:
+        """Requests among the waiting whose KV lies in host memory."""
+
+    @property
     def num_free_blocks(self) -> int: ...
 
     @property
@@ -126,6 +143,19 @@ class View(Protocol):
     @property
     def block_size(self) -> int:
         """Tokens in a block."""
+
+    @property
+    def step_tokens(self) -> int | None:
+        """Tokens that the step computes already, when the rest of its plan is asked for (`StepPlan.more`)."""
+
+    @property
+    def caches_prefixes(self) -> bool: ...
+
+    def blocks_freed(self, requests: Sequence[RequestView]) -> int:
+        """Device blocks that come free when all of these running requests leave: others may share some of theirs."""
+
+    def prefix_hits(self, request: RequestView) -> tuple[int, int]:
+        """Leading blocks of a waiting request that are cached, and how many of these count as free now."""
 
     @property
     def decode_blocks_needed(self) -> int:
@@ -146,7 +176,8 @@ class Policy(Protocol):
 
     `plan` is pure: the same view gives the same plan, and nothing changes. Two members are optional: `traits`, a
     `Traits` (its defaults where absent), and `refuses(request, num_blocks, block_size) -> str | None`, the reason
-    why a request can never be served with so much memory.
+    why a request can never be served with so much memory. A policy whose admissions reckon with `View.prefix_hits`
+    says so by a class variable `caches_prefixes = True`; only such a policy may have a prefix cache.
     """
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost import StepShape
-from simulator.live import LiveRequest
+from simulator.live import LiveRequest, Setbacks
 from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from simulator.workload import Workload
 
@@ -28,7 +28,7 @@ _ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields)
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
-_SETBACKS = ("row", "preemptions", "recomputed_tokens", "swapped_out_blocks", "swapped_in_blocks", "requeued_s")
+_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name != "left_s"))
 
 
 class Series:
@@ -192,8 +192,7 @@ class Recorder:
         )
         back = live.setbacks
         if back is not None:
-            swapped = back.swapped_out_blocks, back.swapped_in_blocks
-            self._setbacks.add((row, back.preemptions, back.recomputed_tokens, *swapped, back.requeued_s))
+            self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
@@ -228,7 +227,6 @@ class Recorder:
         for name in requests:
             requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
         requests |= _spread(self._setbacks.columns(), len(workload))
-        requests["cached_tokens"] = np.zeros(len(workload), dtype=np.int64)
         for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
             requests[name] = getattr(workload, name)
         return requests

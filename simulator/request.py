@@ -112,3 +112,7 @@ class RequestView(Protocol):
 
     @property
     def num_preemptions(self) -> int: ...
+
+    @property
+    def promoted_at_tokens(self) -> int | None:
+        """Sampled tokens when its queue last promoted it for having waited too long; None if it never did."""

@@ -13,6 +13,7 @@ from simulator.clock import Clock
 from simulator.errors import PolicyError
 from simulator.live import DECODING, PREFILLING, SWAPPED, WAITING, LiveRequest, State
 from simulator.plan import Chunk, Policy, Preemption, Traits, cdiv
+from simulator.prefix_cache import PrefixCache
 from simulator.queues import make_queue
 from simulator.recorder import Table
 from simulator.request import RequestView
@@ -28,8 +29,10 @@ class ReplicaState:
         self.policy = policy
         self.traits: Traits = getattr(policy, "traits", Traits())
         self.blocks = blocks
+        self.cache = blocks if isinstance(blocks, PrefixCache) else None
         self.batch = Batch(block_size)
         self.waiting = make_queue(self.traits.order)
+        self.batch.meter = self.waiting.meter
         self.running: dict[LiveRequest, None] = {}
         self.prefilling: dict[LiveRequest, None] = {}
         self.paused: tuple[LiveRequest, ...] = ()
@@ -117,6 +120,8 @@ class ReplicaState:
         owned = 0
         if live.state is WAITING:
             self._enter(live, now_s)
+            if self.cache is not None:
+                owned = self._take_hits(live, self.cache)
             if reserve or padding or self.traits.keeps_finished:
                 self._grant(live, reserve, padding)
         else:
@@ -134,6 +139,8 @@ class ReplicaState:
                 free = self.blocks.num_free
                 raise self.broken(f"takes {needed} blocks for request {live.request_id}; {free} are free")
             self.blocks.allocate(live.row, needed)
+        if self.cache is not None:
+            self.cache.enter(live.request, min(computed + tokens, live.num_tokens) // self.batch.block_size)
         padding = live.padding_tokens - computed
         return live, tokens, min(padding, tokens) if padding > 0 else 0
 
@@ -146,6 +153,19 @@ class ReplicaState:
             live.scheduled_s = now_s
         else:
             self._no_longer_waits(live, now_s, swapped=False)
+
+    def _take_hits(self, live: LiveRequest, cache: PrefixCache) -> int:
+        """Begin with what is cached of the request; returns the blocks that it has for it."""
+        hits, _ = cache.hits(live.request, live.num_tokens)
+        cache.take_hits(live.request, hits)
+        if hits:
+            live.base_computed = hits * self.batch.block_size
+            setbacks = live.set_back()
+            setbacks.cached_tokens += live.base_computed
+            # Of what a preemption threw away, this much need not be computed again.
+            setbacks.recomputed_tokens -= min(live.base_computed, live.lost_tokens)
+        live.lost_tokens = 0
+        return hits
 
     def _grant(self, live: LiveRequest, reserve: int, padding: int) -> None:
         most = live.input_tokens + padding + live.max_tokens
@@ -174,25 +194,45 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.state.value} and cannot be used so")
         return view
 
-    def grow(self, steps: int) -> list[int]:
-        """Take the blocks that `steps` decode steps need; returns the used blocks during each of them."""
+    def grow(self, steps: int, taken: bool) -> list[int]:
+        """Take the blocks that `steps` decode steps need; returns the used blocks during each of them.
+
+        `taken` says that those of the first step are taken already.
+        """
         blocks = self.blocks
         used = blocks.num_blocks - blocks.num_free
+        if taken:
+            used -= self.batch.blocks_needed()
         use = self.batch.block_use(used, steps)
-        grown = use[-1] - used
+        first = 1 if taken else 0
+        grown = use[-1] - (use[0] if taken else used)
         if grown:
-            blocks.grow(grown, self._growers, steps)
+            blocks.grow(grown, self._growers(first, steps))
+        if self.cache is not None:
+            for live, full_blocks in self._fillers(first, steps):
+                self.cache.enter(live.request, full_blocks)
         return use
 
-    def _growers(self, steps: int) -> Iterator[int]:
-        """Rows of the requests that take a block in the next `steps` decode steps, in order: for ids only."""
+    def _growers(self, first: int, steps: int) -> Iterator[int]:
+        """Rows of the requests that take a block in these decode steps, in order: for ids only."""
         size = self.batch.block_size
-        members = [
-            (live.row, live.num_computed_tokens)
-            for live in self.running
-            if live.state is DECODING and not live.paused and not live.reserved_tokens
-        ]
-        for step in range(steps):
+        members = [(live.row, live.num_computed_tokens) for live in self.decoders() if not live.reserved_tokens]
+        for step in range(first, steps):
             for row, tokens in members:
                 if (tokens + step) % size == 0:
                     yield row
+
+    def _fillers(self, first: int, steps: int) -> list[tuple[LiveRequest, int]]:
+        """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
+        size = self.batch.block_size
+        filled = []
+        for order, live in enumerate(self.decoders()):
+            tokens = live.num_computed_tokens
+            for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
+                filled.append((full * size - tokens, order, live, full))
+        filled.sort(key=lambda entry: entry[:2])
+        return [(live, full) for _, _, live, full in filled]
+
+    def decoders(self) -> list[LiveRequest]:
+        """The requests that compute a token in a decode step, in order of admission."""
+        return [live for live in self.running if live.state is DECODING and not live.paused]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
+
+from simulator.live import LiveRequest
+from simulator.request import RequestView
 
 if TYPE_CHECKING:
     from simulator.plan import BatchView, WaitingView
@@ -13,6 +17,9 @@ class ReplicaView:
     """See `simulator.plan.View` for the meaning of the members."""
 
     __slots__ = (
+        "_admissions",
+        "_admitted_tick",
+        "_order_at",
         "_state",
         "block_size",
         "decode_blocks_needed",
@@ -22,17 +29,22 @@ class ReplicaView:
         "num_free_blocks",
         "prefilling",
         "running",
+        "step_tokens",
         "waiting",
     )
 
     def __init__(self, state: ReplicaState) -> None:
         self._state = state
+        self._admissions = 0  # those that were seen, and the batch's ticks when the last of them was
+        self._admitted_tick = 0
         self.waiting = cast("WaitingView", state.waiting)
+        self._order_at = None if state.waiting.timeless else state.waiting.at
         self.running = cast("BatchView", state.running.keys())
         self.prefilling = cast("BatchView", state.prefilling.keys())
         self.block_size = state.batch.block_size
         self.num_blocks = state.blocks.num_blocks
         self.now_s = 0.0
+        self.step_tokens: int | None = None
         self.num_decoding = 0
         self.num_free_blocks = 0
         self.decode_blocks_needed = 0
@@ -41,16 +53,55 @@ class ReplicaView:
         """See the replica as it is at `now_s`."""
         state = self._state
         self.now_s = now_s
+        if state._admissions != self._admissions:
+            self._admissions = state._admissions
+            self._admitted_tick = state.batch.ticks
+        if self._order_at is not None:
+            self._order_at(now_s)
+        self.step_tokens = None
         self.num_decoding = len(state.running) - len(state.prefilling)
         self.num_free_blocks = state.blocks.num_free
         self.decode_blocks_needed = state.batch.blocks_needed()
         if state.paused:
             size = self.block_size
-            self.decode_blocks_needed += sum([live.base_computed % size == 0 for live in state.paused])
+            boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]
+            self.decode_blocks_needed += sum(boundary)
+
+    def look_again(self, step_tokens: int) -> None:
+        """See what is left after a first part of the step's plan, of so many tokens."""
+        # Who was admitted by that part has not been in a step yet.
+        seen = self._admissions, self._admitted_tick
+        self.look(self.now_s)
+        self._admissions, self._admitted_tick = seen
+        self.step_tokens = step_tokens
+
+    @property
+    def caches_prefixes(self) -> bool:
+        return self._state.cache is not None
+
+    def blocks_freed(self, requests: Sequence[RequestView]) -> int:
+        cache = self._state.cache
+        if cache is None:
+            return sum([request.num_blocks for request in requests])
+        return cache.freed_with([request.row for request in requests])
+
+    def prefix_hits(self, request: RequestView) -> tuple[int, int]:
+        cache = self._state.cache
+        if cache is None or not isinstance(request, LiveRequest):
+            return 0, 0
+        return cache.hits(request.request, request.num_tokens)
 
     @property
     def num_held(self) -> int:
         return len(self._state.held)
+
+    @property
+    def decode_steps_since_admission(self) -> int:
+        return self._state.batch.ticks - self._admitted_tick
+
+    @property
+    def num_swapped(self) -> int:
+        return self._state.num_swapped
 
     @property
     def num_free_host_blocks(self) -> int:

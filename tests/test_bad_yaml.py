@@ -186,13 +186,28 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "another unit in the value": ("slo:\n  @@ttft_ms: 5 apples\nWORKLOAD", ["(milliseconds): write the number alone"]),
     "tokens in the value": ("engine:\n  @@max_num_batched_tokens: 2k\nWORKLOAD", ["write the number alone"]),
     # not in this version
-    "prefix caching": ("engine:\n  @@enable_prefix_caching: true\nWORKLOAD", ["prefix caching is not in this version"]),
+    "prefix caching": (
+        "engine:\n  @@enable_prefix_caching: 'on'\nWORKLOAD",
+        ["must be true or false"],
+    ),
     "profile": (
         "cost:\n  @@kind: profile\n  path: x.json\nWORKLOAD",
         ["`profile` is not in this version", "linear, roofline"],
     ),
-    "a policy of later": ("engine: {@@policy: orca}\nWORKLOAD", ["`orca` is not in this version", "chunked_prefill"]),
-    "an order of later": ("engine: {@@order: sjf}\nWORKLOAD", ["`sjf` is not in this version", "fcfs, priority"]),
+    "a policy of later": (
+        "engine: {@@policy: sglang}\nWORKLOAD",
+        ["`sglang` is not in this version", "chunked_prefill"],
+    ),
+    "an order of later": ("engine: {@@order: lpm}\nWORKLOAD", ["`lpm` is not in this version", "fcfs, priority"]),
+    "a weight of nothing": ("engine:\n  order: fair\n  class_weights: {@@all: 0}\nWORKLOAD", ["at least 1e-06"]),
+    "a predictor of another kind": (
+        "workload:\n  trace: {path: t.csv}\n  predictor: {@@kind: orakel}\n",
+        ["did you mean `oracle`"],
+    ),
+    "noise without a size": (
+        "workload:\n  trace: {path: t.csv}\n  @@predictor: {kind: noisy}\n",
+        ["predictor.cv: missing"],
+    ),
     "a trace format of later": (
         "workload:\n  trace: {path: t.csv, @@format: burstgpt}\n",
         ["BurstGPT", "does not read it"],

@@ -58,6 +58,13 @@ def test_a_prompt_beyond_the_budget_takes_steps_in_a_row() -> None:
     ]
 
 
+def test_a_prompt_under_way_keeps_room_for_the_rest_of_it() -> None:
+    """25 tokens at 10 a step: at the third it owns 5 blocks and will take 2 more; a prompt of 5 needs 2 besides."""
+    policy = Continuous(8, 10)
+    assert serve(policy, [(25, 1), (5, 1)], memory=Memory(10, 4)).column("scheduled_s") == [0.0, 2.0]
+    assert serve(policy, [(25, 1), (5, 1)], memory=Memory(9, 4)).column("scheduled_s") == [0.0, 3.0]
+
+
 def test_memory_that_grows_with_the_tokens() -> None:
     """Blocks of 4: 6 tokens are 2 blocks, the 9th token takes the third, and all come back at the end."""
     told = serve(WIDE, [(6, 5)])

@@ -106,6 +106,17 @@ def test_the_budget_goes_to_decodes_then_to_the_most_important_prompt() -> None:
     ]
 
 
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_the_displaced_give_their_token_back(mode: str) -> None:
+    """8 tokens a step, 3 decode and one of them leaves: 6 are left for the prompt of the urgent one, then the rest."""
+    told = serve(
+        Preemptive(3, 8, mode), [(2, 9)] * 3 + [(10, 2)], [0.0] * 3 + [1.5], priority=[1, 1, 1, 0],
+        memory=Memory(101, 4, 100),
+    )  # fmt: skip
+    assert told.steps("preempted")[2] == ["2"]
+    assert told.scheduled[2:4] == [{"0": 1, "1": 1, "3": 6}, {"0": 1, "1": 1, "3": 4}]
+
+
 def test_when_decoding_lacks_a_block_the_least_important_leaves() -> None:
     """5 blocks of 4: in their second decode both need one more, and one is left."""
     told = serve(Preemptive(8, 64), [(7, 6), (7, 6)], priority=[1, 0], memory=Memory(6, 4))

@@ -110,6 +110,29 @@ def test_the_resolved_scenario_shows_a_policys_own_defaults(tmp_path: Path) -> N
     assert (engine["max_num_seqs"], engine["patience"], engine["block_size"]) == (4, 1.5, 16)
 
 
+@pytest.mark.parametrize(
+    ("policy", "given", "own"),
+    [
+        ("sarathi", {}, {"max_num_batched_tokens": 512, "watermark": 0.01}),
+        ("fastgen", {}, {"max_num_batched_tokens": 768}),
+        ("vllm_v0", {"order": "priority"}, {"max_num_batched_tokens": 2048, "watermark": 0.01, "order": "priority"}),
+        ("orca", {"max_num_seqs": 2}, {"max_num_batched_tokens": 2048, "max_num_seqs": 2}),
+    ],
+)
+def test_a_systems_own_defaults_are_those_of_the_run_and_of_its_scenario(
+    tmp_path: Path, policy: str, given: dict[str, Any], own: dict[str, Any]
+) -> None:
+    """Where they differ from the schema's too: the resolved scenario gives the same run, the same memory included."""
+    result = scenarios.run(small(engine={"policy": policy, **given}))
+    assert own.items() <= yaml.safe_load(result.scenario_yaml)["engine"].items()
+    path = tmp_path / "resolved.yaml"
+    path.write_text(result.scenario_yaml)
+    again = scenarios.run(path)
+    assert again.summary == result.summary
+    assert again.records.num_blocks == result.records.num_blocks
+    assert again.scenario_yaml == result.scenario_yaml
+
+
 def test_save_writes_a_run_folder(tmp_path: Path) -> None:
     result = scenarios.run(small(hardware__num_gpu_blocks=60, replicas=2), log_decisions=True)
     saved = read_run(result.save(tmp_path / "run"))
@@ -316,7 +339,7 @@ def test_a_trace_differs_by_seed_only_with_jitter(tmp_path: Path, jitter_s: floa
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "mean `static`"), (["orca"], "orca")],
+    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "mean `static`"), (["sglang"], "sglang")],
 )
 def test_bad_lists_of_policies(policies: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -17,6 +17,7 @@ from simulator.errors import InputError
 from simulator.gpus import GPUS
 from simulator.metrics import Slo
 from simulator.models import MODELS
+from simulator.policies import built_in_policies
 
 CLASS = {
     "name": "chat",
@@ -55,9 +56,22 @@ def test_defaults_are_those_of_the_contract() -> None:
         "watermark": 0.0,
         "reserve_full_isl": True,
         "order": "fcfs",
+        "aging_s": None,
+        "max_wait_s": 60.0,
+        "class_weights": None,
+        "w_p": 1.0,
+        "w_q": 2.0,
         "preemption_mode": "recompute",
         "batch_timeout_s": 0.1,
         "stream": True,
+        "capacity_policy": "guaranteed_no_evict",
+        "waiting_served_ratio": 0.3,
+        "max_waiting_tokens": 20,
+        "max_batch_prefill_tokens": None,
+        "max_batch_total_tokens": None,
+        "min_quantum_tokens": 1,
+        "prompt_tokens_per_quantum": 256,
+        "starve_limit_s": 3.0,
     }
     assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)
     assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0}
@@ -198,8 +212,9 @@ def test_nothing_is_both_there_and_later() -> None:
     for key, words in LATER.items():
         for word in words:
             assert word != Engine.defaults()[key]
-    with pytest.raises(InputError, match="allowed: chunked_prefill, continuous, preemptive, static"):
-        scenario(engine={"policy": "orca"})
+    assert not set(LATER["policy"]) & set(built_in_policies())
+    with pytest.raises(InputError, match=f"allowed: {', '.join(built_in_policies())}$"):
+        scenario(engine={"policy": "no_such_policy"})
 
 
 def test_a_scenario_does_not_change_and_travels_between_processes() -> None:

@@ -30,6 +30,7 @@ from scenarios.generate.config_lengths import (
     Uniform,
 )
 from scenarios.hints import refusal
+from scenarios.schema_predictor import Predictor
 from scenarios.strict import Strict
 
 __all__ = [
@@ -186,6 +187,7 @@ class GeneratedWorkload(Strict):
     arrival: ArrivalConfig | None = None
     classes: Annotated[tuple[ClassConfig, ...], Field(strict=False, min_length=1)]
     max_tokens: Length | None = None
+    predictor: Predictor | None = None
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:

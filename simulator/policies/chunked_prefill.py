@@ -1,4 +1,4 @@
-"""vLLM's v1 scheduler (0.33.0, without async scheduling and prefix caching): one token budget, running before waiting.
+"""vLLM's v1 scheduler (0.33.0, without async scheduling): one token budget, running before waiting.
 
 The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. A step hands out
 `max_num_batched_tokens` first to the running requests in order of admission, then to the head of the queue.
@@ -7,9 +7,11 @@ The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
+from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class ChunkedPrefill:
     reserve_full_isl: bool = True
     order: str = "fcfs"
 
+    caches_prefixes: ClassVar[bool] = True
+
     @property
     def traits(self) -> Traits:
         return Traits(order=self.order)
@@ -42,6 +46,8 @@ class ChunkedPrefill:
         )
 
     def plan(self, view: View) -> StepPlan:
+        if view.step_tokens is not None:
+            return self._admit_next(view, view.step_tokens)
         threshold = self.long_prefill_token_threshold and self._threshold(view)
         budget = self.max_num_batched_tokens - view.num_decoding
         free = view.num_free_blocks - view.decode_blocks_needed
@@ -60,6 +66,8 @@ class ChunkedPrefill:
         if not fits:
             return self._hand_out(view, threshold)
         if budget > 0 and view.waiting:
+            if view.caches_prefixes:
+                return StepPlan(prefill=tuple(chunks), more=True)
             self._admit(view, threshold, budget, free, chunks)
         if chunks:
             return StepPlan(prefill=tuple(chunks))
@@ -105,15 +113,36 @@ class ChunkedPrefill:
             running += 1
             chunks.append(Chunk(request, tokens))
 
+    def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
+        """One admission, or none: what the next one finds in the prefix cache depends on this one's blocks."""
+        budget = self.max_num_batched_tokens - step_tokens
+        running = len(view.running)
+        if budget <= 0 or running >= self.max_num_seqs or not view.waiting:
+            return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
+        size = view.block_size
+        request = view.waiting.head
+        hits, unused = view.prefix_hits(request)
+        whole = request.num_tokens - hits * size
+        threshold = self._threshold(view)
+        tokens = self._cut(whole, threshold, budget)
+        if not self.enable_chunked_prefill and tokens < (threshold if 0 < threshold < whole else whole):
+            return _NOTHING
+        keep = int(self.watermark * (view.num_blocks + 1)) if running else 0
+        tested = request.num_tokens if self.reserve_full_isl else hits * size + tokens
+        if cdiv(tested, size) - hits + unused + keep > view.num_free_blocks:
+            return _NOTHING  # until the next step: others may compute what this one would hit
+        return StepPlan(prefill=(Chunk(request, tokens),), more=True)
+
     def _hand_out(self, view: View, threshold: int) -> StepPlan:
         """The general case, request by request: budget or blocks do not suffice for everybody who runs."""
         size = view.block_size
         running = list(view.running)
         scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
-        preempted: list[RequestView] = []
+        preempted: list[Preemption] = []
         budget = self.max_num_batched_tokens
         free = view.num_free_blocks
-        index = 0
+        gone: list[RequestView] = []
+        index = freed = 0
         while index < len(running) and budget > 0:
             request = running[index]
             tokens = self._cut(request.num_tokens_to_compute, threshold, budget)
@@ -122,13 +151,16 @@ class ChunkedPrefill:
             while needed > free and victim is not request:
                 victim = max(running, key=_rank) if self.order == "priority" else running[-1]
                 running.remove(victim)
-                preempted.append(victim)
-                free += victim.num_blocks
+                gone.append(victim)
+                freed, before = view.blocks_freed(gone), freed
+                free += freed - before
+                returned = 0
                 if victim in scheduled:
                     returned, taken = scheduled.pop(victim)
                     budget += returned
                     free += taken
                     index -= 1
+                preempted.append(Preemption(victim, scheduled_tokens=returned))
             if victim is request:
                 if self.order == "priority":
                     continue
@@ -138,13 +170,15 @@ class ChunkedPrefill:
             free -= needed
             index += 1
         chunks = [Chunk(r, tokens) for r, (tokens, _) in scheduled.items() if not r.is_decoding]
-        if not preempted and budget > 0:
+        more = not preempted and budget > 0 and view.caches_prefixes
+        if not preempted and budget > 0 and not more:
             self._admit(view, threshold, budget, free, chunks)
         return StepPlan(
-            preempt=tuple([Preemption(r) for r in preempted]),
+            preempt=tuple(preempted),
             prefill=tuple(chunks),
             paused=tuple([r for r in running if r.is_decoding and r not in scheduled]),
             holds=self._holds(view),
+            more=more,
         )
 
 
@@ -153,5 +187,17 @@ def _rank(request: RequestView) -> tuple[int, int]:
     return request.priority, request.row
 
 
+_NOTHING = StepPlan()
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+
+
+SYSTEM = System(
+    name="vLLM v1 (0.33.0)",
+    batch="every step",
+    prompts="in chunks beside the decodes, running requests first",
+    grant="the whole sequence must fit; only the first chunk's blocks are taken",
+    order="fcfs, priority and others",
+    victim="the latest admitted; by priority the least important",
+    preemption="recompute",
+)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, View, cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.request import RequestView
+from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,10 +14,16 @@ class Continuous:
     """Iteration-level scheduling, first come first served, paged KV on demand, recompute when memory runs out.
 
     A prompt longer than `max_num_batched_tokens` takes several prefill steps in a row; nobody decodes meanwhile.
+    When memory runs out, the latest admitted leaves; with `order: priority`, who has the lowest priority.
     """
 
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
+    order: str = "fcfs"
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(order=self.order)
 
     def plan(self, view: View) -> StepPlan:
         if view.prefilling or view.waiting:
@@ -24,13 +32,18 @@ class Continuous:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
             return self._make_room(view)
-        return _UNTIL_CHANGE if view.waiting else _UNTIL_ARRIVAL
+        if len(view.running) >= self._slots() or (view.waiting and self.order == "fcfs"):
+            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+        return _UNTIL_ARRIVAL
+
+    def _slots(self) -> int:
+        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
 
     def _prompts(self, view: View) -> tuple[Chunk, ...]:
         """Prompts for one prefill step: those under way, then the heads of the queue that fit."""
         size = view.block_size
         budget = self.max_num_batched_tokens
-        slots = min(self.max_num_seqs, budget)  # a decode step computes a token a slot
+        slots = self._slots()
         free = view.num_free_blocks
         chunks = []
         for request in view.prefilling:
@@ -56,12 +69,13 @@ class Continuous:
         return tuple(chunks)
 
     def _make_room(self, view: View) -> StepPlan:
-        """Preempt the latest admitted until the others can decode."""
+        """Preempt until the others can decode."""
         size = view.block_size
         needed = view.decode_blocks_needed
         free = view.num_free_blocks
         victims = []
-        for request in reversed(view.running):
+        by_rank = self.order == "priority"
+        for request in sorted(view.running, key=_rank, reverse=True) if by_rank else reversed(view.running):
             if needed <= free:
                 break
             victims.append(Preemption(request))
@@ -70,5 +84,21 @@ class Continuous:
         return StepPlan(preempt=tuple(victims))
 
 
+def _rank(request: RequestView) -> tuple[int, int]:
+    """The larger, the sooner a victim."""
+    return request.priority, request.row
+
+
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+
+
+SYSTEM = System(
+    name="continuous batching in its plain form",
+    batch="every step",
+    prompts="whole, in prefill steps of their own, before decodes",
+    grant="blocks of the prompt and one token",
+    order="fcfs, or any timeless or timed order",
+    victim="the latest admitted",
+    preemption="recompute",
+)

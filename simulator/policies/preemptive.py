@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
+from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,3 +194,14 @@ def _rank(request: RequestView) -> tuple[int, int]:
 
 
 _DECODE = StepPlan(holds=Holds.ARRIVAL)
+
+
+SYSTEM = System(
+    name="priority scheduling with preemption",
+    batch="every step",
+    prompts="in chunks beside the decodes",
+    grant="blocks of the whole sequence",
+    order="priority, then arrival",
+    victim="the least important, as soon as a more important one lacks a slot or blocks",
+    preemption="recompute or swap",
+)

@@ -7,6 +7,7 @@ from itertools import islice
 
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
+from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +94,15 @@ class Static:
 
 _DECODE = StepPlan(holds=Holds.CHANGE)
 _REST = StepPlan()
+
+
+SYSTEM = System(
+    name="naive `generate` loops, FasterTransformer",
+    batch="when the whole batch has finished",
+    prompts="whole, padded to the longest",
+    grant="longest prompt + largest `max_tokens` of the batch, for everybody",
+    order="as they came",
+    victim="nobody",
+    preemption="never",
+    padding="prompts to the longest; finished requests compute on",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from simulator.blocks import BlockManager
@@ -20,9 +20,9 @@ class CheckingBlocks(BlockManager):
         with self._takes(num_blocks):
             super().allocate(row, num_blocks)
 
-    def grow(self, num_blocks: int, growers: Callable[[int], Iterable[int]], steps: int) -> None:
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         with self._takes(num_blocks):
-            super().grow(num_blocks, growers, steps)
+            super().grow(num_blocks, rows)
 
     def free(self, row: int, num_blocks: int) -> None:
         with self._takes(-num_blocks):

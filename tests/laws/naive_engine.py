@@ -6,7 +6,7 @@ It takes the same policies and keeps no sums, no heaps and no runs of steps, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, cast
@@ -14,6 +14,7 @@ from typing import Any, cast
 from simulator.cost import StepShape
 from simulator.plan import BatchView, Policy, StepPlan, Traits, WaitingView, cdiv
 from simulator.request import Request, RequestView
+from tests.laws.naive_orders import NaiveOrder
 from tests.laws.scenarios import Scenario
 
 
@@ -32,6 +33,7 @@ class NaiveRequest:
     scheduled_s: float = nan
     released_s: float = nan
     num_preemptions: int = 0
+    promoted_at_tokens: int | None = None
     recomputed_tokens: int = 0
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
@@ -74,27 +76,19 @@ class NaiveRequest:
         return self.state == "swapped"
 
 
-class NaiveQueue:
-    """The waiting requests as a list."""
-
-    def __init__(self, by_priority: bool) -> None:
-        self.by_priority = by_priority
-        self.requests: list[NaiveRequest] = []
+class NaiveQueue(NaiveOrder):
+    """The waiting requests as the policy sees them."""
 
     def __len__(self) -> int:
-        return len(self.requests)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[RequestView]:
-        return iter(list(self.requests))
+        return iter(self.ordered())
 
     @property
     def head(self) -> RequestView:
-        return self.requests[0]
-
-    def push(self, request: NaiveRequest, *, front: bool = False) -> None:
-        self.requests.insert(0 if front else len(self.requests), request)
-        if self.by_priority:
-            self.requests.sort(key=lambda r: (r.priority, r.row))
+        head: RequestView = self.ordered()[0]
+        return head
 
 
 class NaiveReplica:
@@ -107,11 +101,11 @@ class NaiveReplica:
         self.traits: Traits = getattr(policy, "traits", Traits())
         self.block_size = scenario.memory.block_size
         self.num_blocks = scenario.memory.num_gpu_blocks - 1
-        self.queue = NaiveQueue(self.traits.order == "priority")
         self.batch: list[NaiveRequest] = []  # in order of admission
         self.held: list[NaiveRequest] = []
         self.paused: list[NaiveRequest] = []
         self.requests: list[NaiveRequest] = []
+        self.queue = NaiveQueue(self.traits.order, self.requests)
         self.steps: list[dict[str, Any]] = []
         self.now_s = 0.0
 
@@ -138,6 +132,19 @@ class NaiveReplica:
         return len(self.held)
 
     @property
+    def decode_steps_since_admission(self) -> int:
+        decodes = 0
+        for step in reversed(self.steps):
+            if step["admitted"] or step["swapped_in"]:
+                break
+            decodes += bool(step["decoders"])
+        return decodes
+
+    @property
+    def num_swapped(self) -> int:
+        return sum(r.state == "swapped" for r in self.requests)
+
+    @property
     def num_free_blocks(self) -> int:
         return self.num_blocks - sum(r.num_blocks for r in self.requests)
 
@@ -145,6 +152,15 @@ class NaiveReplica:
     def num_free_host_blocks(self) -> int:
         on_host = (r for r in self.requests if r.state == "swapped")
         return self.scenario.memory.num_host_blocks - sum(cdiv(r.num_computed_tokens, self.block_size) for r in on_host)
+
+    step_tokens = None
+    caches_prefixes = False
+
+    def blocks_freed(self, requests: Sequence[RequestView]) -> int:
+        return sum(request.num_blocks for request in requests)
+
+    def prefix_hits(self, request: RequestView) -> tuple[int, int]:
+        return 0, 0
 
     @property
     def decode_blocks_needed(self) -> int:
@@ -163,6 +179,7 @@ class NaiveReplica:
         while True:
             while coming and coming[0].arrival_s <= self.now_s:
                 self.arrive(coming.pop(0))
+            self.queue.look(self.now_s)
             plan = self.policy.plan(self)
             step = self.apply(plan)
             if step is None:
@@ -229,8 +246,8 @@ class NaiveReplica:
             "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
             "swapped_in": [view.request_id for view in plan.resume],
             "running": [r.request_id for r in self.batch],
-            "waiting": [r.request_id for r in self.queue.requests],
-            "swapped": sum(r.state == "swapped" for r in self.queue.requests),
+            "waiting": [r.request_id for r in self.queue.ordered()],
+            "swapped": sum(r.state == "swapped" for r in self.queue.waiting),
             "swapped_out_blocks": out,
             "swapped_in_blocks": back,
             "tokens": len(decoding) + len(held) + sum(n for _, n, _ in chunks),
@@ -258,7 +275,7 @@ class NaiveReplica:
         return blocks if swap else 0
 
     def come_back(self, request: NaiveRequest) -> int:
-        self.queue.requests.remove(request)
+        self.queue.remove(request)
         self.batch.append(request)
         request.state = "decoding"
         request.waits.append((request.left_s, self.now_s, True))
@@ -266,7 +283,7 @@ class NaiveReplica:
         return request.num_blocks
 
     def enter(self, request: NaiveRequest, reserve: int, padding: int) -> None:
-        self.queue.requests.remove(request)
+        self.queue.remove(request)
         self.batch.append(request)
         request.state = "prefilling"
         request.reserved_tokens, request.padding_tokens = reserve, padding

@@ -38,6 +38,9 @@ class RandomPolicy:
         return "too long to reserve" if cdiv(most, block_size) > num_blocks else None
 
     def plan(self, view: View) -> StepPlan:
+        decoding = [r for r in view.running if r.is_decoding]
+        assert view.num_decoding == len(decoding)
+        assert view.decode_blocks_needed == self._grow(view, decoding), "the paused count like the others"
         rng = random.Random(self._key(view))
         if rng.random() < 0.5:
             plan = self._decode(view, rng)

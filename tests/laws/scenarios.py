@@ -12,14 +12,31 @@ from hypothesis import strategies as st
 from simulator.blocks import BlockLedger, KVBlocks
 from simulator.linear import Linear
 from simulator.plan import Policy
-from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.continuous import Continuous
-from simulator.policies.preemptive import Preemptive
+from simulator.policies import load_policy
+from simulator.policies.fastserve import Fastserve
 from simulator.policies.static import Static
 from simulator.simulate import Run, simulate
 from simulator.workload import Workload
 
-POLICIES = ("static", "continuous", "chunked_prefill", "preemptive")
+POLICIES = (
+    "static",
+    "continuous",
+    "chunked_prefill",
+    "preemptive",
+    "orca",
+    "vllm_v0",
+    "sarathi",
+    "fastgen",
+    "tensorrt_llm",
+    "tensorrt_llm max_utilization",
+    "tensorrt_llm static_batch",
+    "tgi",
+    "fastserve",
+)
+# Memory for prompt and max_tokens, from the start.
+RESERVING = ("static", "orca", "tensorrt_llm", "tensorrt_llm static_batch", "tgi")
+# Who lets somebody wait though there are slot, memory and budget.
+LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +104,11 @@ def make_workload(
 
 
 def make_policy(name: str, seqs: int, budget: int, **options: Any) -> Policy:
-    """A built-in policy with its two common parameters."""
-    classes: dict[str, Any] = {
-        "static": Static,
-        "continuous": Continuous,
-        "chunked_prefill": ChunkedPrefill,
-        "preemptive": Preemptive,
-    }
-    policy: Policy = classes[name](max_num_seqs=seqs, max_num_batched_tokens=budget, **options)
-    return policy
+    """A built-in policy with its two common parameters; a word after its name is the capacity policy."""
+    name, _, capacity_policy = name.partition(" ")
+    if capacity_policy:
+        options["capacity_policy"] = capacity_policy
+    return load_policy(name, {"max_num_seqs": seqs, "max_num_batched_tokens": budget, **options})
 
 
 @st.composite
@@ -114,6 +127,23 @@ def policies(draw: st.DrawFn, name: str) -> Policy:
         options["order"] = draw(st.sampled_from(["fcfs", "priority"]))
     elif name == "preemptive":
         options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+    elif name in ("orca", "vllm_v0", "sarathi", "fastgen"):
+        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+        if name in ("vllm_v0", "sarathi"):
+            options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.05]))
+        if name == "vllm_v0":
+            options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+    elif name.startswith("tensorrt_llm"):
+        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+    elif name == "tgi":
+        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+        options["waiting_served_ratio"] = draw(st.sampled_from([0.0, 0.3, 1.0, 1.2]))
+        options["max_waiting_tokens"] = draw(st.sampled_from([1, 2, 20]))
+        options["max_batch_prefill_tokens"] = draw(st.sampled_from([None, 3, 20, 1000]))
+    elif name == "fastserve":
+        options["min_quantum_tokens"] = draw(st.sampled_from([1, 1, 2, 5]))
+        options["prompt_tokens_per_quantum"] = draw(st.sampled_from([1, 4, 256]))
+        options["starve_limit_s"] = draw(st.sampled_from([0.001, 0.01, 0.125, 3.0]))
     return make_policy(name, seqs, budget, **options)
 
 
@@ -149,6 +179,8 @@ def scaled(scenario: Scenario, factor: float) -> Scenario:
     policy = scenario.policy
     if isinstance(policy, Static):
         policy = replace(policy, batch_timeout_s=policy.batch_timeout_s * factor)
+    elif isinstance(policy, Fastserve):
+        policy = replace(policy, starve_limit_s=policy.starve_limit_s * factor)
     return replace(
         scenario,
         workload=replace(scenario.workload, arrival_s=scenario.workload.arrival_s * factor),

@@ -45,7 +45,8 @@ def test_memory_is_a_budget_too(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("slots", [1, 3, 8])
 def test_the_bounds_are_reached(name: str, slots: int) -> None:
     """A crowd fills every slot, and some step of prompts takes the whole budget."""
-    policy = make_policy(name, slots, 16)
+    eager = {"waiting_served_ratio": 0.0} if name == "tgi" else {}
+    policy = make_policy(name, slots, 16, **eager)
     workload = make_workload([0.0] * 20, [(40, 30)] * 20)
     rows = Scenario(workload, policy, Memory(1000, 4), Linear(0.01)).run().records.rows
     assert rows.running.max() == slots

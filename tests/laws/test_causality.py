@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulator.records import Status
 from tests.laws.scenarios import POLICIES, scenarios
 
-FEW = settings(max_examples=50)
+FEW = settings(max_examples=30)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -14,7 +14,7 @@ from simulator.latency import itl
 from simulator.records import Records, Status
 from tests.laws.scenarios import POLICIES, Scenario, scenarios
 
-FEW = settings(max_examples=50)
+FEW = settings(max_examples=30)
 
 
 def decisions_of(scenario: Scenario) -> tuple[Records, list[dict[str, Any]]]:

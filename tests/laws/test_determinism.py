@@ -45,7 +45,7 @@ def fixed_scenarios() -> Iterator[Scenario]:
     arrivals = np.cumsum(rng.choice([0.0, 0.0, 0.01, 0.05], count)).tolist()
     workload = make_workload(arrivals, lengths, priority=rng.integers(0, 3, count).tolist())
     for name in POLICIES:
-        options: dict[str, Any] = {"preemption_mode": "swap"} if name == "preemptive" else {}
+        options: dict[str, Any] = {"preemption_mode": "swap"} if name in ("preemptive", "vllm_v0") else {}
         options |= {"order": "priority"} if name == "chunked_prefill" else {}
         yield Scenario(
             workload,

@@ -170,7 +170,7 @@ def dealt_in_turn(scenario: Scenario) -> Scenario:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_built_in_policies(name: str, data: st.DataObject) -> None:
     same_story(dealt_in_turn(data.draw(scenarios(name))))
 
@@ -178,7 +178,7 @@ def test_built_in_policies(name: str, data: st.DataObject) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=1_500)
+@settings(max_examples=500)
 def test_built_in_policies_very_often(name: str, data: st.DataObject) -> None:
     same_story(dealt_in_turn(data.draw(scenarios(name, max_requests=25))))
 
@@ -202,7 +202,7 @@ def in_step(draw: st.DrawFn, scenario: Scenario) -> Scenario:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=75)
+@settings(max_examples=40)
 def test_arrivals_at_the_ends_of_steps(name: str, data: st.DataObject) -> None:
     scenario = data.draw(in_step(dealt_in_turn(data.draw(scenarios(name)))))
     same_story(scenario)
@@ -242,6 +242,6 @@ def test_a_wild_policy_stepwise(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 @given(scenario=wild_scenarios(max_requests=20))
-@settings(max_examples=4_000)
+@settings(max_examples=3_000)
 def test_a_wild_policy_very_often(scenario: Scenario) -> None:
     same_story(scenario)

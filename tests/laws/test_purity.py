@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from simulator.plan import Chunk, Policy, StepPlan, Traits, View
 from simulator.request import RequestView
 from tests.laws.compare import differences
-from tests.laws.scenarios import POLICIES, Scenario, scenarios
+from tests.laws.scenarios import POLICIES, RESERVING, Scenario, scenarios
 
 SEEN_OF_A_REQUEST = [name for name in vars(RequestView) if not name.startswith("_")]
 SEEN_OF_A_VIEW = [name for name in vars(View) if not name.startswith("_")]
@@ -100,9 +100,10 @@ def test_what_is_seen_is_so(name: str, data: st.DataObject) -> None:
         assert seen["num_decoding"] == sum(request["is_decoding"] for request in running)
         assert not any(request["is_decoding"] or request["num_blocks"] for request in waiting)
         assert not any(request["is_swapped"] for request in running)
+        assert seen["num_swapped"] == sum(request["is_swapped"] for request in waiting)
         swapped = sum(-(-request["num_computed_tokens"] // size) for request in waiting if request["is_swapped"])
         assert seen["num_free_host_blocks"] == scenario.memory.num_host_blocks - swapped
-        if name != "static":
+        if name not in RESERVING:
             held = sum(request["num_blocks"] for request in running)
             assert seen["num_free_blocks"] == seen["num_blocks"] - held
             decoding = [request for request in running if request["is_decoding"]]

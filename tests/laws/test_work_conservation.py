@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.policies.static import Static
 from simulator.records import Records, Status
-from tests.laws.scenarios import POLICIES, Scenario, scenarios
+from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, Scenario, scenarios
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def fills(scenario: Scenario, rows: list[int]) -> bool:
     return len(rows) >= slots or blocks > scenario.memory.num_gpu_blocks - 1
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static"])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in LEAVING_SLOTS])
 @given(data=st.data())
 @settings(max_examples=60)
 def test_a_slot_is_not_left_empty(name: str, data: st.DataObject) -> None:

@@ -6,14 +6,18 @@ times in seconds with the coefficients of a linear cost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from simulator.blocks import BlockLedger, BlockManager
+from simulator.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.linear import Linear
 from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.prefix_cache import PrefixCache
+from simulator.request import PromptContent
 from simulator.simulate import simulate
 from simulator.workload import Workload
 
@@ -53,7 +57,20 @@ def workload_of(case: Case) -> Workload:
         priority=np.array([r.get("priority", 0) for r in requests]),
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[str(r["id"]) for r in requests],
+        content=[content_of(r) for r in requests] if case["config"].get("enable_prefix_caching") else None,
     )
+
+
+def content_of(request: dict[str, Any]) -> PromptContent | None:
+    """What the case says of a request's tokens."""
+    if request.get("prompt_token_ids") is not None:
+        return PromptContent(
+            prompt_token_ids=tuple(request["prompt_token_ids"]),
+            output_token_ids=tuple(request.get("output_token_ids") or ()),
+        )
+    if request.get("prefix_group") is not None:
+        return PromptContent(prefix_group=request["prefix_group"], prefix_tokens=request.get("prefix_len") or 0)
+    return None
 
 
 def policy_of(case: Case) -> ChunkedPrefill:
@@ -76,12 +93,15 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
     policy = policy_of(case)
     memory = Memory(case["config"]["num_gpu_blocks"], case["config"]["block_size"])
     model = Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
+    make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
+    if case["config"].get("enable_prefix_caching"):
+        make_blocks = partial(PrefixCache, block_size=memory.block_size)
     run = simulate(
         workload_of(case),
         make_policy=lambda: policy,
         kv=memory,
         cost=model,
-        make_blocks=BlockManager if by_id else BlockLedger,
+        make_blocks=make_blocks,
         fast_forward=fast_forward,
         log_decisions=True,
     )

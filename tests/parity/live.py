@@ -45,6 +45,11 @@ def version() -> str:
     return subprocess.run([python(), "-c", look], capture_output=True, text=True, check=True).stdout.strip()
 
 
+def hit_tokens(steps: Steps) -> int:
+    """Tokens that were found in the prefix cache."""
+    return sum(sum(step["admitted"].values()) for step in steps)
+
+
 def answers(cases: Sequence[Case], oracle: Path) -> list[Steps]:
     """A record a step for each case, from the harness in the folder `oracle`; one process for all cases.
 

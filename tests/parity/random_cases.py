@@ -135,3 +135,32 @@ def _priorities(rng: random.Random, count: int, kinds: list[str]) -> list[int]:
     if kind == "rising":
         return [count - i for i in range(count)]
     return [rng.randint(0, 1) if kind == "two" else 0 for _ in range(count)]
+
+
+def random_caching_case(seed: int) -> Case:
+    """As `random_case`, with prefix caching on: prompts share prefixes, repeat each other, or go on where one ended."""
+    case = random_case(seed)
+    rng = random.Random(f"content {seed}")
+    case["config"]["enable_prefix_caching"] = True
+    kind = rng.choice(["groups", "ids", "ids", "own"])
+    groups = [(f"g{i}", rng.randint(1, 40)) for i in range(rng.randint(1, 3))]
+    told: list[list[int]] = []  # conversations so far, as token ids
+    for request in case["requests"]:
+        if kind == "groups" and rng.random() < 0.8:
+            request["prefix_group"], request["prefix_len"] = rng.choice(groups)
+        elif kind == "ids" and rng.random() < 0.9:
+            _give_ids(rng, request, told)
+    return case
+
+
+def _give_ids(rng: random.Random, request: dict[str, Any], told: list[list[int]]) -> None:
+    """Token ids: those of an earlier request as far as they go, then few different ones, so that blocks repeat."""
+    alphabet = rng.choice([1, 2, 50])
+    begin = rng.choice(told) if told and rng.random() < 0.7 else []
+    length, outputs = request["prompt_len"], request["output_len"]
+    kept = begin[: rng.randint(0, length)]
+    prompt = kept + [rng.randrange(alphabet) for _ in range(length - len(kept))]
+    answer = begin[length : length + outputs] if rng.random() < 0.3 else []
+    answer += [rng.randrange(alphabet) for _ in range(outputs - len(answer))]
+    request["prompt_token_ids"], request["output_token_ids"] = prompt, answer
+    told.append(prompt + answer)

@@ -49,3 +49,37 @@ RARE_CASES: list[Case] = [
     # While the head waits for blocks and the batch only decodes, a more urgent request arrives and fits.
     _case([(0, 8, 16, 0), (1, 36, 1, 5), (6, 4, 2, 1), (9, 4, 2, 9)], 64, 4, 11),
 ]  # fmt: skip
+
+
+def _caching(case: Case, prefixes: dict[str, str]) -> Case:
+    """With prefix caching; the prompts named are wholly those of a group, as far as they go."""
+    case["config"]["enable_prefix_caching"] = True
+    for request in case["requests"]:
+        if request["id"] in prefixes:
+            request["prefix_group"], request["prefix_len"] = prefixes[request["id"]], request["prompt_len"]
+    return case
+
+
+RARE_CACHING_CASES: list[Case] = [
+    # A victim that has been scheduled in this very step leaves blocks in the cache that were never computed.
+    _caching(_crowd([(0, 29, 1, 9), (1, 4, 3, 0)], 12, 4, 9, 8), {}),
+    # The same among others, who find the blocks too.
+    _caching(
+        _crowd([(0, 29, 1, 9), (1, 4, 3, 0), (2, 29, 2, 8), (3, 28, 1, 1)], 12, 4, 9, 8),
+        {"r0": "a", "r2": "a", "r3": "a"},
+    ),
+    # Who runs takes its block just before the head of the queue would have hit it.
+    _caching(
+        _case([(0, 8, 1, 0), (0, 5, 4, 0), (0, 8, 4, 0), (0, 8, 1, 0), (1, 9, 1, 0)], 64, 4, 8, policy="fcfs"),
+        {"r0": "a", "r1": "a", "r4": "a"},
+    ),
+    # Cached whole, again and again: the last block is computed each time, and duplicates pile up.
+    _caching(_case([(step, 12, 3, 0) for step in range(8)], 64, 4, 14), {f"r{i}": "a" for i in range(8)}),
+    # What a victim leaves counts as free, and two come back to it in the same step.
+    _caching(_case([(0, 4, 5, 0), (0, 12, 4, 0), (2, 13, 1, 0)], 64, 4, 6, policy="fcfs"), {"r1": "a", "r2": "a"}),
+    # Without chunks, what is left of a prompt fits the budget only because of its hits.
+    _caching(
+        _case([(0, 20, 2, 0), (1, 28, 2, 0), (1, 32, 2, 0)], 34, 4, 30, policy="fcfs", enable_chunked_prefill=False),
+        {"r0": "a", "r1": "a", "r2": "a"},
+    ),
+]

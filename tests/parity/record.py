@@ -6,54 +6,63 @@ usage: BATCHLAB_VLLM_PYTHON=PYTHON python -m tests.parity.record FOLDER_OF_THE_O
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
 from tests.parity import live, recorded
 from tests.parity.cases import Case
-from tests.parity.random_cases import random_case
-from tests.parity.rare_cases import RARE_CASES
+from tests.parity.random_cases import random_caching_case, random_case
+from tests.parity.rare_cases import RARE_CACHING_CASES, RARE_CASES
 
-PLAIN = 24  # cases without a preemption
-PREEMPTING = 96
+# How many small cases of each kind: those that preempt, and those that do not.
+WANTED = {True: 96, False: 24}
+WANTED_CACHING = {True: 32, False: 24}
 MOST_SCHEDULED = 220  # entries of `scheduled` in all steps of a case: larger ones tell little more
 BATCH = 200
 
+Draw = Callable[[int], Case]
 
-def small_cases(oracle: Path) -> Iterator[tuple[Case, live.Steps]]:
-    """For ever: random cases that are over soon, with vLLM's answers."""
+
+def small_cases(draw: Draw, oracle: Path) -> Iterator[tuple[Case, live.Steps]]:
+    """For ever: random cases that are over soon, with vLLM's answers. Of those with a prefix cache, such as use it."""
     for first in count(0, BATCH):
-        cases = [random_case(seed) for seed in range(first, first + BATCH)]
+        cases = [draw(seed) for seed in range(first, first + BATCH)]
         for case, steps in zip(cases, live.answers(cases, oracle), strict=True):
-            if sum(len(step["scheduled"]) for step in steps) <= MOST_SCHEDULED:
+            idle = case["config"].get("enable_prefix_caching") and not live.hit_tokens(steps)
+            if not idle and sum(len(step["scheduled"]) for step in steps) <= MOST_SCHEDULED:
                 yield case, steps
 
 
-def choose(oracle: Path) -> recorded.Recorded:
+def choose(rare: Sequence[Case], draw: Draw, wanted: dict[bool, int], oracle: Path) -> recorded.Recorded:
     """The rare cases and the first small ones of each kind."""
-    wanted = {True: PREEMPTING, False: PLAIN}
-    found = recorded.Recorded(live.version(), [*RARE_CASES], live.answers(RARE_CASES, oracle))
-    for case, steps in small_cases(oracle):
+    left = dict(wanted)
+    found = recorded.Recorded(live.version(), [*rare], live.answers(rare, oracle))
+    for case, steps in small_cases(draw, oracle):
         preempts = any(step["preempted"] for step in steps)
-        if wanted[preempts]:
-            wanted[preempts] -= 1
+        if left[preempts]:
+            left[preempts] -= 1
             found.cases.append(case)
             found.answers.append(steps)
-        if not any(wanted.values()):
+        if not any(left.values()):
             break
     return found
+
+
+def keep(found: recorded.Recorded, path: Path) -> None:
+    recorded.write(found, path)
+    steps = sum(len(answer) for answer in found.answers)
+    size = path.stat().st_size
+    print(f"{path}: {len(found.cases)} cases, {steps} steps, {size} bytes, vLLM {found.version}")
 
 
 def main() -> None:
     reason = live.missing()
     if reason is not None or len(sys.argv) != 2:
         raise SystemExit(reason or __doc__)
-    found = choose(Path(sys.argv[1]))
-    recorded.write(found)
-    steps = sum(len(answer) for answer in found.answers)
-    size = recorded.FILE.stat().st_size
-    print(f"{recorded.FILE}: {len(found.cases)} cases, {steps} steps, {size} bytes, vLLM {found.version}")
+    oracle = Path(sys.argv[1])
+    keep(choose(RARE_CASES, random_case, WANTED, oracle), recorded.FILE)
+    keep(choose(RARE_CACHING_CASES, random_caching_case, WANTED_CACHING, oracle), recorded.CACHING_FILE)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from tests.parity.cases import COMPARED, Case
 from tests.parity.live import Steps
 
 FILE = Path(__file__).with_name("data") / "recorded.jsonl.gz"
+CACHING_FILE = FILE.with_name("recorded_caching.jsonl.gz")  # with prefix caching
 TIMES = ("t_start", "t_end")  # of cases with a cost
 
 

@@ -1,18 +1,19 @@
 """Random cases through vLLM's own scheduler and through ours: every decision of every step is the same.
 
-BATCHLAB_PARITY_CASES says how many; the first are always the same.
+BATCHLAB_PARITY_CASES says how many of each kind; the first are always the same.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 
 import pytest
 
 from tests.parity import live
 from tests.parity.cases import Case, decisions_of, first_difference
-from tests.parity.random_cases import random_case
+from tests.parity.random_cases import random_caching_case, random_case
 from tests.shared_data import shared
 
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "300"))
@@ -21,23 +22,32 @@ BATCH = 150  # cases for one process of vLLM, whose start takes seconds
 pytestmark = [pytest.mark.vllm, pytest.mark.shared]
 
 
+KINDS: dict[str, Callable[[int], Case]] = {"plain": random_case, "caching": random_caching_case}
+
+
 def difference(seed: int, case: Case, theirs: live.Steps) -> str | None:
     """Half of the cases with fast-forward, a third with blocks that have ids."""
     ours = decisions_of(case, fast_forward=seed % 2 == 0, by_id=seed % 3 == 0)
     return first_difference(case, ours, theirs)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))
-def test_random_cases_are_scheduled_as_vllm_does(first: int) -> None:
+def test_random_cases_are_scheduled_as_vllm_does(first: int, kind: str) -> None:
     seeds = range(first, min(first + BATCH, CASES))
-    cases = [random_case(seed) for seed in seeds]
+    cases = [KINDS[kind](seed) for seed in seeds]
     answers = live.answers(cases, shared("oracle"))
     preemptions = [sum(len(step["preempted"]) for step in steps) for steps in answers]
-    print(f"{len(cases)} cases, {sum(map(len, answers))} steps, {sum(preemptions)} preemptions")
+    hits = [live.hit_tokens(steps) for steps in answers]
+    print(
+        f"{len(cases)} cases, {sum(map(len, answers))} steps, {sum(preemptions)} preemptions, "
+        f"{sum(hits)} tokens found in the cache"
+    )
     for seed, case, theirs in zip(seeds, cases, answers, strict=True):
         different = difference(seed, case, theirs)
         assert different is None, f"case {seed}: {different}\n{json.dumps(case)}"
     if len(cases) == BATCH:
-        # Without a shortage of memory nothing hard would have been compared.
+        # Without a shortage of memory, or without content that is shared, nothing hard would have been compared.
         assert sum(count > 0 for count in preemptions) > 0.3 * BATCH
         assert sum(preemptions) > 2 * BATCH
+        assert (sum(count > 0 for count in hits) > 0.5 * BATCH) == (kind == "caching")

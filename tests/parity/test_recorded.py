@@ -23,9 +23,12 @@ MODES = {
 }
 
 
+FILES = {"plain": recorded.FILE, "caching": recorded.CACHING_FILE}
+
+
 @cache
-def kept() -> recorded.Recorded:
-    return recorded.read()
+def kept(kind: str = "plain") -> recorded.Recorded:
+    return recorded.read(FILES[kind])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -33,6 +36,31 @@ def test_recorded_cases_are_scheduled_as_vllm_did(mode: str) -> None:
     for number, (case, theirs) in enumerate(zip(kept().cases, kept().answers, strict=True)):
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
         assert different is None, f"recorded case {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("mode", ["fast_forward", "stepwise"])
+def test_recorded_cases_with_a_prefix_cache_are_scheduled_as_vllm_did(mode: str) -> None:
+    for number, (case, theirs) in enumerate(zip(kept("caching").cases, kept("caching").answers, strict=True)):
+        assert case["config"]["enable_prefix_caching"] is True
+        different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
+        assert different is None, f"recorded caching case {number}: {different}\n{json.dumps(case)}"
+
+
+def test_recorded_cases_with_a_prefix_cache_use_it() -> None:
+    """Each of them would be scheduled otherwise without it, but for few; half of them preempt too."""
+    cases, answers = kept("caching").cases, kept("caching").answers
+    assert len(cases) >= 60
+    assert sum(live.hit_tokens(steps) > 0 for steps in answers) > 55
+    assert sum(any(step["preempted"] for step in steps) for steps in answers) > 30
+    assert sum("prompt_token_ids" in request for case in cases for request in case["requests"]) > 100
+    assert sum("prefix_group" in request for case in cases for request in case["requests"]) > 50
+    off = [copy.deepcopy(case) for case in cases]
+    for case in off:
+        case["config"]["enable_prefix_caching"] = False
+    different = [
+        first_difference(case, decisions_of(case), steps) is not None for case, steps in zip(off, answers, strict=True)
+    ]
+    assert sum(different) > 55
 
 
 def test_recorded_cases_are_hard() -> None:
@@ -75,37 +103,40 @@ def test_the_order_within_a_step_is_compared() -> None:
     assert first_difference(case, decisions_of(case), wrong) is not None
 
 
-def test_the_file_is_the_same_when_written_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", FILES)
+def test_the_file_is_the_same_when_written_again(kind: str, tmp_path: Path) -> None:
     """The unpacked bytes: another zlib may pack them differently."""
     again = [tmp_path / "first.gz", tmp_path / "second.gz"]
     for path in again:
-        recorded.write(kept(), path)
+        recorded.write(kept(kind), path)
     assert again[0].read_bytes() == again[1].read_bytes()
-    assert gzip.decompress(again[0].read_bytes()) == gzip.decompress(recorded.FILE.read_bytes())
+    assert gzip.decompress(again[0].read_bytes()) == gzip.decompress(FILES[kind].read_bytes())
+    assert FILES[kind].stat().st_size < 100_000
 
 
 @pytest.mark.shared
 def test_cases_of_the_oracle() -> None:
     """The small cases that lie beside vLLM's harness."""
-    compared = 0
+    compared = hits = 0
     for file in sorted(shared("oracle/cases").glob("*.json")):
         case: Case = json.loads(file.read_text(encoding="utf-8"))
-        if case["config"].get("enable_prefix_caching"):
-            continue
         with gzip.open(file.with_suffix(".out.jsonl.gz"), "rt", encoding="utf-8") as lines:
             records: list[dict[str, Any]] = [json.loads(line) for line in lines]
         theirs = [record for record in records if "scheduled" in record]
         for mode, settings in MODES.items():
             assert first_difference(case, decisions_of(case, **settings), theirs) is None, f"{file.name}, {mode}"
         compared += 1
-    assert compared >= 5
+        hits += live.hit_tokens(theirs)
+    assert compared >= 6
+    assert hits > 0, "one of them has a prefix cache"
 
 
 @pytest.mark.vllm
 @pytest.mark.shared
-def test_vllm_still_answers_so() -> None:
+@pytest.mark.parametrize("kind", FILES)
+def test_vllm_still_answers_so(kind: str) -> None:
     """The version that is installed here; a change of vLLM's rules is seen first here."""
-    answers = live.answers(kept().cases, shared("oracle"))
-    for case, then, now in zip(kept().cases, kept().answers, answers, strict=True):
+    cases, answers = kept(kind).cases, kept(kind).answers
+    for case, then, now in zip(cases, answers, live.answers(cases, shared("oracle")), strict=True):
         columns = recorded.columns_of(case)
         assert [[step[name] for name in columns] for step in now] == [[step[name] for name in columns] for step in then]

@@ -124,7 +124,7 @@ def md1_waits_at_most(rate: float, service_s: float, time_s: float) -> float:
     return (1 - rate * service_s) * total
 
 
-def bulk_wait_s(rate: float, service_s: float, slots: int, states: int = 400) -> float:
+def bulk_wait_s(rate: float, service_s: float, slots: int, states: int = 300) -> float:
     """Mean wait of M/D[1,b]/1: a server that takes up to b who wait, all served together in a constant time.
 
     The chain of those who wait at the ends of services: n is followed by n - min(n, b) + Poisson(rate * service), and
@@ -138,8 +138,9 @@ def bulk_wait_s(rate: float, service_s: float, slots: int, states: int = 400) ->
         left = max(0, n - slots)
         chain[n, left:] = arrivals[: states - left]
     chain /= chain.sum(axis=1, keepdims=True)
-    balance = np.vstack([chain.T - np.eye(states), np.ones(states)])
-    share = np.linalg.lstsq(balance, np.append(np.zeros(states), 1.0), rcond=None)[0]
+    balance = chain.T - np.eye(states)
+    balance[-1] = 1.0  # one equation follows from the others; instead, all shares together are 1
+    share = np.linalg.solve(balance, np.append(np.zeros(states - 1), 1.0))
     left_waiting = float(share @ np.maximum(0, np.arange(states) - slots))
     waited = service_s * left_waiting + rate * service_s**2 / 2
     return waited / (service_s + float(share[0]) / rate) / rate

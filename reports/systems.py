@@ -1,0 +1,67 @@
+"""The page on which all policies stand side by side, written from the policies themselves.
+
+`python -m reports.systems > docs/systems.md` writes it again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+
+from simulator.policies import built_in_policies, policy_class, policy_parameters
+from simulator.system import System
+
+_QUESTIONS = {
+    "batch": "the batch may change",
+    "prompts": "prompts are computed",
+    "grant": "memory granted to enter",
+    "order": "order",
+    "victim": "who leaves when memory runs out",
+    "preemption": "how",
+    "padding": "padding",
+}
+
+_HEAD = """# Batching policies side by side
+
+This page is written from the code (`python -m reports.systems > docs/systems.md`); a test keeps it true. Each policy
+is one file in `simulator/policies/`, and `engine.policy` names it. The rules of each, with their sources, are in its
+docstring.
+"""
+
+
+def system_of(policy: str) -> System:
+    """What a built-in policy says of itself."""
+    found: System = sys.modules[policy_class(policy).__module__].SYSTEM
+    return found
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([_HEAD, *_table(), "", "## Parameters", "", *_parameters()]) + "\n"
+
+
+def _table() -> Iterator[str]:
+    yield "| policy | system | " + " | ".join(_QUESTIONS.values()) + " |"
+    yield "| --- | --- |" + " --- |" * len(_QUESTIONS)
+    for policy in built_in_policies():
+        system = system_of(policy)
+        yield f"| `{policy}` | {system.name} | " + " | ".join(getattr(system, key) for key in _QUESTIONS) + " |"
+
+
+def _parameters() -> Iterator[str]:
+    for policy in built_in_policies():
+        given = ", ".join(
+            f"`{name}: {_written(value)}`" for name, value in policy_parameters(policy_class(policy)).items()
+        )
+        yield f"- `{policy}`: {given}"
+
+
+def _written(default: object) -> str:
+    if default is None or default is dataclasses.MISSING:
+        return "null"
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

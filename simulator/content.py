@@ -1,0 +1,67 @@
+"""What a request's KV blocks hold, as keys: equal keys mean equal tokens up to and including the block.
+
+A prefix cache asks for nothing else. Where content comes from (token ids, the block hashes of a trace, a shared prefix
+group, or nothing at all) is settled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from simulator.errors import InputError
+from simulator.request import Request
+
+# Numbers for chains of blocks of token ids: (number of the block before, its tokens) -> number.
+Chains = dict[tuple[int, tuple[int, ...]], int]
+
+
+class BlockKeys:
+    """Keys of one request's full blocks, by their place in its sequence of prompt and output tokens.
+
+    Tokens of which nothing is known are the request's own: no other request has the key of a block that holds one.
+    """
+
+    __slots__ = ("_chains", "_content", "_input_tokens", "_numbers", "_row", "_size", "_tokens")
+
+    def __init__(self, request: Request, block_size: int, chains: Chains) -> None:
+        content = request.content
+        self._row = request.row
+        self._size = block_size
+        self._input_tokens = request.input_tokens
+        self._content = content
+        self._chains = chains
+        self._tokens: tuple[int, ...] = ()
+        self._numbers: list[int] = []  # of the blocks of token ids, as far as they were asked for
+        if content is None:
+            return
+        if content.prompt_token_ids:
+            self._tokens = content.prompt_token_ids + content.output_token_ids
+        elif content.block_hashes and content.hash_block_size % block_size and block_size % content.hash_block_size:
+            raise InputError(
+                f"request {request.request_id} has hashes of {content.hash_block_size}-token blocks, "
+                f"which do not go with block_size = {block_size}: one must be a multiple of the other"
+            )
+
+    def __getitem__(self, block: int) -> Hashable:
+        """The key of a full block, counted from 0."""
+        content = self._content
+        if content is None:
+            return self._row, block
+        end = (block + 1) * self._size
+        if self._tokens:
+            return ("ids", self._number(block)) if end <= len(self._tokens) else (self._row, block)
+        if content.block_hashes:
+            place = (end - 1) // content.hash_block_size
+            if end <= self._input_tokens and place < len(content.block_hashes):
+                return "hash", content.block_hashes[place], block
+        elif end <= min(content.prefix_tokens, self._input_tokens):
+            return "group", content.prefix_group, block
+        return self._row, block
+
+    def _number(self, block: int) -> int:
+        numbers = self._numbers
+        while len(numbers) <= block:
+            start = len(numbers) * self._size
+            chained = (numbers[-1] if numbers else 0, self._tokens[start : start + self._size])
+            numbers.append(self._chains.setdefault(chained, len(self._chains) + 1))
+        return numbers[block]

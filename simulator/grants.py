@@ -1,0 +1,38 @@
+"""What memory a request must find in order to enter: parts that several policies share."""
+
+from __future__ import annotations
+
+from simulator.plan import cdiv
+from simulator.request import RequestView
+
+
+def most_tokens(request: RequestView) -> int:
+    """KV tokens that a request may ever come to need, as far as a server knows: its prompt and `max_tokens`."""
+    return request.input_tokens + request.max_tokens
+
+
+def refuse_reservation(request: RequestView, num_blocks: int, block_size: int) -> str | None:
+    """Why a request that reserves `most_tokens` can never enter, or None if it can."""
+    needed = cdiv(most_tokens(request), block_size)
+    if needed <= num_blocks:
+        return None
+    return (
+        f"{request.input_tokens} input tokens and max_tokens = {request.max_tokens} reserve {needed} KV blocks; "
+        f"there are {num_blocks}"
+    )
+
+
+def watermark_blocks(watermark: float, num_blocks: int) -> int:
+    """Blocks that an admission leaves free, `watermark` being their share: vLLM's rounding."""
+    return int(watermark * num_blocks)
+
+
+def refuse_beyond_watermark(request: RequestView, num_blocks: int, block_size: int, watermark: float) -> str | None:
+    """Why a prompt can never enter above the watermark, or None if it can."""
+    needed, keep = cdiv(request.input_tokens, block_size), watermark_blocks(watermark, num_blocks)
+    if needed + keep <= num_blocks:
+        return None
+    return (
+        f"{request.input_tokens} input tokens need {needed} KV blocks, and the watermark keeps {keep} free; "
+        f"there are {num_blocks}"
+    )

@@ -1,0 +1,47 @@
+"""A queue sorted by a key of its requests that does not change while they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sortedcontainers import SortedDict
+
+from simulator.live import LiveRequest
+from simulator.request import RequestView
+
+Key = Callable[[RequestView], tuple[Any, ...]]
+
+
+class ByKey:
+    """The smallest key first; keys must differ, so they end with the row. A preempted request returns to its place."""
+
+    __slots__ = ("_key", "_queue")
+
+    timeless = True
+    meter = None
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._queue: SortedDict[tuple[Any, ...], LiveRequest] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        return iter(self._queue.values())
+
+    @property
+    def head(self) -> LiveRequest:
+        return self._queue.peekitem(0)[1]
+
+    def at(self, now_s: float) -> None:
+        pass
+
+    def push(self, request: LiveRequest) -> None:
+        self._queue[self._key(request)] = request
+
+    put_back = push
+
+    def remove(self, request: LiveRequest) -> None:
+        del self._queue[self._key(request)]

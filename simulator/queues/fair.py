@@ -1,0 +1,95 @@
+"""Weighted fair queueing by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from simulator.live import LiveRequest
+from simulator.queues.by_class import Classes, check_prices, checked_weights
+from simulator.queues.expected import expected_output
+from simulator.request import RequestView
+
+MOST_BOOST = 0.3
+
+
+class Fair:
+    """The earliest virtual finish time first; within a class that is the order of arrival.
+
+    A request's virtual length is its expected service, `w_p` a prompt token and `w_q` an expected output token,
+    divided by its class's weight (1 where `class_weights` does not name it). It begins where its class's last request
+    ends, or now if that is later; now is the largest finish time of those admitted (self-clocked fair queueing:
+    Golestani, INFOCOM 1994). So a class gets its share of the service while it has somebody waiting, and neither owes
+    nor is owed anything for the time when it has not.
+
+    Who waits is helped: the virtual length shrinks by waiting time / `max_wait_s`, at most by 30 %. With `max_wait_s`
+    None it does not. A preempted request has been paid for: it returns at the present virtual time.
+    """
+
+    __slots__ = ("_classes", "_finish", "_max_wait_s", "_now_s", "_tags", "_virtual_now", "_w_p", "_w_q", "_weights")
+
+    meter = None
+
+    def __init__(
+        self,
+        class_weights: Mapping[str, float] | None = None,
+        max_wait_s: float | None = 60.0,
+        w_p: float = 1.0,
+        w_q: float = 2.0,
+    ) -> None:
+        check_prices(w_p, w_q)
+        if max_wait_s is not None and not max_wait_s > 0:
+            raise ValueError(f"max_wait_s must be above 0, not {max_wait_s}")
+        self._weights = checked_weights(class_weights)
+        self._max_wait_s = max_wait_s
+        self._w_p = w_p
+        self._w_q = w_q
+        self._classes = Classes()
+        self._tags: dict[int, tuple[float, float]] = {}  # virtual start and length, by row
+        self._finish: dict[str, float] = {}  # of a class's last request
+        self._virtual_now = 0.0
+        self._now_s = 0.0
+
+    @property
+    def timeless(self) -> bool:
+        return self._max_wait_s is None
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        return self._classes.in_order(self._rank)
+
+    @property
+    def head(self) -> LiveRequest:
+        return self._classes.first(self._rank)
+
+    def at(self, now_s: float) -> None:
+        self._now_s = now_s
+
+    def push(self, request: LiveRequest) -> None:
+        name = request.class_name
+        start = max(self._virtual_now, self._finish.get(name, 0.0))
+        length = self._length(request)
+        self._finish[name] = start + length
+        self._tags[request.row] = start, length
+        self._classes.add(request)
+
+    def put_back(self, request: LiveRequest) -> None:
+        self._tags[request.row] = self._virtual_now, 0.0
+        self._classes.add(request)
+
+    def remove(self, request: LiveRequest) -> None:
+        self._virtual_now = max(self._virtual_now, self._rank(request))
+        del self._tags[request.row]
+        self._classes.remove(request)
+
+    def _length(self, request: RequestView) -> float:
+        service = self._w_p * request.input_tokens + self._w_q * expected_output(request)
+        return service / self._weights.get(request.class_name, 1.0)
+
+    def _rank(self, request: RequestView) -> float:
+        """Virtual finish time, brought forward by the boost."""
+        start, length = self._tags[request.row]
+        if self._max_wait_s is not None:
+            length *= 1.0 - min(MOST_BOOST, (self._now_s - request.arrival_s) / self._max_wait_s)
+        return start + length

@@ -1,0 +1,31 @@
+"""First come, first served."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from simulator.live import LiveRequest
+
+
+class Fcfs(OrderedDict[LiveRequest, None]):
+    """In order of arrival. A preempted request goes to the front, as in vLLM's deque."""
+
+    timeless = True
+    meter = None
+
+    @property
+    def head(self) -> LiveRequest:
+        return next(iter(self))
+
+    def at(self, now_s: float) -> None:
+        pass
+
+    def push(self, request: LiveRequest) -> None:
+        self[request] = None
+
+    def put_back(self, request: LiveRequest) -> None:
+        self[request] = None
+        self.move_to_end(request, last=False)
+
+    def remove(self, request: LiveRequest) -> None:
+        del self[request]

@@ -1,0 +1,43 @@
+"""How many output tokens each class has been given, without walking the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.batch import Batch
+    from simulator.live import LiveRequest
+
+
+class OutputMeter:
+    """Output tokens by class. Those of decoding requests advance with the batch's ticks, as the requests' own do."""
+
+    __slots__ = ("_batch", "_decoding", "_settled")
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+        self._decoding: dict[str, int] = {}
+        self._settled: dict[str, int] = {}
+
+    def sampled(self, live: LiveRequest) -> None:
+        """A prefill has given a token."""
+        self._settled[live.class_name] = self._settled.get(live.class_name, 0) + 1
+
+    def joined(self, live: LiveRequest) -> None:
+        """`live` decodes from now on."""
+        self._batch = live.batch
+        self._change(live, 1)
+
+    def left(self, live: LiveRequest) -> None:
+        """`live` decodes no longer."""
+        self._change(live, -1)
+
+    def tokens(self, class_name: str) -> int:
+        """Output tokens of a class up to now."""
+        ticks = 0 if self._batch is None else self._batch.ticks
+        return self._settled.get(class_name, 0) + self._decoding.get(class_name, 0) * ticks
+
+    def _change(self, live: LiveRequest, by: int) -> None:
+        name = live.class_name
+        self._decoding[name] = self._decoding.get(name, 0) + by
+        self._settled[name] = self._settled.get(name, 0) - by * live.batch.ticks

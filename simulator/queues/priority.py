@@ -1,0 +1,15 @@
+"""By priority."""
+
+from __future__ import annotations
+
+from simulator.queues.by_key import ByKey
+from simulator.request import RequestView
+
+
+def priority() -> ByKey:
+    """Smaller priority first, then arrival."""
+    return ByKey(_key)
+
+
+def _key(request: RequestView) -> tuple[int, int]:
+    return request.priority, request.row

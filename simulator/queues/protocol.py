@@ -1,0 +1,48 @@
+"""What the engine asks of a waiting queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from simulator.live import LiveRequest
+    from simulator.queues.meter import OutputMeter
+
+
+class WaitingQueue(Protocol):
+    """Requests that wait, in the order in which they are to be looked at.
+
+    Looking changes nothing. Iteration is lazy: an order that depends on who was taken before assumes that all who
+    came earlier in the iteration are admitted.
+    """
+
+    @property
+    def timeless(self) -> bool:
+        """The order among those who wait changes neither with time nor with what is served.
+
+        Where it does, no plan may hold for more than a step while somebody waits, nor beyond an arrival.
+        """
+
+    @property
+    def meter(self) -> OutputMeter | None:
+        """What has to be told of output tokens, for an order that depends on them."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[LiveRequest]: ...
+
+    @property
+    def head(self) -> LiveRequest: ...
+
+    def at(self, now_s: float) -> None:
+        """From now on the order is that of this moment. Told before each plan, unless the order is timeless."""
+
+    def push(self, request: LiveRequest) -> None:
+        """A request that has just arrived."""
+
+    def put_back(self, request: LiveRequest) -> None:
+        """A request that was preempted."""
+
+    def remove(self, request: LiveRequest) -> None:
+        """A request that enters the batch."""

@@ -1,0 +1,82 @@
+"""Shortest job first, by predicted output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from sortedcontainers import SortedDict
+
+from simulator.live import LiveRequest
+from simulator.queues.by_key import ByKey
+from simulator.queues.expected import expected_output
+from simulator.queues.protocol import WaitingQueue
+from simulator.request import RequestView
+
+
+def sjf(aging_s: float | None = None) -> WaitingQueue:
+    """The shortest expected output first, then arrival.
+
+    With `aging_s`, whoever arrived longer ago than that goes before all others, by arrival: nobody is passed over for
+    ever. A preempted request returns to its place, and has aged since its arrival too.
+    """
+    if aging_s is None:
+        return ByKey(_key)
+    if not aging_s >= 0:
+        raise ValueError(f"aging_s must be 0 or more, not {aging_s}")
+    return SjfWithAging(aging_s)
+
+
+def _key(request: RequestView) -> tuple[int, int]:
+    return expected_output(request), request.row
+
+
+class SjfWithAging:
+    """See `sjf`. Rows of a workload are in order of arrival."""
+
+    __slots__ = ("_aged", "_aging_s", "_by_length", "_now_s", "_young")
+
+    timeless = False
+    meter = None
+
+    def __init__(self, aging_s: float) -> None:
+        self._aging_s = aging_s
+        self._now_s = 0.0
+        self._by_length = ByKey(_key)
+        self._young: SortedDict[int, LiveRequest] = SortedDict()  # the same ones, by row
+        self._aged: SortedDict[int, LiveRequest] = SortedDict()
+
+    def __len__(self) -> int:
+        return len(self._aged) + len(self._young)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        return chain(self._aged.values(), self._by_length)
+
+    @property
+    def head(self) -> LiveRequest:
+        return self._aged.peekitem(0)[1] if self._aged else self._by_length.head
+
+    def at(self, now_s: float) -> None:
+        self._now_s = now_s
+        young = self._young
+        while young and self._is_old(young.peekitem(0)[1]):
+            row, request = young.popitem(0)
+            self._by_length.remove(request)
+            self._aged[row] = request
+
+    def push(self, request: LiveRequest) -> None:
+        if self._is_old(request):
+            self._aged[request.row] = request
+        else:
+            self._young[request.row] = request
+            self._by_length.push(request)
+
+    put_back = push
+
+    def remove(self, request: LiveRequest) -> None:
+        if self._aged.pop(request.row, None) is None:
+            del self._young[request.row]
+            self._by_length.remove(request)
+
+    def _is_old(self, request: LiveRequest) -> bool:
+        return self._now_s - request.arrival_s > self._aging_s

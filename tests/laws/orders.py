@@ -1,0 +1,74 @@
+"""Queue orders for the laws: each with random parameters, and requests that have what orders look at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simulator.queues import Order
+from simulator.workload import Workload
+from tests.laws.scenarios import Scenario, scenarios
+
+ORDERED = ("chunked_prefill", "continuous")  # policies that take an order
+TIMELESS = ("priority", "sjf", "edf", "fair")
+ORDERS = (*TIMELESS, "aged", "boosted", "vtc")
+
+CLASSES = ("a", "b", "c")
+# Powers of two: sums of them are exact, in whatever order they are made.
+PRICES = st.sampled_from([(1.0, 2.0), (1.0, 1.0), (0.0, 1.0), (2.0, 0.5)])
+
+
+@st.composite
+def orders(draw: st.DrawFn, name: str) -> str:
+    """The order with random parameters; `aged` and `boosted` are sjf and fair that change with time."""
+    if name == "sjf":
+        return "sjf"
+    if name == "aged":
+        return Order("sjf", aging_s=draw(st.sampled_from([0.0, 0.0078125, 0.0625, 1.0])))
+    if name == "edf":
+        return Order("edf", deadline_s=draw(st.sampled_from([None, 0.0, 0.03125, 2.0])))
+    if name == "priority":
+        return "priority"
+    w_p, w_q = draw(PRICES)
+    weights = draw(st.dictionaries(st.sampled_from(CLASSES), st.sampled_from([0.25, 1.0, 2.0, 8.0])))
+    parameters: dict[str, Any] = {"class_weights": weights, "w_p": w_p, "w_q": w_q}
+    if name == "vtc":
+        return Order("vtc", **parameters)
+    waits = [None] if name == "fair" else [0.015625, 0.25, 4.0]
+    return Order("fair", max_wait_s=draw(st.sampled_from(waits)), **parameters)
+
+
+@st.composite
+def ordered_scenarios(draw: st.DrawFn, policy: str, order: str, *, max_requests: int = 12) -> Scenario:
+    """A scenario whose policy has this order, with classes, predictions and deadlines."""
+    scenario = draw(scenarios(policy, max_requests=max_requests))
+    chosen: Any = scenario.policy
+    workload = draw(dressed(scenario.workload))
+    return replace(scenario, workload=workload, policy=replace(chosen, order=draw(orders(order))))
+
+
+@st.composite
+def dressed(draw: st.DrawFn, workload: Workload) -> Workload:
+    """The workload with classes, and with predictions and deadlines that some requests lack."""
+    count = len(workload)
+    predicted = st.lists(st.integers(-1, 12).map(lambda n: n or -1), min_size=count, max_size=count)
+    deadlines = st.lists(st.sampled_from([np.nan, 0.0, 0.0625, 0.5, 8.0]), min_size=count, max_size=count)
+    classes = st.lists(st.integers(0, len(CLASSES) - 1), min_size=count, max_size=count)
+    return replace(
+        workload,
+        class_index=np.array(draw(classes), dtype=np.int64),
+        class_names=CLASSES,
+        predicted_output_tokens=np.array(draw(predicted), dtype=np.int64),
+        deadline_s=np.array(draw(deadlines), dtype=np.float64),
+    )
+
+
+def slower(order: str, factor: float) -> str:
+    """The order with its times multiplied."""
+    if not isinstance(order, Order):
+        return order
+    times = {k: v * factor for k, v in order.parameters.items() if k.endswith("_s") and v is not None}
+    return Order(str(order), **{**order.parameters, **times})

@@ -1,0 +1,169 @@
+"""DeepSpeed-FastGen by hand: passes of one size filled to the last token, and waiting where others preempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.policies.chunked_prefill import ChunkedPrefill
+from simulator.policies.fastgen import Fastgen
+from simulator.policies.sarathi import Sarathi
+from tests.hand import serve
+from tests.laws.scenarios import Memory, Scenario, scenarios
+
+WIDE = Fastgen(max_num_seqs=8, max_num_batched_tokens=64)
+
+
+def test_a_pass_is_768_tokens_unless_told() -> None:
+    told = serve(Fastgen(), [(700, 3), (900, 2)])
+    assert told.scheduled == [{"0": 700, "1": 68}, {"0": 1, "1": 767}, {"0": 1, "1": 65}, {"1": 1}]
+
+
+def test_short_prompts_are_composed_and_long_ones_split_to_fill_a_pass() -> None:
+    """8 tokens a pass: the second prompt is cut to make it full, the third takes what is left of four passes."""
+    told = serve(Fastgen(8, 8), [(5, 3), (5, 3), (20, 2)])
+    assert told.scheduled == [
+        {"0": 5, "1": 3},
+        {"0": 1, "1": 2, "2": 5},
+        {"0": 1, "1": 1, "2": 6},
+        {"1": 1, "2": 7},
+        {"2": 2},
+        {"2": 1},
+    ]
+
+
+@given(scenario=scenarios("fastgen", max_requests=20))
+@settings(max_examples=200)
+def test_every_pass_with_enough_to_do_is_exactly_full(scenario: Scenario) -> None:
+    """A pass is short of its size only if it leaves no token of a prompt that has a slot, or could have one."""
+    policy: Any = scenario.policy
+    ample = replace(scenario, memory=replace(scenario.memory, num_gpu_blocks=10_000))
+    slots = min(policy.max_num_seqs, policy.max_num_batched_tokens)
+    left = dict(enumerate(scenario.workload.input_tokens.tolist()))
+    for step in ample.run(log_decisions=True).decisions or []:
+        for request_id, tokens in step["scheduled"].items():
+            left[int(request_id)] -= tokens
+        more_to_do = any(left[int(request_id)] > 0 for request_id in step["running"])
+        if more_to_do or (step["waiting"] and len(step["running"]) < slots):
+            assert sum(step["scheduled"].values()) == policy.max_num_batched_tokens
+
+
+def test_a_crowd_keeps_every_pass_full_until_its_prompts_are_done() -> None:
+    """60 prompts of 1 to 59 tokens, 64 a pass: as many full passes as there are, and the decodes after them."""
+    lengths = [(1 + 23 * i % 59, 2 + i % 7) for i in range(60)]
+    told = serve(Fastgen(40, 64), lengths)
+    sizes = [sum(scheduled.values()) for scheduled in told.scheduled]
+    last = next(i for i, waiting in enumerate(told.steps("waiting")) if not waiting)
+    assert last > 20
+    assert set(sizes[:last]) == {64}
+    assert max(sizes) == 64
+    assert sum(sizes) == sum(given + output - 1 for given, output in lengths)
+
+
+def test_who_finds_no_block_sits_out_and_keeps_what_it_has() -> None:
+    """5 blocks of 4. Prompts of 7 take 2 each; in the second decode both need one more, and one is left.
+
+    The first admitted has it. The other waits for the end of the first, and goes on where it was.
+    """
+    told = serve(WIDE, [(7, 6), (7, 6)], memory=Memory(6, 4))
+    assert told.scheduled == [{"0": 7, "1": 7}, {"0": 1, "1": 1}, *[{"0": 1}] * 4, *[{"1": 1}] * 4]
+    assert told.steps("running")[2:6] == [["0", "1"]] * 4
+    assert told.column("preemptions") == [0, 0]
+    assert told.column("last_token_s") == [6.0, 10.0]
+
+
+def test_who_needs_no_block_goes_on_while_others_sit_out() -> None:
+    """3 blocks of 4. At 1 s the first, full, takes the last; the second has room in its own until it ends at 4 s."""
+    told = serve(WIDE, [(4, 7), (1, 4), (1, 2)], [0.0, 0.0, 2.5], memory=Memory(4, 4))
+    assert told.scheduled == [
+        {"0": 4, "1": 1},
+        *[{"0": 1, "1": 1}] * 3,
+        {"0": 1, "2": 1},
+        {"2": 1},
+        {"0": 1},
+        {"0": 1},
+    ]
+    assert told.column("preemptions") == [0, 0, 0]
+
+
+def test_who_sits_out_leaves_its_token_to_the_prompts() -> None:
+    """3 blocks of 8, 3 tokens a pass. At 6 s the first has no block for its ninth token; the prompt's last 3 have."""
+    told = serve(Fastgen(8, 3), [(4, 7), (13, 1)], memory=Memory(4, 8))
+    assert told.scheduled == [{"0": 3}, *[{"0": 1, "1": 2}] * 5, {"1": 3}, {"0": 1}, {"0": 1}]
+    assert told.column("preemptions") == [0, 0]
+
+
+def test_when_nobody_can_go_on_everybody_begins_again() -> None:
+    """4 blocks of 4, all taken by 8 tokens each of two: both need one more. The first is computed again at once."""
+    told = serve(WIDE, [(7, 6), (7, 6)], memory=Memory(5, 4))
+    assert told.scheduled == [
+        {"0": 7, "1": 7},
+        {"0": 1, "1": 1},
+        {"0": 9},
+        *[{"0": 1}] * 3,
+        {"1": 9},
+        *[{"1": 1}] * 3,
+    ]
+    assert told.steps("preempted")[2] == ["1", "0"]
+    assert told.steps("running")[2] == ["0"]
+    assert told.steps("waiting")[2] == ["1"]
+    assert told.column("recomputed_tokens") == [8, 8]
+
+
+@given(scenario=scenarios("fastgen"))
+@settings(max_examples=200)
+def test_nobody_is_preempted_alone(scenario: Scenario) -> None:
+    """Whoever leaves, leaves with everybody who ran; and that the pass could not have decoded anybody."""
+    before: dict[int, set[str]] = {}
+    for step in scenario.run(log_decisions=True).decisions or []:
+        ran = before.get(step["replica"], set())
+        assert set(step["preempted"]) in (set(), ran)
+        before[step["replica"]] = set(step["running"]) - set(step["finished"])
+
+
+def test_a_prompt_enters_if_all_of_it_fits_now() -> None:
+    """10 blocks: beside one of 5 there is no room for one of 6, though there is for its first chunk."""
+    told = serve(Fastgen(8, 8), [(20, 2), (24, 2)], memory=Memory(11, 4))
+    assert told.scheduled == [{"0": 8}, {"0": 8}, {"0": 4}, {"0": 1}, *[{"1": 8}] * 3, {"1": 1}]
+
+
+def test_a_prompt_under_way_waits_where_decodes_took_its_room() -> None:
+    """9 blocks of 4. A prompt of 28 enters at 1 s, when 7 are free for it, and takes them in chunks of 4 tokens.
+
+    At 5 s it has 4 when the first takes one of the 3 others: it waits for the first to end at 8 s, and nobody
+    passes it.
+    """
+    told = serve(Fastgen(8, 5), [(4, 8), (28, 2), (1, 1)], [0.0, 0.5, 5.5], memory=Memory(10, 4))
+    assert told.scheduled == [
+        {"0": 4},
+        *[{"0": 1, "1": 4}] * 4,
+        *[{"0": 1}] * 3,
+        *[{"1": 5}] * 2,
+        {"1": 2, "2": 1},
+        {"1": 1},
+    ]
+    assert told.column("preemptions") == [0, 0, 0]
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_where_memory_is_no_matter_three_fillings_of_a_budget_are_one(data: st.DataObject) -> None:
+    """Sarathi-Serve, FastGen and vLLM's chunked prefill with the same slots and budget decide the same at every step.
+
+    Slots beyond the budget apart: vLLM admits to them.
+    """
+    scenario = data.draw(scenarios("fastgen"))
+    policy: Any = scenario.policy
+    tokens = policy.max_num_batched_tokens
+    slots = min(policy.max_num_seqs, tokens)
+    ample = replace(scenario, memory=replace(scenario.memory, num_gpu_blocks=10_000))
+    told = [
+        replace(ample, policy=same).run(log_decisions=True).decisions
+        for same in (Fastgen(slots, tokens), Sarathi(slots, tokens, 0.0), ChunkedPrefill(slots, tokens))
+    ]
+    assert told[0] == told[1] == told[2]
+    assert np.all([len(steps or []) for steps in told])
