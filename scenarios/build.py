@@ -91,6 +91,18 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
     return partial(PrefixCache, block_size=engine.block_size)
 
 
+def check_content(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError if the workload's block hashes cannot be told in the engine's blocks."""
+    engine = scenario.engine
+    if not engine.enable_prefix_caching or workload.content is None:
+        return
+    sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
+    for size in sorted(sizes):
+        if size % engine.block_size and engine.block_size % size:
+            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {engine.block_size}"
+            raise scenario.error("engine.block_size", f"{what}: one must be a multiple of the other", None)
+
+
 def caches_prefixes(policy: str) -> bool:
     """Whether the policy's admissions reckon with what a prefix cache holds."""
     return bool(getattr(policy_class(policy), "caches_prefixes", False))

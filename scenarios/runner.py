@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.build import Parts, build, build_workload, cost_per_million, policy_label, resolved_yaml
+from scenarios.build import Parts, build, build_workload, check_content, cost_per_million, policy_label, resolved_yaml
 from scenarios.loader import load
 from scenarios.result import Result
 from scenarios.schema import Scenario
@@ -53,6 +53,7 @@ def run_on(
     progress: ProgressMaker | None = None,
 ) -> Result:
     """Simulate a scenario on a workload that has been built already: common random numbers for several policies."""
+    check_content(scenario, workload)
     parts = build(scenario)
     label = policy_label(scenario.engine.policy)
     told = None if progress is None else progress(label, len(workload))

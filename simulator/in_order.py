@@ -39,8 +39,10 @@ def carry_out(
         done.taken = True
         done.changes |= bool(plan.preempt or plan.prefill)
         _run_on(state, cache, plan, done, now_s)
-    tokens = sum([chunk[1] for chunk in done.prefill]) + (len(state.decoders()) if plan.decode else 0)
     last = plan
+    tokens = 0
+    if plan.more:
+        tokens = sum([chunk[1] for chunk in done.prefill]) + (state.batch.size if plan.decode else 0)
     while last.more:
         view.look_again(tokens)
         last = policy.plan(view)

@@ -161,7 +161,8 @@ class ReplicaState:
         if hits:
             live.base_computed = hits * self.batch.block_size
             setbacks = live.set_back()
-            setbacks.cached_tokens += live.base_computed
+            # Of its own output it may find blocks too, after a preemption: the rate of hits is one of prompts.
+            setbacks.cached_tokens += min(live.base_computed, live.input_tokens)
             # Of what a preemption threw away, this much need not be computed again.
             setbacks.recomputed_tokens -= min(live.base_computed, live.lost_tokens)
         live.lost_tokens = 0
