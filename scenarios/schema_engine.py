@@ -12,7 +12,7 @@ from scenarios.hints import did_you_mean, refusal
 from scenarios.strict import Strict
 
 LATER: Mapping[str, tuple[str, ...]] = {
-    "policy": ("vllm", "sglang"),
+    "policy": ("sglang",),
     "order": ("lpm",),
     "preemption_mode": ("auto",),
 }
@@ -72,6 +72,8 @@ class Engine(Strict):
     enable_prefix_caching: bool = False
     enable_chunked_prefill: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0, le=10**9)] = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    max_num_active_seqs: Count | None = None
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
     reserve_full_isl: bool = True
     order: Annotated[str, _choice("order", _orders)] = "fcfs"

@@ -53,6 +53,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "enable_prefix_caching": False,
         "enable_chunked_prefill": True,
         "long_prefill_token_threshold": 0,
+        "long_prefill_token_threshold_adaptive": False,
+        "max_num_active_seqs": None,
         "watermark": 0.0,
         "reserve_full_isl": True,
         "order": "fcfs",

@@ -18,6 +18,9 @@ from simulator.system import System
 class ChunkedPrefill:
     """Prompts computed in chunks beside the decodes. Parameters have vLLM's names and meaning.
 
+    `max_num_active_seqs` bounds those who run, where it is lower than the `max_num_seqs` slots there are. An adaptive
+    threshold for long prompts is never below an even share of the budget.
+
     `watermark` is the share of the blocks that an admission must leave free while others run; `reserve_full_isl`
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
     """
@@ -29,12 +32,18 @@ class ChunkedPrefill:
     watermark: float = 0.0
     reserve_full_isl: bool = True
     order: str = "fcfs"
+    max_num_active_seqs: int | None = None
+    long_prefill_token_threshold_adaptive: bool = False
 
     caches_prefixes: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:
         return Traits(order=self.order)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self._slots <= self.max_num_seqs:
+            raise ValueError(f"max_num_active_seqs must be 1 to max_num_seqs = {self.max_num_seqs}, not {self._slots}")
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """Without chunks, a prompt beyond the budget would wait for ever."""
@@ -75,8 +84,17 @@ class ChunkedPrefill:
 
     def _threshold(self, view: View) -> int:
         """Longest chunk of a prompt; 0 is no limit, which a lone request enjoys always."""
-        alone = len(view.running) + len(view.waiting) <= 1
-        return 0 if alone else self.long_prefill_token_threshold
+        requests = len(view.running) + len(view.waiting)
+        threshold = self.long_prefill_token_threshold
+        if requests <= 1 or not threshold:
+            return 0
+        if self.long_prefill_token_threshold_adaptive:
+            return max(threshold, self.max_num_batched_tokens // requests)
+        return threshold
+
+    @property
+    def _slots(self) -> int:
+        return self.max_num_active_seqs or self.max_num_seqs
 
     @staticmethod
     def _cut(tokens: int, threshold: int, budget: int) -> int:
@@ -85,18 +103,18 @@ class ChunkedPrefill:
         return min(tokens, budget)
 
     def _holds(self, view: View) -> Holds:
-        if len(view.running) >= self.max_num_seqs or (self.order == "fcfs" and view.waiting):
+        if len(view.running) >= self._slots or (self.order == "fcfs" and view.waiting):
             return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return Holds.ARRIVAL
 
     def _admit(self, view: View, threshold: int, budget: int, free: int, chunks: list[Chunk]) -> None:
         """Append chunks for the heads of the queue while slots, budget and blocks last: nobody is passed over."""
         size = view.block_size
-        running = len(view.running)
+        running, slots = len(view.running), self._slots
         # vLLM's count of blocks includes the null block.
         watermark = int(self.watermark * (view.num_blocks + 1))
         for request in view.waiting:
-            if budget == 0 or running >= self.max_num_seqs:
+            if budget == 0 or running >= slots:
                 return
             whole = request.num_tokens_to_compute
             tokens = whole if not 0 < threshold < whole else threshold
@@ -117,7 +135,7 @@ class ChunkedPrefill:
         """One admission, or none: what the next one finds in the prefix cache depends on this one's blocks."""
         budget = self.max_num_batched_tokens - step_tokens
         running = len(view.running)
-        if budget <= 0 or running >= self.max_num_seqs or not view.waiting:
+        if budget <= 0 or running >= self._slots or not view.waiting:
             return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
         size = view.block_size
         request = view.waiting.head

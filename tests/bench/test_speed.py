@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from simulator.metrics import summarize
+from simulator.policies import built_in_policies
 from tests.bench.workloads import normal_lengths, per_second, serve_on_h200
 from tests.shared_data import shared
 
-POLICIES = ("chunked_prefill", "continuous", "static", "preemptive")
+POLICIES = built_in_policies()
 on_cpu_time = pytest.mark.benchmark(timer=time.process_time, warmup=False)
 
 

@@ -84,6 +84,8 @@ def policy_of(case: Case) -> ChunkedPrefill:
         watermark=config.get("watermark", 0.0),
         reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
         order=config.get("policy", "fcfs"),
+        max_num_active_seqs=config.get("max_num_active_seqs"),
+        long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
     )
 
 

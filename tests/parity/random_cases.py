@@ -40,10 +40,20 @@ def random_case(seed: int) -> Case:
         | ({"priority": priority} if priority else {})
         for i, (at, priority, (prompt, output)) in enumerate(zip(arrivals, priorities, lengths, strict=True))
     ]
+    _rarer_settings(seed, config)
     case: Case = {"config": config, "requests": requests}
     if cost is not None:
         case["cost"] = dict(zip("abc", cost, strict=True))
     return case
+
+
+def _rarer_settings(seed: int, config: dict[str, Any]) -> None:
+    """Settings of which most cases have none; drawn apart, so that the others stay what they were."""
+    rng = random.Random(f"rarer {seed}")
+    if rng.random() < 0.2:
+        config["max_num_active_seqs"] = rng.randint(1, config["max_num_seqs"])
+    if config["long_prefill_token_threshold"] and rng.random() < 0.5:
+        config["long_prefill_token_threshold_adaptive"] = True
 
 
 def _lengths(rng: random.Random) -> Lengths:
