@@ -12,7 +12,10 @@ from simulator.queues import Order
 from simulator.workload import Workload
 from tests.laws.scenarios import Scenario, scenarios
 
-ORDERED = ("chunked_prefill", "continuous")  # policies that take an order
+ORDERED = (
+    *("chunked_prefill", "continuous", "orca", "vllm_v0", "sarathi", "fastgen"),
+    *("tensorrt_llm", "tensorrt_llm max_utilization", "tensorrt_llm static_batch", "tgi"),
+)  # policies that take an order
 TIMELESS = ("priority", "sjf", "edf", "fair")
 ORDERS = (*TIMELESS, "aged", "boosted", "vtc")
 
