@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from simulator.grants import watermark_blocks
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
+from simulator.victims import rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class ChunkedPrefill:
         size = view.block_size
         running, slots = len(view.running), self._slots
         # vLLM's count of blocks includes the null block.
-        watermark = int(self.watermark * (view.num_blocks + 1))
+        watermark = watermark_blocks(self.watermark, view.num_blocks + 1)
         for request in view.waiting:
             if budget == 0 or running >= slots:
                 return
@@ -145,7 +147,7 @@ class ChunkedPrefill:
         tokens = self._cut(whole, threshold, budget)
         if not self.enable_chunked_prefill and tokens < (threshold if 0 < threshold < whole else whole):
             return _NOTHING
-        keep = int(self.watermark * (view.num_blocks + 1)) if running else 0
+        keep = watermark_blocks(self.watermark, view.num_blocks + 1) if running else 0
         tested = request.num_tokens if self.reserve_full_isl else hits * size + tokens
         if cdiv(tested, size) - hits + unused + keep > view.num_free_blocks:
             return _NOTHING  # until the next step: others may compute what this one would hit
@@ -167,7 +169,7 @@ class ChunkedPrefill:
             needed = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
             victim = None
             while needed > free and victim is not request:
-                victim = max(running, key=_rank) if self.order == "priority" else running[-1]
+                victim = max(running, key=rank) if self.order == "priority" else running[-1]
                 running.remove(victim)
                 gone.append(victim)
                 freed, before = view.blocks_freed(gone), freed
@@ -198,11 +200,6 @@ class ChunkedPrefill:
             holds=self._holds(view),
             more=more,
         )
-
-
-def _rank(request: RequestView) -> tuple[int, int]:
-    """The larger, the sooner a victim: lowest priority, then latest arrival."""
-    return request.priority, request.row
 
 
 _NOTHING = StepPlan()

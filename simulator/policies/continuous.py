@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.request import RequestView
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.system import System
+from simulator.victims import make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Continuous:
             if chunks:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
-            return self._make_room(view)
+            return StepPlan(preempt=make_room(view, self.order))
         if len(view.running) >= self._slots() or (view.waiting and self.order == "fcfs"):
             return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return _UNTIL_ARRIVAL
@@ -67,26 +67,6 @@ class Continuous:
             budget -= min(tokens, budget)
             running += 1
         return tuple(chunks)
-
-    def _make_room(self, view: View) -> StepPlan:
-        """Preempt until the others can decode."""
-        size = view.block_size
-        needed = view.decode_blocks_needed
-        free = view.num_free_blocks
-        victims = []
-        by_rank = self.order == "priority"
-        for request in sorted(view.running, key=_rank, reverse=True) if by_rank else reversed(view.running):
-            if needed <= free:
-                break
-            victims.append(Preemption(request))
-            free += request.num_blocks
-            needed -= request.num_computed_tokens % size == 0
-        return StepPlan(preempt=tuple(victims))
-
-
-def _rank(request: RequestView) -> tuple[int, int]:
-    """The larger, the sooner a victim."""
-    return request.priority, request.row
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
+from simulator.victims import rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class _Draft:
     def stays(self) -> list[RequestView]:
         """The running requests that are not to leave, most important first. Sorted when first asked for."""
         if self._stays is None:
-            self._stays = sorted(self.view.running, key=_rank)
+            self._stays = sorted(self.view.running, key=rank)
         return self._stays
 
     def fit_decodes(self) -> None:
@@ -84,7 +85,7 @@ class _Draft:
 
     def fit_prompts(self) -> None:
         """Prompts under way go on, the most important first; one that finds no block displaces the least important."""
-        for request in sorted(self.view.prefilling, key=_rank):
+        for request in sorted(self.view.prefilling, key=rank):
             tokens = min(request.num_tokens_to_compute, self.budget)
             needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
             if tokens == 0 or self._leaves(request):
@@ -186,11 +187,6 @@ class _Draft:
     def _grows(self, request: RequestView) -> bool:
         """Whether its next token needs a new block."""
         return request.num_computed_tokens % self.view.block_size == 0
-
-
-def _rank(request: RequestView) -> tuple[int, int]:
-    """Smaller is more important."""
-    return request.priority, request.row
 
 
 _DECODE = StepPlan(holds=Holds.ARRIVAL)

@@ -12,6 +12,7 @@ from simulator.grants import refuse_beyond_watermark, watermark_blocks
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
+from simulator.victims import first_to_leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,7 @@ class Sarathi:
         needed = view.decode_blocks_needed
         budget = self.max_num_batched_tokens - view.num_decoding
         victims: dict[RequestView, None] = {}
-        by_rank = self.order == "priority"
-        for request in sorted(view.running, key=_rank, reverse=True) if by_rank else reversed(view.running):
+        for request in first_to_leave(view.running, self.order):
             if needed <= free:
                 break
             victims[request] = None
@@ -99,11 +99,6 @@ class Sarathi:
                 budget -= tokens
                 chunks.append(Chunk(request, tokens))
         return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))
-
-
-def _rank(request: RequestView) -> tuple[int, int]:
-    """The larger, the sooner a victim."""
-    return request.priority, request.row
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
+from simulator.grants import refuse_reservation
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -33,13 +34,7 @@ class Static:
         return Traits(keeps_finished=True, streams=self.stream)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
-        most = request.input_tokens + request.max_tokens
-        if cdiv(most, block_size) <= num_blocks:
-            return None
-        return (
-            f"{request.input_tokens} input tokens and max_tokens = {request.max_tokens} reserve "
-            f"{cdiv(most, block_size)} KV blocks; there are {num_blocks}"
-        )
+        return refuse_reservation(request, num_blocks, block_size)
 
     def plan(self, view: View) -> StepPlan:
         if view.prefilling:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from simulator.grants import refuse_beyond_watermark, watermark_blocks
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
+from simulator.victims import make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class VllmV0:
             if chunks:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
-            return self._make_room(view)
+            return StepPlan(preempt=make_room(view, self.order, swap=self.preemption_mode == "swap"))
         resume = self._resume(view, swapped, slots)
         if resume:
             return StepPlan(resume=resume)
@@ -94,24 +95,6 @@ class VllmV0:
             running += 1
         return tuple(chunks)
 
-    def _make_room(self, view: View) -> StepPlan:
-        """Preempt until the others can decode."""
-        size = view.block_size
-        needed = view.decode_blocks_needed
-        free, free_host = view.num_free_blocks, view.num_free_host_blocks
-        victims = []
-        by_rank = self.order == "priority"
-        for request in sorted(view.running, key=_rank, reverse=True) if by_rank else reversed(view.running):
-            if needed <= free:
-                break
-            blocks = request.num_blocks
-            swap = self.preemption_mode == "swap" and blocks <= free_host
-            victims.append(Preemption(request, swap))
-            free_host -= blocks if swap else 0
-            free += blocks
-            needed -= request.num_computed_tokens % size == 0
-        return StepPlan(preempt=tuple(victims))
-
     def _resume(self, view: View, swapped: list[RequestView], slots: int) -> tuple[RequestView, ...]:
         """The first of the swapped that fit, with the block of their next token, above the watermark."""
         watermark = watermark_blocks(self.watermark, view.num_blocks)
@@ -129,11 +112,6 @@ class VllmV0:
 
 def _is_swapped(request: RequestView) -> bool:
     return request.is_swapped
-
-
-def _rank(request: RequestView) -> tuple[int, int]:
-    """The larger, the sooner a victim."""
-    return request.priority, request.row
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
