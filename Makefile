@@ -4,18 +4,22 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
+# Without gpu the tests of the real backend are skipped, and say so.
+EXTRAS ?= dev,gpu
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 DEMO := runs/demo
+LOCKSTEP := runs/lockstep-cpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test bench more-tests clean
+.PHONY: help demo lockstep test bench more-tests clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
+	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make more-tests  the large runs of the laws (marker slow), with many more random examples"
 	@echo "make bench       the benchmarks, in CPU seconds"
@@ -26,6 +30,15 @@ demo: $(VENV)/.base
 	$(BIN)/batchlab compare quickstart --policies static,continuous,preemptive,chunked_prefill --out $(DEMO)
 	@test -s $(DEMO)/report.html
 	@echo "The report, to open in a browser: $(CURDIR)/$(DEMO)/report.html"
+
+# Exit code 3 of the last command says that the prediction is not within its limits.
+lockstep: $(VENV)/.gpu
+	$(BIN)/batchlab calibrate measure --scenario lockstep-cpu --device cpu --steps-only --out $(LOCKSTEP)/measured
+	$(BIN)/batchlab calibrate fit --from-steps $(LOCKSTEP)/measured/rows.jsonl.gz --name this-cpu \
+	    --out $(LOCKSTEP)/measured/profile.json
+	$(BIN)/batchlab lockstep lockstep-cpu --device cpu --profile $(LOCKSTEP)/measured/profile.json --out $(LOCKSTEP)/run
+	@test -s $(LOCKSTEP)/run/report.html
+	@echo "The report, to open in a browser: $(CURDIR)/$(LOCKSTEP)/run/report.html"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m ruff check
@@ -59,8 +72,13 @@ $(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
+$(VENV)/.gpu: $(VENV)/.base
+	@echo "Installing torch into $(VENV)"
+	@$(PIP_INSTALL) -e '.[gpu]'
+	@touch $@
+
 # It holds the base install too: `make demo` after `make test` installs nothing.
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing batchlab with the tools of development into $(VENV)"
-	@$(PIP_INSTALL) -e '.[dev]'
-	@touch $@ $(VENV)/.base
+	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
+	@touch $@ $(VENV)/.base $(if $(findstring gpu,$(EXTRAS)),$(VENV)/.gpu)

@@ -76,12 +76,12 @@ def verdict_table(summaries: Summaries, slo: Slo | None = None) -> str:
     if not summaries:
         return "nothing to compare\n"
     parts = [text for block in BLOCKS if (text := _block(block, summaries))]
-    parts.append(_wrapped(note(summaries)))
-    parts.append("\n".join(_wrapped(text) for text in verdict_words(summaries, slo)))
+    parts.append(wrapped(note(summaries)))
+    parts.append("\n".join(wrapped(text) for text in verdict_words(summaries, slo)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str) -> str:
     """Lines of at most WIDTH characters that part no number from its unit."""
     return textwrap.fill(tied(text), WIDTH).replace("\u00a0", " ")
 

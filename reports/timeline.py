@@ -122,10 +122,22 @@ def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], na
     last, label = max((run_end_s(records), label) for label, records in runs)
     clock = clock_for(last)
     more = f"{shorten(label)} goes on until {short(last / clock.seconds)} {clock.unit}" if last > end_s else ""
+    return draw_strips(name, panels, [label for label, _ in runs], style, end_s, more)
+
+
+def draw_strips(
+    name: str,
+    panels: Sequence[Strip],
+    labels: Sequence[str],
+    style: Mapping[str, Style],
+    end_s: float,
+    more: str = "",
+) -> Picture:
+    """Panels over one time axis, one below the other; `more` says what is cut off at its end."""
     return draw(
         name,
         (10.0, 0.9 + 1.3 * max(len(panels), 1)),
-        lambda figure: _paint(figure, panels, [label for label, _ in runs], style, end_s, more),
+        lambda figure: _paint(figure, panels, labels, style, end_s, more),
     )
 
 

@@ -11,24 +11,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scenarios.expert_parallel import build_wave, held_model
 from scenarios.hints import did_you_mean
 from scenarios.loader import dump, load
 from scenarios.orders import build_order, order_keys, who_takes
+from scenarios.preemption import check_overlap, overlaps, why_fixed
 from scenarios.schema import Scenario, TraceWorkload
 from scenarios.schema_engine import ORDER_KEYS, Engine
+from scenarios.vllm_keys import why_vllms
 from simulator.blocks import BlockLedger, KVBlocks
 from simulator.errors import InputError
 from simulator.kv import KVCache, kv_cache, swap_s_per_block
 from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
 from simulator.prefix_cache import PrefixCache
 from simulator.queues import Order
+from simulator.radix_cache import RadixCache
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
     from simulator.cost import CostModel
     from simulator.plan import Policy
+    from simulator.waves import WaveCost
 
-_ENGINE_OWN = ("policy", "block_size", "enable_prefix_caching")  # keys that no policy takes
+_ENGINE_OWN = ("policy", "block_size", "enable_prefix_caching", "swap_overlap")  # keys that no policy takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Parts:
     cost: CostModel
     swap_s_per_block: float
     make_blocks: Callable[[int, int], KVBlocks]
+    swap_overlap: bool = False
+    wave: WaveCost | None = None
 
 
 def build_workload(scenario: Scenario) -> Workload:
@@ -76,7 +83,10 @@ def build(scenario: Scenario) -> Parts:
     policy = build_policy(scenario)
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
-    return Parts(lambda: deepcopy(policy), kv, build_cost(scenario), swap_s, _build_blocks(scenario))
+    check_overlap(scenario)
+    cost, make_blocks = build_cost(scenario), _build_blocks(scenario)
+    wave = build_wave(scenario, cost)
+    return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, wave)
 
 
 def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
@@ -88,7 +98,8 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
         able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
         what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
         raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
-    return partial(PrefixCache, block_size=engine.block_size)
+    has_radix_tree = getattr(policy_class(engine.policy), "has_radix_tree", False)
+    return partial(RadixCache if has_radix_tree else PrefixCache, block_size=engine.block_size)
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
@@ -114,7 +125,7 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     budget = getattr(policy, "max_num_batched_tokens", None)
     try:
         return kv_cache(
-            scenario.resolve_model(),
+            held_model(scenario),
             scenario.resolve_gpu(),
             hardware.tensor_parallel,
             hardware.gpu_memory_utilization,
@@ -134,6 +145,10 @@ def build_cost(scenario: Scenario) -> CostModel:
         from simulator.linear import Linear
 
         return Linear(cost.base_s, cost.per_token_s, cost.per_context_token_s)
+    if cost.kind == "profile":
+        from scenarios.profiles import build_profile_cost
+
+        return build_profile_cost(scenario, cost)
     from simulator.roofline import Roofline
 
     return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
@@ -156,6 +171,7 @@ def build_policy(scenario: Scenario) -> Policy:
             raise scenario.error(f"engine.{key}", f"the order {order} does not use this key", who_takes(key))
         near = difflib.get_close_matches(key, taken, n=1)
         hint = f"{f'did you mean {near[0]}? ' if near else ''}it takes: {', '.join(taken)}"
+        hint = why_fixed(engine.policy, key) or why_vllms(key) or hint
         raise scenario.error(f"engine.{key}", f"the policy {policy_label(engine.policy)} does not use this key", hint)
     parameters = {key: value for key, value in given.items() if key in taken}
     if order is not None:
@@ -163,7 +179,8 @@ def build_policy(scenario: Scenario) -> Policy:
     try:
         return load_policy(engine.policy, parameters)
     except InputError as error:
-        raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
+        key = next((key for key in parameters if f": {key} " in error.message), "policy")
+        raise error if error.file else scenario.error(f"engine.{key}", error.message, error.hint) from None
 
 
 def _order(policy: str, given: Mapping[str, object]) -> str | None:
@@ -205,9 +222,15 @@ def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, .
     used = (*taken, *order_keys(_order(bare.engine.policy, parameters)))
     kept = {key: value for key, value in parameters.items() if key in used}
     dropped = _asked_for(parameters, used)
+    if engine.get("swap_overlap") and not overlaps(bare.engine.policy):
+        del engine["swap_overlap"]
+        dropped = ("swap_overlap", *dropped)
     if engine.get("enable_prefix_caching") and not caches_prefixes(bare.engine.policy):
         del engine["enable_prefix_caching"]
         dropped = ("enable_prefix_caching", *dropped)
+        if kept.get("order") == "lpm":
+            del kept["order"]
+            dropped = ("order", *dropped)
     return load({**data, "engine": {**engine, **kept}}), dropped
 
 

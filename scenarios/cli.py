@@ -12,11 +12,15 @@ from typing import Annotated
 
 import typer
 
+from scenarios.cli_calibrate import check, fit, import_
 from scenarios.cli_guard import guarded
+from scenarios.cli_lockstep import lockstep
 from scenarios.cli_look import kv, list_, trace_inspect
+from scenarios.cli_measure import measure
 from scenarios.cli_new import new_policy, new_scenario
 from scenarios.cli_report import report
 from scenarios.cli_run import compare, run
+from scenarios.cli_validate import validate
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -29,15 +33,23 @@ app = typer.Typer(
     help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
 )
 trace = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds.")
+calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
 new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a file to start from.")
 
 app.command("run")(guarded(run))
 app.command("compare")(guarded(compare))
+app.command("validate")(guarded(validate))
+app.command("lockstep")(guarded(lockstep))
 app.command("report")(guarded(report))
 app.command("list")(guarded(list_))
 app.command("kv")(guarded(kv))
+app.add_typer(calibrate, name="calibrate")
 app.add_typer(trace, name="trace")
 app.add_typer(new, name="new")
+calibrate.command("measure")(guarded(measure))
+calibrate.command("import")(guarded(import_))
+calibrate.command("fit")(guarded(fit))
+calibrate.command("check")(guarded(check))
 trace.command("inspect")(guarded(trace_inspect))
 new.command("policy")(guarded(new_policy))
 new.command("scenario")(guarded(new_scenario))

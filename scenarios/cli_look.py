@@ -25,19 +25,12 @@ def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
     """Print what there is, a line each."""
     from scenarios.listing import LISTINGS
 
-    rows = _profiles() if what is What.PROFILES else LISTINGS[what.value]()
+    rows = LISTINGS[what.value]()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if not rows:
         typer.echo(f"no {what.value} come with this version", err=True)
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _profiles() -> list[tuple[str, ...]]:
-    """The cost profiles that are shipped, by name."""
-    import calibration
-
-    return [(path.stem,) for path in sorted((Path(calibration.__path__[0]) / "profiles").glob("*.json"))]
 
 
 def kv(

@@ -42,10 +42,10 @@ def tables(runs: Sequence[Shown]) -> str:
     first = runs[0].scenario
     slo = first.resolve_slo()
     parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
-    by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.model_dump())
+    by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
         seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
-        parts.append(f"By class{seeds}\n{_aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
+        parts.append(f"By class{seeds}\n{aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
     return "\n".join(parts)
 
 
@@ -69,7 +69,7 @@ def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) ->
     write_report(folder, report_runs, notes)
 
 
-def _aligned(rows: Sequence[Sequence[str]], text_columns: int) -> str:
+def aligned(rows: Sequence[Sequence[str]], text_columns: int) -> str:
     """Rows as lines: text to the left, numbers to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     lines = []

@@ -61,11 +61,19 @@ def gpus() -> list[Row]:
     ]
 
 
+def profiles() -> list[Row]:
+    """Name, what it is of, the software that was measured, held-out errors, source."""
+    from scenarios.profiles import all_described
+
+    return all_described()
+
+
 LISTINGS: Mapping[str, Callable[[], list[Row]]] = {
     "policies": policies,
     "scenarios": scenarios,
     "models": models,
     "gpus": gpus,
+    "profiles": profiles,
 }
 
 

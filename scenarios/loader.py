@@ -17,6 +17,7 @@ from scenarios.explain import Finding, explain
 from scenarios.hints import nearest
 from scenarios.origin import Origin
 from scenarios.overrides import apply_overrides
+from scenarios.places import unset_hint, with_variables
 from scenarios.schema import Scenario, TraceWorkload, UserEngine
 from scenarios.yaml_nodes import plain_scalar
 from scenarios.yaml_source import KeyPath, describe, read_yaml
@@ -147,7 +148,7 @@ def _make_absolute(document: _Document) -> None:
             continue
         from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
         base = Path.cwd() if from_override else document.base_dir
-        holder[path[-1]] = f"{_absolute(base, written)}{colon}{name}"
+        holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
 
 
 def _absolute(base: Path, written: str) -> Path:
@@ -203,6 +204,8 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
 
 
 def _no_file(key: KeyPath, path: Path) -> Finding:
+    if (hint := unset_hint(path)) is not None:
+        return Finding(key, f"no such file: {path}", hint)
     near = nearest(path.name, _names_in(path.parent))
     hint = f"did you mean {near}, in the same folder?" if near else None
     return Finding(key, f"no such file: {path}", hint if _exists(path.parent) else f"there is no folder {path.parent}")

@@ -26,10 +26,14 @@ def who_takes(key: str) -> str:
 def build_order(scenario: Scenario, order: str, given: Mapping[str, object]) -> str:
     """What a policy gets as its order: the name, with those of the keys given that are the order's parameters.
 
-    A deadline is the request's own, or else the SLO's. Raises InputError where the parameters make no order.
+    A deadline is the request's own, or else the SLO's. Raises InputError where the parameters make no order, and for
+    `lpm` without a prefix cache.
     """
     if order not in QUEUES:
         return order  # a user's policy may have orders of its own
+    if order == "lpm" and not scenario.engine.enable_prefix_caching:
+        what = "`lpm` orders by what a prefix cache holds, and enable_prefix_caching is false"
+        raise scenario.error("engine.order", what, "give enable_prefix_caching: true; without it SGLang serves fcfs")
     parameters = {key: given[key] for key in order_keys(order) if key in given}
     if order == "edf" and scenario.slo is not None:
         parameters["deadline_s"] = _deadline_s(scenario.slo)

@@ -18,18 +18,22 @@ from numpy.lib import format as npy
 
 from scenarios.loader import dump
 from scenarios.staging import is_partial, unwritable
-from scenarios.tables import open_deterministic, request_columns, step_columns, write_csv
+from scenarios.tables import open_deterministic, request_columns, step_columns, validation_columns, write_csv
 from simulator.errors import InputError
 from simulator.records import Records
 
 if TYPE_CHECKING:
     from scenarios.result import Result
     from scenarios.schema import Scenario
+    from scenarios.validation import Validation
 
 FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
-_FILES = (SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, "trace.json")
+VALIDATION, MEASURED = "validation.json", "measured.csv.gz"
+_FILES = (
+    SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
+)  # fmt: skip
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
 
@@ -117,6 +121,18 @@ def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -
     try:
         (folder / SCENARIO).write_text(dump(scenario), encoding="utf-8", newline="\n")
         (folder / COMPARISON).write_text(to_json(means), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def write_validation(folder: Path, data: Mapping[str, object], found: Validation) -> None:
+    """Write a comparison with a server's log beside the run: validation.json, and its requests beside ours.
+
+    Raises InputError where the disk does not take them.
+    """
+    try:
+        (folder / VALIDATION).write_text(to_json(data), encoding="utf-8", newline="\n")
+        write_csv(folder / MEASURED, validation_columns(found))
     except OSError as error:
         raise unwritable(folder, error) from error
 

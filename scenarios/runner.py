@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,9 @@ def run_on(
     label = policy_label(scenario.engine.policy)
     told = None if progress is None else progress(label, len(workload))
     done = _simulate(scenario, workload, parts, log_decisions, fast_forward, told)
-    records = done.records
+    records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, parts.kv)
+    remarks = parts.cost.remarks(records.rows) if hasattr(parts.cost, "remarks") else ()
     summary = summarize(
         records,
         slo=scenario.resolve_slo(),
@@ -74,7 +76,7 @@ def run_on(
         records=records,
         summary={**summary, "usd_per_million_output_tokens": price},
         decisions=done.decisions,
-        notes=(*workload.notes, *rejected),
+        notes=(*workload.notes, *rejected, *remarks),
     )
 
 
@@ -93,6 +95,8 @@ def _simulate(
             kv=parts.kv,
             cost=parts.cost,
             swap_s_per_block=parts.swap_s_per_block,
+            swap_overlap=parts.swap_overlap,
+            wave=parts.wave,
             make_blocks=parts.make_blocks,
             replicas=scenario.replicas,
             router=scenario.router,
@@ -104,6 +108,15 @@ def _simulate(
         if isinstance(scenario.engine, UserEngine) and (blamed := _blame(error, scenario.engine.path)) is not None:
             raise blamed from error
         raise
+
+
+def _at_the_client(records: Records, front_end_s: float) -> Records:
+    """The records with the tokens' times as the client sees them: so much later than they were sampled."""
+    if front_end_s == 0:
+        return records
+    requests = records.requests
+    seen = {name: getattr(requests, name) + front_end_s for name in ("first_token_s", "last_token_s")}
+    return replace(records, requests=replace(requests, **seen))
 
 
 def _blame(error: Exception, file: Path) -> InputError | None:

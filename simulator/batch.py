@@ -14,11 +14,13 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from simulator.live import DECODING, LiveRequest
+from simulator.spread import Spread
 
 if TYPE_CHECKING:
     from simulator.queues.meter import OutputMeter
 
 _NOBODY: list[LiveRequest] = []
+_OVERRUN = -2  # a finish_tick that has passed
 
 
 class Batch:
@@ -35,6 +37,7 @@ class Batch:
         "held",
         "meter",
         "size",
+        "spread",
         "ticks",
     )
 
@@ -42,7 +45,7 @@ class Batch:
         self.block_size = block_size
         self.ticks = 0
         self.size = 0  # requests that compute a token in a decode step, held ones included
-        self.held = 0  # of these, finished
+        self.held = 0  # of these, finished: kept until all have, or until it is known that they have
         self.context = 0  # their KV tokens
         # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
         self._phases = [0] * (2 * block_size)
@@ -50,6 +53,7 @@ class Batch:
         self._entries = 0
         self._last_end_s = nan  # when the last decode step ended
         self.meter: OutputMeter | None = None  # told who decodes, for a queue that depends on it
+        self.spread: Spread | None = None  # kept where the executor asks for it
         self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
 
     # Joining and leaving
@@ -67,6 +71,8 @@ class Batch:
             phase = (ticks - computed) % self.block_size
             self._phases[phase] += 1
             self._phases[phase + self.block_size] += 1
+        if self.spread is not None:
+            self.spread.add(computed - ticks)
         finish_tick = ticks + live.output_tokens - live.base_outputs
         live.finish_tick = finish_tick
         self._entries += 1
@@ -80,7 +86,10 @@ class Batch:
         """`live` stops decoding; its counts and the time of its last token are settled."""
         ticks = self.ticks
         ticked = ticks - live.join_tick
-        if ticked:
+        overrun = live.finish_tick == _OVERRUN
+        if overrun:
+            self.held -= 1
+        elif ticked:
             live.last_token_s = self._last_end_s
         else:
             self._unfresh(live.last_token_s)
@@ -91,10 +100,30 @@ class Batch:
             phase = (ticks - computed) % self.block_size
             self._phases[phase] -= 1
             self._phases[phase + self.block_size] -= 1
+        if self.spread is not None:
+            self.spread.remove(computed - ticks)
         live.base_computed = computed
-        live.base_outputs += ticked
         live.join_tick = ticks
         live.finish_tick = -1  # its entry in the heap is stale
+        if overrun:
+            return
+        live.base_outputs += ticked
+        if self.meter is not None:
+            self.meter.left(live)
+
+    def overrun(self, live: LiveRequest) -> None:
+        """`live` has its last token, and decodes on until that is known: `leave` takes it out as any other."""
+        if live.state is DECODING:
+            ticked = self.ticks - live.join_tick
+            live.base_computed += ticked
+            live.base_outputs += ticked
+            live.join_tick = self.ticks
+            live.last_token_s = self._last_end_s
+        else:
+            self.join(live)
+            self._unfresh(live.last_token_s)
+        live.finish_tick = _OVERRUN
+        self.held += 1
         if self.meter is not None:
             self.meter.left(live)
 
@@ -112,12 +141,16 @@ class Batch:
         self.size += 1
         self.held += 1
         self.context += live.num_computed_tokens
+        if self.spread is not None:
+            self.spread.add(live.num_computed_tokens - self.ticks)
 
     def release_held(self) -> None:
         """Every request of the batch has finished: all slots come free."""
         self.size = 0
         self.held = 0
         self.context = 0
+        if self.spread is not None:
+            self.spread.clear()
 
     def _unfresh(self, last_token_s: float) -> None:
         left = self._fresh[last_token_s] - 1
@@ -127,6 +160,10 @@ class Batch:
             del self._fresh[last_token_s]
 
     # Looking ahead
+
+    def next_spread(self) -> tuple[int, int]:
+        """The longest context after the next decode step and the sum of squares; zeros where nobody asked for them."""
+        return (0, 0) if self.spread is None else self.spread.at(self.ticks + 1)
 
     def steps_to_finish(self) -> int:
         """Decode steps until somebody finishes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import Protocol
 
 
@@ -127,6 +128,12 @@ class BlockManager:
                 raise ValueError(f"block {block} is free: it cannot be shared")
             self.references[block] += 1
             table.append(block)
+
+    def upcoming(self, num_blocks: int) -> list[int]:
+        """The blocks that will be taken next, in order; OutOfBlocksError where there are not so many."""
+        if num_blocks > len(self._free):
+            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
+        return list(islice(self._free, num_blocks))
 
     def free(self, row: int, num_blocks: int) -> None:
         table = self.tables.get(row, [])

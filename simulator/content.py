@@ -36,11 +36,8 @@ class BlockKeys:
             return
         if content.prompt_token_ids:
             self._tokens = content.prompt_token_ids + content.output_token_ids
-        elif content.block_hashes and content.hash_block_size % block_size and block_size % content.hash_block_size:
-            raise InputError(
-                f"request {request.request_id} has hashes of {content.hash_block_size}-token blocks, "
-                f"which do not go with block_size = {block_size}: one must be a multiple of the other"
-            )
+        elif content.block_hashes:
+            check_hash_size(request, block_size)
 
     def __getitem__(self, block: int) -> Hashable:
         """The key of a full block, counted from 0."""
@@ -65,3 +62,14 @@ class BlockKeys:
             chained = (numbers[-1] if numbers else 0, self._tokens[start : start + self._size])
             numbers.append(self._chains.setdefault(chained, len(self._chains) + 1))
         return numbers[block]
+
+
+def check_hash_size(request: Request, block_size: int) -> None:
+    """Raise InputError unless a request's block hashes, which it must have, can be told in blocks of this size."""
+    content = request.content
+    assert content is not None
+    if content.hash_block_size % block_size and block_size % content.hash_block_size:
+        raise InputError(
+            f"request {request.request_id} has hashes of {content.hash_block_size}-token blocks, "
+            f"which do not go with block_size = {block_size}: one must be a multiple of the other"
+        )

@@ -23,9 +23,12 @@ class DecisionLog:
         self._decided: dict[str, Any] = {}
         self._waiting: list[LiveRequest] = []
         self._admissions = 0  # those decided up to now
+        self._planned_s = 0.0
+        self._open: dict[str, Any] = {}  # asynchronous: the step whose end has not been told yet
 
-    def decided(self, state: ReplicaState, flight: Flight) -> None:
-        """The plan has been applied."""
+    def decided(self, state: ReplicaState, flight: Flight, now_s: float) -> None:
+        """The plan has been applied, at `now_s`."""
+        self._planned_s = now_s
         chunks = {live: tokens - padding for live, tokens, padding in flight.prefill}
         scheduled = {}
         for live in state.running:
@@ -75,3 +78,44 @@ class DecisionLog:
                 }
             )
             start_s = end_s
+
+    def turned(
+        self, state: ReplicaState, flight: Flight, used_blocks: list[int], left: list[LiveRequest], freed: int
+    ) -> None:
+        """The same with asynchronous scheduling: a step has ended when the one after it has been planned.
+
+        `left` are those who finished with the step before these, and `freed` the blocks that this gave.
+        """
+        num_blocks = state.blocks.num_blocks
+        start_s = flight.start_s
+        planned_s = self._planned_s
+        decided = self._decided
+        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+            if i == 1:
+                decided = {**decided, "admitted": {}, "preempted": []}
+            waiting = self._waiting if i == 0 else [live for live in state.waiting if live.arrival_s <= planned_s]
+            self._ended(num_blocks - used + freed, left)
+            left, freed = [], 0
+            self._open = {
+                "replica": self.replica,
+                "step": len(self.steps),
+                "t_schedule_s": planned_s,
+                "t_start_s": start_s,
+                "t_end_s": end_s,
+                **{key: value.copy() for key, value in decided.items()},
+                "finished": [],
+                "waiting": [live.request_id for live in waiting],
+                "num_free_blocks": num_blocks - used,
+                "num_free_blocks_end": num_blocks - used,
+            }
+            self.steps.append(self._open)
+            planned_s, start_s = start_s, end_s
+
+    def rests(self, state: ReplicaState) -> None:
+        """Nothing is planned after the last step."""
+        self._ended(state.blocks.num_free, [])
+
+    def _ended(self, num_free_blocks: int, left: list[LiveRequest]) -> None:
+        self._open["finished"] = [live.request_id for live in left]
+        self._open["num_free_blocks_end"] = num_free_blocks
+        self._open = {}

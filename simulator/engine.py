@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from itertools import accumulate
-from math import inf, nan
+from math import inf
 
 from simpy.events import Event
 
@@ -19,13 +19,15 @@ from simulator.clock import Clock
 from simulator.cost import StepShape
 from simulator.decisions import DecisionLog
 from simulator.executor import Executor
+from simulator.exits import Exits
 from simulator.flight import Flight, record_row, shape_of
 from simulator.in_order import carry_out
-from simulator.live import DECODING, FINISHED, SWAPPED, WAITING, LiveRequest
-from simulator.plan import Holds, Policy, StepPlan, cdiv
+from simulator.live import LiveRequest
+from simulator.overlap import Overlap
+from simulator.plan import Holds, Policy, StepPlan
 from simulator.recorder import Recorder
-from simulator.records import Status
 from simulator.request import Request
+from simulator.spread import Spread
 from simulator.state import LiveChunk, ReplicaState
 from simulator.view import ReplicaView
 
@@ -35,6 +37,7 @@ MAX_STEPS_WITHOUT_A_TOKEN = 100_000
 
 _STEP, _ARRIVAL = Holds.STEP, Holds.ARRIVAL
 _NOBODY: list[LiveRequest] = []
+_NOTHING = StepShape(0, 0)
 
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN = 256
@@ -60,14 +63,19 @@ class Replica:
         self.state = ReplicaState(clock, policy, blocks, block_size, recorder.replicas[index].requeues)
         self._clock = clock
         self._executor = executor
+        if (attach := getattr(executor, "attach", None)) is not None:
+            attach(self.state)
+        if getattr(executor, "wants_spread", False):
+            self.state.batch.spread = Spread()
         self._fast_forward = fast_forward and executor.foresees
-        self._recorder = recorder
         self._records = recorder.replicas[index]
         self._streams = self.state.traits.streams
         self._timeless = self.state.waiting.timeless
         self._decisions = decisions
-        self._refuses = getattr(policy, "refuses", None)
-        self._view = ReplicaView(self.state)
+        self._exits = Exits(index, self.state, recorder)
+        self._overlaps = self.state.traits.async_scheduling
+        self._overlap = Overlap(self.state, self._exits)
+        self._view = ReplicaView(self.state, getattr(executor, "outlook", None))
         self._flight: Flight | None = None
         self._pause: Event | None = None  # what `serve` waits for
         self._unchanged = False  # the batch is as it was in the step before
@@ -76,27 +84,29 @@ class Replica:
         self._due: Request | None = None  # the next of them
         self._due_s = inf
         self._step_s = 1.0  # the last decode step took so long
+        self._busy_until_s = 0.0  # where steps overlap, the last one planned ends
 
     @property
     def num_unfinished(self) -> int:
         """Requests waiting or running here."""
         return len(self.state.waiting) + len(self.state.running)
 
+    def abandon(self) -> None:
+        """The run is over: record those who have not finished."""
+        self._exits.abandon()
+
     # Arrivals
 
     def submit(self, request: Request) -> None:
         """`request` arrives now: it queues, or is rejected because it could never be served here."""
         live = LiveRequest(request, self.state.batch)
-        reason = self._reason_to_reject(live)
-        if reason is not None:
-            self._recorder.reject_reasons[live.row] = reason
-            self._end(live, Status.REJECTED, nan)
+        if self._exits.refuses(live):
             return
         self.state.waiting.push(live)
         flight = self._flight
         if flight is None:
             if self._pause is not None:  # resting: look again, once everybody of this instant is here
-                self._pause = self._clock.move(self._pause, self._clock.now)
+                self._pause = self._clock.move(self._pause, max(self._clock.now, self._busy_until_s))
                 self._barren_steps = 0
         elif flight.until_arrival:
             self._cut(flight, self._clock.now)
@@ -119,29 +129,14 @@ class Replica:
             self.submit(self._due)
             self._next_due()
 
-    def _reason_to_reject(self, live: LiveRequest) -> str | None:
-        size = self.state.batch.block_size
-        num_blocks = self.state.blocks.num_blocks
-        # The last sampled token is never computed.
-        needed = cdiv(live.input_tokens + live.output_tokens - 1, size)
-        if needed > num_blocks:
-            return (
-                f"{live.input_tokens} input and {live.output_tokens} output tokens need {needed} KV blocks; "
-                f"there are {num_blocks} ({num_blocks * size} tokens)"
-            )
-        if self._refuses is None:
-            return None
-        reason: str | None = self._refuses(live, num_blocks, size)
-        return reason
-
-    def _cut(self, flight: Flight, now_s: float) -> None:
-        """End the run in flight with the step that is being executed now."""
+    def _cut(self, flight: Flight, at_s: float) -> None:
+        """End the run in flight with the last step that is planned before an arrival at `at_s` is seen."""
         ends = flight.ends_s
-        last = bisect_left(ends, now_s)
-        if last < len(ends) - 1:
-            del ends[last + 1 :]
+        steps = flight.steps_until(at_s) if self._overlaps else bisect_left(ends, at_s) + 1
+        if steps < len(ends):
+            del ends[steps:]
             assert self._pause is not None
-            self._pause = self._clock.move(self._pause, ends[last])
+            self._pause = self._clock.move(self._pause, flight.look_s() if self._overlaps else ends[-1])
 
     # The process
 
@@ -149,6 +144,7 @@ class Replica:
         """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
         clock = self._clock
         view = self._view
+        overlaps = self._overlaps
         plan_step = self.state.policy.plan
         self._receive(clock.now)
         while True:
@@ -158,6 +154,8 @@ class Replica:
             if plan.__class__ is not StepPlan:
                 raise self.state.broken(f"is {plan!r}, not a StepPlan")
             flight = self._apply(plan, now_s)
+            if overlaps:
+                flight = self._behind(flight, plan, now_s)
             if flight is None:
                 self._pause = self._rest(plan)
                 yield self._pause
@@ -167,30 +165,56 @@ class Replica:
                     self._receive(clock.now)
             else:
                 self._execute(flight)
-                end_s = flight.ends_s[-1]
-                # Where nothing else happens until the end, there is no need to wait for it.
-                if not (self._fast_forward and clock.skip_to(end_s)):
+                look_s = flight.look_s() if overlaps else flight.ends_s[-1]
+                # Where nothing else happens until then, there is no need to wait for it.
+                if not (self._fast_forward and clock.skip_to(look_s)):
                     self._flight = flight
-                    self._pause = clock.at(end_s)
+                    self._pause = clock.at(look_s)
                     yield self._pause
                     self._flight = self._pause = None
-                if self._due_s <= end_s:
-                    self._receive(end_s)
+                if self._due_s <= look_s:
+                    self._receive(look_s)
                 self._commit(flight)
 
+    def _behind(self, flight: Flight | None, plan: StepPlan, now_s: float) -> Flight | None:
+        """The flight begins when the step in execution has ended; if there is none, the replica may have to wait so.
+
+        It then is a step of nothing that takes no time: all who run wait for results.
+        """
+        state = self.state
+        busy_s = self._busy_until_s
+        late = bool(self._overlap.done)
+        if flight is None:
+            if not (state.running or state.waiting) or not (busy_s > now_s or late):
+                if self._decisions is not None:
+                    self._decisions.rests(state)
+                return None
+            waiting = len(state.waiting)
+            flight = Flight(plan, now_s, _NOTHING, 0, 0, (), False, False, False, False, waiting, 0, 0, [])
+        if busy_s > now_s:
+            flight.start_s = busy_s
+        if late:  # the next plan is another
+            flight.is_run = flight.until_arrival = False
+        return flight
+
     def _rest(self, plan: StepPlan) -> Event:
-        """The event to wait for when nothing is to be done: an arrival, which may move it, or the time planned."""
+        """The event to wait for when nothing is to be done: an arrival, which may move it, or the time planned.
+
+        A step that is still in execution has to end first.
+        """
         until_s = plan.wait_until_s
         if until_s is None:
-            return self._clock.event() if self._due is None else self._clock.at(self._due_s)
+            if self._due is None:
+                return self._clock.event()
+            return self._clock.at(max(self._due_s, self._busy_until_s))
         if not until_s > self._clock.now:
             raise self.state.broken(f"waits until {until_s} s, which is not after now")
         self._watch_progress()
-        return self._clock.at(min(until_s, self._due_s))
+        return self._clock.at(max(min(until_s, self._due_s), self._busy_until_s))
 
     def _apply(self, plan: StepPlan, now_s: float) -> Flight | None:
         """Carry out the plan's changes; None if it neither changes nor computes anything."""
-        preempt, resume, chunks, decode, paused, holds, _, more = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note = plan
         state = self.state
         batch = state.batch
         swapped_out = swapped_in = 0
@@ -212,7 +236,7 @@ class Replica:
             raise state.broken("computes a request twice in one step")
         held = batch.held
         decode_seqs = context = 0
-        if decode and batch.size > held:
+        if decode and (batch.size > held or (self._overlaps and held)):
             decode_seqs = batch.size
             context = batch.context + decode_seqs
             needed = batch.blocks_needed()
@@ -226,7 +250,7 @@ class Replica:
         waiting = len(state.waiting)
         if changes:
             self._unchanged = False
-            shape = shape_of(prefill, decode_seqs, context)
+            shape = shape_of(prefill, decode_seqs, context, batch.next_spread() if decode_seqs else (0, 0))
             return Flight(
                 plan, now_s, shape, decode_seqs, held, prefill, False, is_odd, False, taken, waiting,
                 swapped_out, swapped_in, [],
@@ -234,7 +258,7 @@ class Replica:
         # An order that time or service changes is looked at anew in every step in which somebody waits.
         is_run = self._fast_forward and holds is not _STEP and (self._timeless or not waiting)
         until = is_run and (holds is _ARRIVAL or not self._timeless)
-        shape = StepShape(decode_seqs, context)
+        shape = StepShape(decode_seqs, context, 0, 0, 0, 0, *batch.next_spread())
         return Flight(plan, now_s, shape, decode_seqs, held, prefill, is_run, False, until, taken, waiting, 0, 0, [])
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, bool, int, int]:
@@ -265,21 +289,21 @@ class Replica:
                 # About as many steps as fit before the arrival; the exact end is found below.
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
-                    steps = before
+                    steps = before if before > 0 else 1
             free = self.state.blocks.num_free
             if flight.taken:
                 free += batch.blocks_needed()
             steps = batch.steps_that_fit(free, steps)
-            ends = self._executor.decode_run_s(flight.decode_seqs, batch.context + flight.decode_seqs, steps)
+            ends = self._executor.decode_run_s(flight.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
             flight.ends_s = ends = list(accumulate(ends))  # in the order in which single steps would add up
             if ends[-1] > due_s:
-                del ends[bisect_left(ends, due_s) + 1 :]
+                del ends[flight.steps_until(due_s) if self._overlaps else bisect_left(ends, due_s) + 1 :]
         else:
             flight.ends_s = [start_s + self._executor.execute(flight)]
         if self._decisions is not None:
-            self._decisions.decided(self.state, flight)
+            self._decisions.decided(self.state, flight, self._clock.now)
 
     # Commit
 
@@ -309,15 +333,19 @@ class Replica:
                     sampled = True
                     if self._sample(live, end_s):
                         done = [*done, live]
+            state.settle(prefill)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
-        if done:
-            if len(done) > 1:
-                done = sorted(done, key=_admission)
-            self._finish_all(done, end_s)
-        if self._decisions is not None:
-            self._decisions.committed(state, flight, use, done)
+        if self._overlaps:
+            self._turn(flight, use, sorted(done, key=_admission))
+        else:
+            if done:
+                if len(done) > 1:
+                    done = sorted(done, key=_admission)
+                self._exits.finish_all(done, end_s)
+            if self._decisions is not None:
+                self._decisions.committed(state, flight, use, done)
         if sampled:
             self._barren_steps = 0
         else:
@@ -340,48 +368,16 @@ class Replica:
         state.batch.join(live)
         return False
 
-    def _finish_all(self, done: list[LiveRequest], end_s: float) -> None:
-        """These have their last token: they leave, or are held until the batch has finished."""
+    def _turn(self, flight: Flight, use: list[int], done: list[LiveRequest]) -> None:
+        """Those who are done leave after the next plan; those of the flight before leave now."""
         state = self.state
-        for live in done:
-            del state.running[live]
-            if state.traits.keeps_finished:
-                self._hold(live, end_s)
-                continue
-            if live.state is DECODING:
-                state.batch.leave(live)
-            blocks = cdiv(max(live.base_computed, live.reserved_tokens), state.batch.block_size)
-            live.state = FINISHED
-            state.blocks.free(live.row, blocks)
-            self._end(live, Status.FINISHED, end_s)
-        if state.held and not state.running:
-            self._release_held(end_s)
-
-    def _hold(self, live: LiveRequest, end_s: float) -> None:
-        """The request has finished and keeps its slot."""
-        if live.state is DECODING:
-            self.state.batch.hold(live)
-        else:
-            self.state.batch.join_held(live)
-        live.last_token_s = end_s
-        live.state = FINISHED
-        self.state.held.append(live)
-
-    def _release_held(self, end_s: float) -> None:
-        """The whole batch has finished: slots and KV come free, and results that do not stream are returned."""
-        state = self.state
-        for live in state.held:
-            if not state.traits.streams:
-                live.first_token_s = live.last_token_s = end_s
-            state.blocks.free(live.row, live.num_blocks)
-            self._end(live, Status.FINISHED, end_s)
-        state.held.clear()
-        state.batch.release_held()
-
-    def _end(self, live: LiveRequest, status: Status, released_s: float) -> None:
-        self._recorder.request(live, self.index, status, released_s)
-        if self.state.cache is not None:
-            self.state.cache.end(live.row)
+        running, free = len(state.running), state.blocks.num_free
+        self._busy_until_s = flight.ends_s[-1]
+        left = self._overlap.turn(done, self._busy_until_s)
+        if len(state.running) < running:
+            self._unchanged = False
+        if self._decisions is not None:
+            self._decisions.turned(state, flight, use, left, state.blocks.num_free - free)
 
     def _watch_progress(self) -> None:
         """A step, or a rest, gave no token: stop a policy that goes on for ever and gets nowhere."""
@@ -392,17 +388,6 @@ class Replica:
                 f"is one of {MAX_STEPS_WITHOUT_A_TOKEN} in a row that gave no token: {len(state.running)} running, "
                 f"{len(state.waiting)} waiting, {state.blocks.num_free} free blocks"
             )
-
-    def abandon(self) -> None:
-        """The run is over: record those who have not finished."""
-        state = self.state
-        for live in [*state.held, *state.running, *state.waiting]:
-            status = Status.FINISHED if live.state is FINISHED else Status.UNFINISHED
-            if live.state is DECODING and not live.paused:
-                state.batch.leave(live)
-            if live.setbacks is not None and live.state in (WAITING, SWAPPED):
-                state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
-            self._end(live, status, nan)
 
 
 def _admission(live: LiveRequest) -> int:

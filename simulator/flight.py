@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,18 +34,31 @@ class Flight:
     swapped_in_blocks: int
     ends_s: list[float]
 
+    def look_s(self) -> float:
+        """When steps overlap, the next plan is made as the last of these steps begins."""
+        ends = self.ends_s
+        return ends[-2] if len(ends) > 1 else self.start_s
 
-def shape_of(prefill: Sequence[LiveChunk], decode_seqs: int, decode_context: int) -> StepShape:
+    def steps_until(self, at_s: float) -> int:
+        """When steps overlap, how many of these are planned before an arrival at `at_s` is seen."""
+        return 1 if at_s <= self.start_s else bisect_left(self.ends_s, at_s) + 2
+
+
+def shape_of(
+    prefill: Sequence[LiveChunk], decode_seqs: int, decode_context: int, decode_spread: tuple[int, int] = (0, 0)
+) -> StepShape:
     """The counts of a step that decodes so many requests and computes these chunks."""
-    seqs = tokens = context = pairs = 0
+    seqs = tokens = context = pairs = longest = 0
     for live, n, _ in prefill:
         if n:
             before = live.base_computed
             seqs += 1
             tokens += n
             context += before + n
+            if before + n > longest:
+                longest = before + n
             pairs += n * before + n * (n + 1) // 2
-    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs)
+    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs, *decode_spread, longest)
 
 
 def record_row(flight: Flight, state: ReplicaState, records: ReplicaRecorder) -> None:
@@ -63,11 +77,18 @@ def record_row(flight: Flight, state: ReplicaState, records: ReplicaRecorder) ->
         prefill_seqs = shape.prefill_seqs
         for _, _, padded in flight.prefill:
             padding += padded
-    idle_slots = len(state.running) + flight.held - decode_seqs - prefill_seqs
-    if idle_slots or padding or state.held or state.num_swapped or flight.is_odd:
+    # Those held are no longer running, but for those of whom nobody knows yet that they have finished.
+    idle_slots = len(state.running) - decode_seqs - prefill_seqs
+    held = flight.held
+    if state.held:
+        idle_slots += held
+        held = len(state.held)
+    if state.paused:  # of these, as many hold a slot as there are slots
+        idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
+    if idle_slots or padding or held or state.num_swapped or flight.is_odd:
         records.odd(
             idle_slots,
-            len(state.held),
+            held,
             state.num_swapped,
             flight.held + padding,
             len(flight.plan.preempt),

@@ -36,3 +36,13 @@ def refuse_beyond_watermark(request: RequestView, num_blocks: int, block_size: i
         f"{request.input_tokens} input tokens need {needed} KV blocks, and the watermark keeps {keep} free; "
         f"there are {num_blocks}"
     )
+
+
+def refuse_beyond_budget(request: RequestView, max_num_batched_tokens: int) -> str | None:
+    """Why a prompt that is computed whole, and again with its output after a preemption, can never be, or None."""
+    if most_tokens(request) <= max_num_batched_tokens + 1:
+        return None
+    return (
+        f"{request.input_tokens} input and up to {request.max_tokens} output tokens exceed "
+        f"max_num_batched_tokens = {max_num_batched_tokens}, and enable_chunked_prefill is false"
+    )

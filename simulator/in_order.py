@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from simulator.cache import Cache
 from simulator.live import DECODING, PREFILLING, LiveRequest
 from simulator.plan import Policy, Preemption, StepPlan, cdiv
-from simulator.prefix_cache import PrefixCache
 from simulator.request import RequestView
 from simulator.state import LiveChunk, ReplicaState
 from simulator.view import ReplicaView
@@ -28,7 +28,7 @@ class Carried:
 
 
 def carry_out(
-    state: ReplicaState, cache: PrefixCache, policy: Policy, view: ReplicaView, plan: StepPlan, now_s: float
+    state: ReplicaState, cache: Cache, policy: Policy, view: ReplicaView, plan: StepPlan, now_s: float
 ) -> Carried:
     """Apply `plan`, and what the policy adds to it for the same step."""
     if plan.resume or any(preemption.swap for preemption in plan.preempt):
@@ -48,6 +48,7 @@ def carry_out(
         last = policy.plan(view)
         if last.__class__ is not StepPlan or last.preempt or last.resume or last.paused:
             raise state.broken(f"goes on with {last!r}: later instalments may only admit")
+        view.note = last.note
         if last.more and not last.prefill:
             raise state.broken("has a part without anything in it, and asks for more")
         for chunk in last.prefill:
@@ -60,7 +61,7 @@ def carry_out(
     return done
 
 
-def _run_on(state: ReplicaState, cache: PrefixCache, plan: StepPlan, done: Carried, now_s: float) -> None:
+def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: Carried, now_s: float) -> None:
     """Running requests take what their next tokens need, in order; then the first instalment's admissions."""
     chunks = {chunk.request: chunk for chunk in plan.prefill}
     victims = list(plan.preempt)
@@ -93,7 +94,7 @@ def _run_on(state: ReplicaState, cache: PrefixCache, plan: StepPlan, done: Carri
 
 
 def _take(
-    state: ReplicaState, cache: PrefixCache, live: LiveRequest, tokens: int, victims: list[Preemption], now_s: float
+    state: ReplicaState, cache: Cache, live: LiveRequest, tokens: int, victims: list[Preemption], now_s: float
 ) -> None:
     """Blocks for a running request's next tokens, which are no chunk: of a decode, or of a victim to be."""
     if not 0 < tokens <= live.num_tokens_to_compute:
@@ -102,11 +103,13 @@ def _take(
     needed = _make_room(state, cache, live, tokens, victims, now_s)
     if needed > 0:
         cache.allocate(live.row, needed)
-    cache.enter(live.request, min(live.num_computed_tokens + tokens, live.num_tokens) // state.batch.block_size)
+    if cache.enters_decoded:
+        known = live.num_tokens - (state.unknown(live) if live.state is DECODING else 0)
+        cache.enter(live.request, min(live.num_computed_tokens + tokens, known) // state.batch.block_size)
 
 
 def _make_room(
-    state: ReplicaState, cache: PrefixCache, live: LiveRequest, tokens: int, victims: list[Preemption], now_s: float
+    state: ReplicaState, cache: Cache, live: LiveRequest, tokens: int, victims: list[Preemption], now_s: float
 ) -> int:
     """Let the next victims go until a running request's next tokens fit; returns the blocks that these take."""
     needed = cdiv(live.num_computed_tokens + tokens, state.batch.block_size) - live.num_blocks

@@ -39,7 +39,8 @@ class Linear:
         context = shape.decode_context + shape.prefill_context
         return self.base_s + self.per_token_s * tokens + self.per_context_token_s * context
 
-    def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        decode_seqs, decode_context = shape.decode_seqs, shape.decode_context
         return affine_run(
             self.base_s + self.per_token_s * decode_seqs, self.per_context_token_s, decode_context, decode_seqs, repeat
         )

@@ -20,11 +20,12 @@ class State(Enum):
     PREFILLING = "prefilling"
     DECODING = "decoding"
     SWAPPED = "swapped"
+    LEAVING = "leaving"  # its last token is being computed, and so nothing is left to plan for it
     FINISHED = "finished"
 
 
 # The members by plain names: looking one up in its class takes ten times as long, and it is done at every step.
-WAITING, PREFILLING, DECODING, SWAPPED, FINISHED = State
+WAITING, PREFILLING, DECODING, SWAPPED, LEAVING, FINISHED = State
 
 
 @dataclass(slots=True)

@@ -62,6 +62,9 @@ class StepPlan(NamedTuple):
     With `more`, the policy is asked again for the same step when this much is done (`View.step_tokens` then says how
     many tokens the step has): what a prefix cache holds depends on what was just scheduled. Later instalments may
     only admit; the last one's `holds` counts.
+
+    What a policy has to remember it writes into the `note` of each plan, and finds it in the next view. The note must
+    not depend on how often the policy is asked while its plan holds.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -72,6 +75,7 @@ class StepPlan(NamedTuple):
     holds: Holds = Holds.STEP
     wait_until_s: float | None = None
     more: bool = False
+    note: object = None
 
 
 class WaitingView(Protocol):
@@ -123,6 +127,14 @@ class View(Protocol):
         """Finished requests that keep their slot (`Traits.keeps_finished`)."""
 
     @property
+    def note(self) -> object:
+        """What the plan before left as its `StepPlan.note`; None at first."""
+
+    @property
+    def decode_steps(self) -> int:
+        """Steps with decodes up to now."""
+
+    @property
     def decode_steps_since_admission(self) -> int:
         """Steps with decodes since the step in which somebody last entered the batch, that step not counted."""
 
@@ -154,6 +166,15 @@ class View(Protocol):
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave: others may share some of theirs."""
 
+    def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
+        """Predicted seconds that computing its prompt and its answer so far adds to a step of those who decode now.
+
+        Without `mixed`, the seconds of a step of its own. None where nothing predicts: on a device, in a recorded run.
+        """
+
+    def swap_s(self, request: RequestView) -> float | None:
+        """Predicted seconds that moving the blocks of a running request out and in adds to two such steps, or None."""
+
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         """Leading blocks of a waiting request that are cached, and how many of these count as free now."""
 
@@ -169,6 +190,9 @@ class Traits:
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
     keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
     streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
+    victims_last: bool = False  # who is preempted queues as if it had just arrived, and not where the order puts it
+    async_scheduling: bool = False  # a step is planned while the one before it runs, whose results are not known yet
+    unknown_blocks_first: bool = True  # of free blocks, those that no prefix cache knows are taken before the oldest
 
 
 class Policy(Protocol):
@@ -177,7 +201,8 @@ class Policy(Protocol):
     `plan` is pure: the same view gives the same plan, and nothing changes. Two members are optional: `traits`, a
     `Traits` (its defaults where absent), and `refuses(request, num_blocks, block_size) -> str | None`, the reason
     why a request can never be served with so much memory. A policy whose admissions reckon with `View.prefix_hits`
-    says so by a class variable `caches_prefixes = True`; only such a policy may have a prefix cache.
+    says so by a class variable `caches_prefixes = True`; only such a policy may have a prefix cache. One that may
+    swap says so by `swaps = True`.
     """
 
     @property

@@ -9,7 +9,8 @@ So the least recently used goes first, and the tail of a sequence before its hea
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
+from itertools import islice
 
 from simulator.blocks import OutOfBlocksError
 from simulator.content import BlockKeys, Chains
@@ -29,12 +30,15 @@ class PrefixCache:
         self.block_size = block_size
         self.references = [0] * (num_blocks + 1)
         self.tables: dict[int, list[int]] = {}
+        self.unknown_first = True  # not so before vLLM 0.26: a request then put all its blocks at the end
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
         self._key: list[Hashable | None] = [None] * (num_blocks + 1)
         self._blocks: dict[Hashable, dict[int, None]] = {}
         self._entered: dict[int, int] = {}  # blocks of a row's table that have been offered to the cache
         self._keys: dict[int, BlockKeys] = {}
         self._chains: Chains = {}
+
+    enters_decoded = True
 
     @property
     def num_free(self) -> int:
@@ -64,7 +68,7 @@ class PrefixCache:
             keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains)
         return keys
 
-    def freed_with(self, rows: Sequence[int]) -> int:
+    def freed_with(self, rows: Iterable[int]) -> int:
         """How many blocks are in use by these rows alone."""
         used = Counter(block for row in rows for block in self.tables.get(row, ()))
         return sum(count == self.references[block] for block, count in used.items())
@@ -95,6 +99,12 @@ class PrefixCache:
             self.references[block] += 1
             table.append(block)
 
+    def upcoming(self, num_blocks: int) -> list[int]:
+        """The blocks that will be taken next, in order; OutOfBlocksError where there are not so many."""
+        if num_blocks > len(self._free):
+            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
+        return list(islice(self._free, num_blocks))
+
     def enter(self, request: Request, full_blocks: int) -> None:
         """The first `full_blocks` blocks of the request are full, or will be after this step: they enter the cache."""
         entered = self._entered.get(request.row, 0)
@@ -107,6 +117,9 @@ class PrefixCache:
             self._key[block] = key
             self._blocks.setdefault(key, {})[block] = None
         self._entered[request.row] = full_blocks
+
+    def settle(self, rows: Iterable[int]) -> None:
+        """Nothing: full blocks have entered when they were scheduled."""
 
     def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         """A block more for each of `rows`, in order."""
@@ -135,13 +148,17 @@ class PrefixCache:
             self.references[block] -= 1
             if self.references[block]:
                 continue
-            if self._key[block] is None:
+            if self._key[block] is None and self.unknown_first:
                 unknown.append(block)
             else:
                 self._free[block] = None
         for block in reversed(unknown):
             self._free[block] = None
             self._free.move_to_end(block, last=False)
+
+    def lose(self, row: int, num_blocks: int) -> None:
+        """As `free`: what a victim had computed is cached too."""
+        self.free(row, num_blocks)
 
     def end(self, row: int) -> None:
         """The request will not come back."""

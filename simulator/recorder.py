@@ -23,7 +23,8 @@ _CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 # What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
 # its first step.
-_ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields)
+_COUNTS = StepShape._fields.index("decode_longest")
+_ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS])
 # What few rows need besides.
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
 # What the buffers hold of a request; the workload knows the rest.
@@ -115,7 +116,7 @@ class ReplicaRecorder:
             self._cut_at = self.num_steps + _CUT_STEPS
             self.step_end_s.cut()
             self.step_used_blocks.cut()
-        self._rows.add((self.num_steps, start_s, waiting, late, *shape))
+        self._rows.add((self.num_steps, start_s, waiting, late, *shape[:_COUNTS]))
 
     def odd(self, *columns: int) -> None:
         """What is unusual about the row that has just begun: the columns of `_ODD` but the first.

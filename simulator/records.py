@@ -66,7 +66,7 @@ class RowColumns:
     start_s: Floats
     end_s: Floats  # of the last step
     running: Ints  # requests that hold a slot, finished ones included
-    held: Ints  # of these, finished and kept (static batching)
+    held: Ints  # of these, finished: kept (static batching), or given a token too many (asynchronous scheduling)
     waiting: Ints  # in the queue after the decision
     swapped: Ints  # of these, with their KV on the host
     decoding: Ints  # requests computing one decode token (held ones not counted)

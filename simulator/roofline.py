@@ -117,7 +117,7 @@ class Roofline:
             object.__setattr__(self, name, value)  # the way to a derived field of a frozen dataclass
 
     def step_s(self, shape: StepShape) -> float:
-        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs = shape
+        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs, *_ = shape
         tokens = decode_seqs + prefill_tokens
         if tokens <= 0:
             return 0.0
@@ -126,7 +126,8 @@ class Roofline:
         memory = self._kv * kv_tokens
         return self._but_attention_s(tokens, decode_seqs + prefill_seqs) + (compute if compute > memory else memory)
 
-    def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        decode_seqs, decode_context = shape.decode_seqs, shape.decode_context
         fixed = self._decode_cache.get(decode_seqs)
         if fixed is None:
             fixed = self._decode_cache[decode_seqs] = self._but_attention_s(decode_seqs, decode_seqs)

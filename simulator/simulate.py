@@ -20,6 +20,7 @@ from simulator.plan import Policy
 from simulator.recorder import Recorder
 from simulator.records import Records
 from simulator.router import Router, make_router
+from simulator.waves import Rank, Wave, WaveCost
 from simulator.workload import Workload
 
 
@@ -52,6 +53,8 @@ def simulate(
     kv: KVMemory,
     cost: CostModel | None = None,
     swap_s_per_block: float = 0.0,
+    swap_overlap: bool = False,
+    wave: WaveCost | None = None,
     make_executor: Callable[[], Executor] | None = None,
     make_blocks: Callable[[int, int], KVBlocks] = BlockLedger,
     replicas: int = 1,
@@ -63,22 +66,23 @@ def simulate(
     """Serve every request of the workload, and return what happened.
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
-    with the numbers of usable device blocks and of host blocks. `progress` is told now and then how many requests
+    with the numbers of usable device blocks and of host blocks. With `wave`, the replicas are data-parallel ranks that
+    step together, and it says how long. `progress` is told now and then how many requests
     have ended. The result does not depend on `fast_forward`, to the last bit.
     """
     if make_executor is None:
         if cost is None:
             raise ValueError("simulate needs a cost model or an executor")
-        executor = Predicted(cost, swap_s_per_block)
+        executor = Predicted(cost, swap_s_per_block, swap_overlap=swap_overlap)
         make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
     chosen = make_router(router)
     clock = Clock()
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
-    servers = []
+    servers: list[Replica] = []
     for index in range(replicas):
-        server = Replica(
+        server = (Replica if wave is None else Rank)(
             index,
             clock,
             make_policy(),
@@ -90,8 +94,11 @@ def simulate(
             decisions=None if logs is None else logs[index],
         )
         servers.append(server)
-        clock.process(server.serve())
-    if replicas == 1 and fast_forward:
+        if wave is None:
+            clock.process(server.serve())
+    if wave is not None:
+        clock.process(Wave(clock, [server for server in servers if isinstance(server, Rank)], wave).serve())
+    if replicas == 1 and fast_forward and wave is None:
         servers[0].read_ahead(workload.requests())
     else:
         clock.process(_arrivals(clock, workload, servers, chosen))

@@ -5,16 +5,18 @@ Every change is checked first: a plan that asks for what cannot be is the policy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from simulator.batch import Batch
 from simulator.blocks import KVBlocks
+from simulator.cache import Cache
 from simulator.clock import Clock
 from simulator.errors import PolicyError
-from simulator.live import DECODING, PREFILLING, SWAPPED, WAITING, LiveRequest, State
+from simulator.live import DECODING, LEAVING, PREFILLING, SWAPPED, WAITING, LiveRequest, State
 from simulator.plan import Chunk, Policy, Preemption, Traits, cdiv
 from simulator.prefix_cache import PrefixCache
 from simulator.queues import make_queue
+from simulator.queues.lpm import Lpm
 from simulator.recorder import Table
 from simulator.request import RequestView
 
@@ -29,15 +31,21 @@ class ReplicaState:
         self.policy = policy
         self.traits: Traits = getattr(policy, "traits", Traits())
         self.blocks = blocks
-        self.cache = blocks if isinstance(blocks, PrefixCache) else None
+        self.cache = blocks if isinstance(blocks, Cache) else None
+        if isinstance(blocks, PrefixCache):
+            blocks.unknown_first = self.traits.unknown_blocks_first
         self.batch = Batch(block_size)
         self.waiting = make_queue(self.traits.order)
+        if isinstance(self.waiting, Lpm):
+            self.waiting.cache = self.cache
         self.batch.meter = self.waiting.meter
         self.running: dict[LiveRequest, None] = {}
         self.prefilling: dict[LiveRequest, None] = {}
         self.paused: tuple[LiveRequest, ...] = ()
         self.held: list[LiveRequest] = []
         self.num_swapped = 0
+        self.num_leaving = 0  # of those who run
+        self.rejoined: Collection[LiveRequest] = ()  # those who were paused, and are not in the step planned last
         self._admissions = 0
         self._max_num_seqs = policy.max_num_seqs
         self._clock = clock
@@ -49,10 +57,12 @@ class ReplicaState:
 
     def preempt(self, preemption: Preemption, now_s: float) -> int:
         """Take a request out of the batch and put it back into the queue; returns the blocks swapped out."""
-        live = self._live(preemption.request, DECODING, PREFILLING)
+        live = self._live(preemption.request, DECODING, PREFILLING, LEAVING)
         blocks = live.num_blocks
         decoding = live.state is DECODING
-        if not decoding:
+        if live.state is LEAVING:
+            self.num_leaving -= 1
+        elif not decoding:
             del self.prefilling[live]
         elif live.paused:
             self.paused = tuple([other for other in self.paused if other is not live])
@@ -64,6 +74,8 @@ class ReplicaState:
         setbacks.preemptions += 1
         setbacks.left_s = now_s
         if preemption.swap:
+            if self.traits.async_scheduling:
+                raise self.broken("swaps, which asynchronous scheduling does not allow")
             if not decoding or live.reserved_tokens:
                 raise self.broken(f"swaps request {live.request_id}, whose prompt is not computed or KV is reserved")
             if blocks > self.blocks.num_free_host:
@@ -74,11 +86,18 @@ class ReplicaState:
             self.num_swapped += 1
             live.state = SWAPPED
         else:
-            self.blocks.free(live.row, blocks)
+            (self.blocks.free if self.cache is None else self.cache.lose)(live.row, blocks)
             live.state = WAITING
             setbacks.recomputed_tokens += live.forget()
-        self.waiting.put_back(live)
+        (self.waiting.push if self.traits.victims_last else self.waiting.put_back)(live)
         return blocks if preemption.swap else 0
+
+    def forget_preemption(self, live: LiveRequest, now_s: float) -> None:
+        """A victim needs nothing any more: its last token was on its way."""
+        self.waiting.remove(live)
+        live.set_back().recomputed_tokens -= live.lost_tokens
+        live.lost_tokens = 0
+        self._no_longer_waits(live, now_s, swapped=False)
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
@@ -97,20 +116,22 @@ class ReplicaState:
 
     def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
         """Make exactly these decoding requests sit the step out; returns whether that is a change."""
+        self.rejoined = ()
         now = tuple([self._live(view, DECODING) for view in paused])
         if now == self.paused:
             return False
         stay = set(now)
         if len(stay) < len(now):
             raise self.broken("pauses a request twice")
-        for live in self.paused:
-            if live not in stay:
-                self.batch.join(live)
+        self.rejoined = [live for live in self.paused if live not in stay]
+        for live in self.rejoined:
+            self.batch.join(live)
         for live in now:
             if not live.paused:
                 self.batch.leave(live)
                 live.paused = True
         self.paused = now
+        self._check_slots()
         return True
 
     def compute(self, chunk: Chunk, now_s: float) -> LiveChunk:
@@ -154,7 +175,7 @@ class ReplicaState:
         else:
             self._no_longer_waits(live, now_s, swapped=False)
 
-    def _take_hits(self, live: LiveRequest, cache: PrefixCache) -> int:
+    def _take_hits(self, live: LiveRequest, cache: Cache) -> int:
         """Begin with what is cached of the request; returns the blocks that it has for it."""
         hits, _ = cache.hits(live.request, live.num_tokens)
         cache.take_hits(live.request, hits)
@@ -179,7 +200,11 @@ class ReplicaState:
         self._admissions += 1
         live.admission = self._admissions
         self.running[live] = None
-        if len(self.running) + len(self.held) > self._max_num_seqs:
+        self._check_slots()
+
+    def _check_slots(self) -> None:
+        """Who is paused needs none."""
+        if len(self.running) - len(self.paused) + len(self.held) > self._max_num_seqs:
             raise self.broken(f"runs more than max_num_seqs = {self._max_num_seqs} requests")
 
     def _no_longer_waits(self, live: LiveRequest, now_s: float, *, swapped: bool) -> None:
@@ -209,10 +234,15 @@ class ReplicaState:
         grown = use[-1] - (use[0] if taken else used)
         if grown:
             blocks.grow(grown, self._growers(first, steps))
-        if self.cache is not None:
+        if self.cache is not None and self.cache.enters_decoded:
             for live, full_blocks in self._fillers(first, steps):
                 self.cache.enter(live.request, full_blocks)
         return use
+
+    def settle(self, prefill: Iterable[LiveChunk]) -> None:
+        """The step has ended that computed these chunks."""
+        if self.cache is not None:
+            self.cache.settle([live.row for live, _, _ in prefill])
 
     def _growers(self, first: int, steps: int) -> Iterator[int]:
         """Rows of the requests that take a block in these decode steps, in order: for ids only."""
@@ -228,11 +258,15 @@ class ReplicaState:
         size = self.batch.block_size
         filled = []
         for order, live in enumerate(self.decoders()):
-            tokens = live.num_computed_tokens
+            tokens = live.num_computed_tokens - self.unknown(live)
             for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
                 filled.append((full * size - tokens, order, live, full))
         filled.sort(key=lambda entry: entry[:2])
         return [(live, full) for _, _, live, full in filled]
+
+    def unknown(self, live: LiveRequest) -> int:
+        """How many tokens of a decoding request are not known yet when it is planned, and so are no content."""
+        return 1 if self.traits.async_scheduling and live not in self.rejoined else 0
 
     def decoders(self) -> list[LiveRequest]:
         """The requests that compute a token in a decode step, in order of admission."""

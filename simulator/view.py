@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from simulator.cost import StepShape
 from simulator.live import LiveRequest
 from simulator.request import RequestView
 
 if TYPE_CHECKING:
+    from simulator.executor import Outlook
     from simulator.plan import BatchView, WaitingView
     from simulator.state import ReplicaState
 
@@ -20,9 +22,11 @@ class ReplicaView:
         "_admissions",
         "_admitted_tick",
         "_order_at",
+        "_outlook",
         "_state",
         "block_size",
         "decode_blocks_needed",
+        "note",
         "now_s",
         "num_blocks",
         "num_decoding",
@@ -33,8 +37,9 @@ class ReplicaView:
         "waiting",
     )
 
-    def __init__(self, state: ReplicaState) -> None:
+    def __init__(self, state: ReplicaState, outlook: Outlook | None = None) -> None:
         self._state = state
+        self._outlook = outlook
         self._admissions = 0  # those that were seen, and the batch's ticks when the last of them was
         self._admitted_tick = 0
         self.waiting = cast("WaitingView", state.waiting)
@@ -45,6 +50,7 @@ class ReplicaView:
         self.num_blocks = state.blocks.num_blocks
         self.now_s = 0.0
         self.step_tokens: int | None = None
+        self.note: object = None
         self.num_decoding = 0
         self.num_free_blocks = 0
         self.decode_blocks_needed = 0
@@ -59,7 +65,7 @@ class ReplicaView:
         if self._order_at is not None:
             self._order_at(now_s)
         self.step_tokens = None
-        self.num_decoding = len(state.running) - len(state.prefilling)
+        self.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         self.num_free_blocks = state.blocks.num_free
         self.decode_blocks_needed = state.batch.blocks_needed()
         if state.paused:
@@ -83,7 +89,24 @@ class ReplicaView:
         cache = self._state.cache
         if cache is None:
             return sum([request.num_blocks for request in requests])
-        return cache.freed_with([request.row for request in requests])
+        return cache.freed_with({request.row: request.num_blocks for request in requests})
+
+    def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
+        if self._outlook is None:
+            return None
+        return self._outlook.recompute_s(request.num_tokens, self._decodes() if mixed else StepShape(0, 0))
+
+    def swap_s(self, request: RequestView) -> float | None:
+        if self._outlook is None:
+            return None
+        return self._outlook.swap_s(request.num_blocks, self._decodes())
+
+    def _decodes(self) -> StepShape:
+        """A step in which those who decode go on, and nothing else."""
+        batch = self._state.batch
+        if not batch.size:
+            return StepShape(0, 0)
+        return StepShape(batch.size, batch.context + batch.size, 0, 0, 0, 0, *batch.next_spread())
 
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         cache = self._state.cache
@@ -94,6 +117,10 @@ class ReplicaView:
     @property
     def num_held(self) -> int:
         return len(self._state.held)
+
+    @property
+    def decode_steps(self) -> int:
+        return self._state.batch.ticks
 
     @property
     def decode_steps_since_admission(self) -> int:

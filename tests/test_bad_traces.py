@@ -252,7 +252,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 OPTIONS: list[tuple[Callable[[], TraceOptions], str]] = [
     (lambda: TraceOptions(format="azur"), "unknown trace format 'azur'\n.*did you mean azure"),
-    (lambda: TraceOptions(format="csv"), "allowed: auto, azure, mooncake, guidellm, native"),
+    (lambda: TraceOptions(format="csv"), "allowed: auto, azure, mooncake, guidellm, llmservingsim, native"),
     (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is no unit of time"),  # type: ignore[arg-type]  # on purpose
     (lambda: TraceOptions(rate_scale=0), "rate_scale: 0 is not above 0"),
     (lambda: TraceOptions(rate_scale=float("nan")), "rate_scale: nan is not above 0"),

@@ -190,15 +190,16 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "engine:\n  @@enable_prefix_caching: 'on'\nWORKLOAD",
         ["must be true or false"],
     ),
-    "profile": (
-        "cost:\n  @@kind: profile\n  path: x.json\nWORKLOAD",
-        ["`profile` is not in this version", "linear, roofline"],
+    "two profiles": (
+        "cost:\n  kind: profile\n  name: rtx-4090-llama-3.1-8b\n  @@path: x.json\nWORKLOAD",
+        ["either a name or a path"],
     ),
-    "a policy of later": (
-        "engine: {@@policy: sglang}\nWORKLOAD",
-        ["`sglang` is not in this version", "chunked_prefill"],
+    "a profile of nobody's": (
+        "cost:\n  kind: profile\n  @@name: rtx-4090-lama-3.1-8b\nWORKLOAD",
+        ["no profile called", "rtx-4090-llama-3.1-8b"],
     ),
-    "an order of later": ("engine: {@@order: lpm}\nWORKLOAD", ["`lpm` is not in this version", "fcfs, priority"]),
+    "a policy of nobody's": ("engine: {@@policy: sglnag}\nWORKLOAD", ["did you mean `sglang`", "chunked_prefill"]),
+    "an order of nobody's": ("engine: {@@order: lifo}\nWORKLOAD", ["unknown order 'lifo'", "fcfs, priority"]),
     "a weight of nothing": ("engine:\n  order: fair\n  class_weights: {@@all: 0}\nWORKLOAD", ["at least 1e-06"]),
     "a predictor of another kind": (
         "workload:\n  trace: {path: t.csv}\n  predictor: {@@kind: orakel}\n",

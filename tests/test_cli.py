@@ -17,14 +17,16 @@ import yaml
 
 from reports.build import ReportRun
 from scenarios.loader import shipped
+from scenarios.profiles import shipped_profiles
 from scenarios.progress import BAR_EVERY_S, LINE_EVERY_S, Progress
 from simulator.gpus import GPUS
 from simulator.models import MODELS
 from simulator.policies import built_in_policies
 from tests.command import ROOT, SMALL, START, batchlab, small, start, tree
+from tests.shared_data import shared_for
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
-VERBS = ["run", "compare", "report", "list", "kv", "trace", "new"]
+VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "trace", "new"]
 
 
 def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:
@@ -124,6 +126,7 @@ def test_a_table_by_class_where_there_are_several(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
+    shared_for(name)
     done = batchlab("run", name, "--json", cwd=tmp_path)
     summary = json.loads(done.out)
     assert done.code == 0
@@ -206,21 +209,16 @@ def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("what", "names"),
-    [("policies", built_in_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS))],
-)
+    [
+        ("policies", built_in_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS)),
+        ("profiles", tuple(shipped_profiles())),
+    ],
+)  # fmt: skip
 def test_list_has_a_line_for_each(tmp_path: Path, what: str, names: tuple[str, ...]) -> None:
     done = batchlab("list", what, cwd=tmp_path)
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[: len(names)]] == list(names)
     assert all(len(line.split()) > 2 for line in lines), "a name, and what to know of it"
-
-
-def test_list_of_nothing_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calibration.__path__", [str(tmp_path)])
-    assert batchlab("list", "profiles", cwd=tmp_path).out == ""
-    (tmp_path / "profiles").mkdir()
-    (tmp_path / "profiles" / "h200-llama.json").touch()
-    assert batchlab("list", "profiles", cwd=tmp_path).out == "h200-llama\n"
 
 
 def test_kv_does_the_arithmetic(tmp_path: Path) -> None:

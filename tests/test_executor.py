@@ -11,6 +11,7 @@ from simulator.executor import Executor, Lockstep, Predicted, Replay, StepPair
 from simulator.linear import Linear
 from simulator.plan import StepPlan
 from simulator.simulate import Run, simulate
+from simulator.state import LiveChunk
 from tests.laws.compare import differences
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
@@ -27,6 +28,7 @@ class AStep:
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     plan: StepPlan = field(default_factory=StepPlan)
+    prefill: tuple[LiveChunk, ...] = ()
 
 
 SHAPE = StepShape(decode_seqs=2, decode_context=40, prefill_seqs=1, prefill_tokens=4, prefill_context=8)
@@ -47,7 +49,7 @@ def test_predicted_seconds_are_those_of_the_cost_model() -> None:
     predicted = Predicted(COST)
     assert predicted.execute(AStep(SHAPE)) == COST.step_s(SHAPE) == 1.0 + 0.5 * 6 + 0.25 * 48
     assert predicted.execute(AStep(SHAPE, 3, 4)) == COST.step_s(SHAPE), "swapping is free unless it has a price"
-    assert predicted.decode_run_s(2, 40, 3) == COST.decode_run_s(2, 40, 3)
+    assert predicted.decode_run_s(StepShape(2, 40), 3) == COST.decode_run_s(StepShape(2, 40), 3)
     assert predicted.foresees
 
 
@@ -81,7 +83,7 @@ def test_a_replay_that_runs_out_says_so() -> None:
 def test_a_replay_gives_what_is_left() -> None:
     replay = Replay([1.0, 2.0, 3.0, 4.0])
     assert not replay.foresees
-    assert replay.decode_run_s(1, 1, 2) == [1.0, 2.0]
+    assert replay.decode_run_s(StepShape(1, 1), 2) == [1.0, 2.0]
     assert replay.execute(AStep(SHAPE)) == 3.0
 
 
@@ -102,7 +104,7 @@ def test_a_lockstep_does_not_run_ahead() -> None:
     lockstep = Lockstep(clock=Predicted(COST), shadow=Predicted(COST))
     assert not lockstep.foresees
     with pytest.raises(NotImplementedError, match="one step at a time"):
-        lockstep.decode_run_s(1, 1, 2)
+        lockstep.decode_run_s(StepShape(1, 1), 2)
 
 
 def test_a_step_as_executors_are_told_of_it() -> None:
@@ -118,7 +120,7 @@ def test_a_step_as_executors_are_told_of_it() -> None:
             told.append((step.shape.tokens, step.shape.context, step.shape.prefill_tokens))
             return 1.0
 
-        def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
+        def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
             raise AssertionError("does not foresee")
 
     executor: Executor = Listening()  # type: ignore[assignment] # its step is one of ours, with the same members

@@ -38,7 +38,7 @@ def test_a_run_is_its_steps_to_the_bit(
     base_s: float, per_token_s: float, per_context_token_s: float, seqs: int, context: int, repeat: int
 ) -> None:
     cost = Linear(base_s, per_token_s, per_context_token_s)
-    run = cost.decode_run_s(seqs, context, repeat)
+    run = cost.decode_run_s(StepShape(seqs, context), repeat)
     assert run == [cost.step_s(StepShape(seqs, context + i * seqs)) for i in range(repeat)]
     assert all(type(step) is float for step in run)
 

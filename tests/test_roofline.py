@@ -68,7 +68,7 @@ def bare(model: Model, gpu: Gpu, tensor_parallel: int = 1) -> Roofline:
 @given(some_cost, st.integers(1, 1024), st.integers(1, 20_000), st.integers(1, 2000))
 def test_a_run_is_its_steps_to_the_bit(cost: Roofline, seqs: int, each: int, repeat: int) -> None:
     context = seqs * each
-    run = cost.decode_run_s(seqs, context, repeat)
+    run = cost.decode_run_s(StepShape(seqs, context), repeat)
     assert run == [cost.step_s(StepShape(seqs, context + i * seqs)) for i in range(repeat)]
     assert all(type(step) is float for step in (run[0], run[-1]))
 
@@ -76,7 +76,7 @@ def test_a_run_is_its_steps_to_the_bit(cost: Roofline, seqs: int, each: int, rep
 def test_a_run_that_turns_from_memory_to_compute_is_its_steps() -> None:
     """Compute for a key is 1 % above memory; with the writing of new tokens, memory is while contexts are short."""
     cost = Roofline(LATENT, replace(H200, bf16_tflops=1776.0), 1)
-    run = cost.decode_run_s(4, 4, 3000)
+    run = cost.decode_run_s(StepShape(4, 4), 3000)
     assert run == [cost.step_s(StepShape(4, 4 + 4 * i)) for i in range(3000)]
     growth = [after - before for before, after in pairwise(run)]
     assert growth[0] == pytest.approx(growth[80], rel=1e-6)
@@ -92,11 +92,11 @@ def test_a_step_without_tokens_costs_nothing(cost: Roofline) -> None:
 
 @costs
 def test_a_copy_says_the_same(cost: Roofline) -> None:
-    cost.decode_run_s(3, 300, 2)
+    cost.decode_run_s(StepShape(3, 300), 2)
     copy = pickle.loads(pickle.dumps(cost))
     assert copy == cost
     assert hash(copy) == hash(cost)
-    assert copy.decode_run_s(3, 300, 100) == cost.decode_run_s(3, 300, 100)
+    assert copy.decode_run_s(StepShape(3, 300), 100) == cost.decode_run_s(StepShape(3, 300), 100)
     assert copy.step_s(prompt(100)) == cost.step_s(prompt(100))
 
 

@@ -339,7 +339,7 @@ def test_a_trace_differs_by_seed_only_with_jitter(tmp_path: Path, jitter_s: floa
 
 @pytest.mark.parametrize(
     ("policies", "message"),
-    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "mean `static`"), (["sglang"], "sglang")],
+    [([], "no policy"), (["static", "static"], "named twice"), (["statc"], "mean `static`"), (["sglnag"], "`sglang`")],
 )
 def test_bad_lists_of_policies(policies: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:

@@ -11,7 +11,6 @@ import pytest
 
 from scenarios.loader import load
 from scenarios.schema import Engine, Scenario, TraceConfig, TraceWorkload, UserEngine
-from scenarios.schema_engine import LATER
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.gpus import GPUS
@@ -43,6 +42,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "gpu_memory_utilization": 0.9,
         "num_gpu_blocks": None,
         "swap_space_gib": 0.0,
+        "enable_expert_parallel": False,
     }
     assert found.cost.model_dump() == {"kind": "roofline"}
     assert found.engine.model_dump() == {
@@ -55,6 +55,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "long_prefill_token_threshold": 0,
         "long_prefill_token_threshold_adaptive": False,
         "max_num_active_seqs": None,
+        "async_scheduling": False,
+        "version": "0.33",
         "watermark": 0.0,
         "reserve_full_isl": True,
         "order": "fcfs",
@@ -64,6 +66,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "w_p": 1.0,
         "w_q": 2.0,
         "preemption_mode": "recompute",
+        "victim": None,
+        "swap_overlap": False,
         "batch_timeout_s": 0.1,
         "stream": True,
         "capacity_policy": "guaranteed_no_evict",
@@ -71,12 +75,16 @@ def test_defaults_are_those_of_the_contract() -> None:
         "max_waiting_tokens": 20,
         "max_batch_prefill_tokens": None,
         "max_batch_total_tokens": None,
+        "chunked_prefill_size": None,
+        "max_prefill_tokens": None,
+        "enable_mixed_chunk": False,
+        "schedule_conservativeness": 1.0,
         "min_quantum_tokens": 1,
         "prompt_tokens_per_quantum": 256,
         "starve_limit_s": 3.0,
     }
     assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)
-    assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0}
+    assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0, "front_end_s": 0.0}
 
 
 def test_the_contracts_example_is_valid(tmp_path: Path) -> None:
@@ -142,6 +150,7 @@ def test_a_users_policy_keeps_its_own_parameters() -> None:
         "policy": f"{Path.cwd()}/mine.py:Mine",
         "block_size": 16,
         "enable_prefix_caching": False,
+        "swap_overlap": False,
         **own,
     }
 
@@ -204,17 +213,7 @@ def test_swap_needs_host_memory() -> None:
     assert scenario(engine=engine, hardware={"swap_space_gib": 4}).engine.preemption_mode == "swap"
 
 
-@pytest.mark.parametrize(("key", "word"), [(key, word) for key, words in LATER.items() for word in words])
-def test_words_of_later_versions_are_refused_as_such(key: str, word: str) -> None:
-    with pytest.raises(InputError, match=f"engine.{key}: `{word}` is not in this version"):
-        scenario(engine={key: word})
-
-
-def test_nothing_is_both_there_and_later() -> None:
-    for key, words in LATER.items():
-        for word in words:
-            assert word != Engine.defaults()[key]
-    assert not set(LATER["policy"]) & set(built_in_policies())
+def test_an_unknown_policy_is_told_those_there_are() -> None:
     with pytest.raises(InputError, match=f"allowed: {', '.join(built_in_policies())}$"):
         scenario(engine={"policy": "no_such_policy"})
 

@@ -266,9 +266,9 @@ class Frugal:
         self.steps += 1
         return COST.step_s(shape)
 
-    def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         self.runs += 1
-        return COST.decode_run_s(decode_seqs, decode_context, repeat)
+        return COST.decode_run_s(shape, repeat)
 
 
 def test_fast_forward_takes_few_looks_at_a_long_answer() -> None:

@@ -16,7 +16,6 @@ UNREAD = [
     ("bailian_seconds_sessions.jsonl", "Bailian"),
     ("burstgpt_v1_failed_row.csv", "BurstGPT"),
     ("burstgpt_v3_session.csv", "BurstGPT"),
-    ("llmservingsim_flat_and_agentic.jsonl", "LLMServingSim"),
     ("openai_batch.jsonl", "OpenAI batch"),
     ("servegen_chunk-1-trace.csv", "ServeGen client tables"),
     ("servegen_offline_stat_no_arrivals.jsonl", "ServeGen offline"),

@@ -13,7 +13,7 @@ from itertools import chain, islice, pairwise
 from statistics import median
 from typing import Any, Literal
 
-from scenarios.traces import azure, native
+from scenarios.traces import azure, llmservingsim, native
 from scenarios.traces.lines import Line
 from scenarios.traces.options import KNOWN, READABLE, TimeUnit, TraceOptions
 from scenarios.traces.rows import RowError, json_object, split_csv
@@ -32,6 +32,18 @@ _MS_STEP = 50  # whole stamps whose usual step is at least this are milliseconds
 
 
 _SERVEGEN_TABLE = re.compile(r"\s*[\d.]+,[\d.]+,[\d.]+,(Gamma|Weibull)?,[\d.]+,[\d.]+\s*")
+
+_CSV_COLUMNS = {
+    "azure": azure.COLUMNS,
+    "native": (*native.REQUIRED, *native.OPTIONAL),
+    "llmservingsim": llmservingsim.COLUMNS,
+}
+_CSV_TIMES = {
+    "azure": "TIMESTAMP is a date-time",
+    "native": "arrival_time_s is in seconds",
+    "llmservingsim": "arrival_time_ns is in nanoseconds",
+}
+_CSV_UNITS = {"azure": None, "native": "s", "llmservingsim": "ns"}  # the only unit that may be given for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +93,16 @@ def _detect_csv(head: list[Line], lines: Iterator[Line], options: TraceOptions, 
     if not found:
         raise _unknown_csv(header, first, candidates, file, number)
     name = _only_readable(found, header, "columns", file, number)
-    if options.time_unit is not None and (name == "azure" or options.time_unit != "s"):
-        what = "TIMESTAMP is a date-time" if name == "azure" else "arrival_time_s is in seconds"
-        raise InputError(f"time_unit does not apply to the format {name}: {what}", file=file, hint="leave it out")
-    wanted = azure.COLUMNS if name == "azure" else (*native.REQUIRED, *native.OPTIONAL)
+    if options.time_unit is not None and options.time_unit != _CSV_UNITS[name]:
+        raise InputError(
+            f"time_unit does not apply to the format {name}: {_CSV_TIMES[name]}", file=file, hint="leave it out"
+        )
+    wanted = _CSV_COLUMNS[name]
     positions = _positions(header, wanted, file, number)
-    return Detected(name, "csv", chain(head[1:], lines), header, positions, note=_unread(header, wanted))
+    unit: TimeUnit = "ns" if name == "llmservingsim" else "s"
+    return Detected(
+        name, "csv", chain(head[1:], lines), header, positions, time_unit=unit, note=_unread(header, wanted)
+    )
 
 
 def _detect_json(head: list[Line], lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
@@ -112,6 +128,10 @@ def _detect_json(head: list[Line], lines: Iterator[Line], options: TraceOptions,
         if options.time_unit not in (None, "s"):
             raise InputError("time_unit does not apply to native: arrival_time_s is in seconds", file=file)
         return Detected(name, "jsonl", rows)
+    if name == "llmservingsim":
+        if options.time_unit not in (None, "ns"):
+            raise InputError(f"time_unit does not apply to the format {name}: {_CSV_TIMES[name]}", file=file)
+        return Detected(name, "jsonl", rows, time_unit="ns")
     unit, note = _unit_of_stamps(name, head, options, file)
     return Detected("mooncake" if unit == "ms" else name, "jsonl", rows, time_unit=unit, note=note)
 

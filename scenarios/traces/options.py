@@ -13,7 +13,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 UNIT_NS: dict[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
-READABLE = ("azure", "mooncake", "guidellm", "native")
+READABLE = ("azure", "mooncake", "guidellm", "llmservingsim", "native")
 
 # Formats that are recognised, so that the message can say what a file is, but that are not read.
 KNOWN = {
@@ -27,7 +27,6 @@ KNOWN = {
     "vidur": "Vidur",
     "vidur-lengths": "Vidur lengths (no arrival times)",
     "splitwise": "splitwise-sim",
-    "llmservingsim": "LLMServingSim",
     "blis": "BLIS tracev2",
     "sharegpt": "ShareGPT conversations (text, no token counts)",
     "openai-batch": "OpenAI batch requests (text, no token counts)",

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.traces import azure, mooncake, native
+from scenarios.traces import azure, llmservingsim, mooncake, native
 from scenarios.traces.columns import Columns, collect
 from scenarios.traces.content import Contents, contents
 from scenarios.traces.detect import Detected, detect
@@ -72,6 +72,10 @@ def _parser(found: Detected, stamps: azure.Stamps) -> ParseRow:
         if found.kind == "jsonl":
             return native.json_parser()
         return native.csv_parser(found.positions or {}, len(found.columns))
+    if found.format == "llmservingsim":
+        if found.kind == "jsonl":
+            return llmservingsim.json_parser()
+        return llmservingsim.csv_parser(found.positions or {}, len(found.columns))
     return mooncake.row_parser(UNIT_NS[found.time_unit])
 
 

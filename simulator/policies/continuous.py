@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.system import System
 from simulator.victims import make_room
@@ -20,6 +21,9 @@ class Continuous:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
 
     @property
     def traits(self) -> Traits:

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
+from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -34,6 +35,9 @@ class Fastgen:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 768
     order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
 
     @property
     def traits(self) -> Traits:

@@ -6,11 +6,16 @@ and the authors' `MLFQ` in fastserve/scheduler.py of LLMServe/FastServe, whose S
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import ClassVar
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.draft import Draft
+from simulator.parameters import check_counts
+from simulator.plan import Holds, StepPlan, Traits, View
 from simulator.queues import Order
-from simulator.queues.mlfq import Mlfq, level
+from simulator.queues.mlfq import Mlfq, level, levels
 from simulator.request import RequestView
 from simulator.system import System
 
@@ -28,6 +33,8 @@ class Fastserve:
     fit what is left of a step takes several. Who finds no room is passed by nobody.
     """
 
+    swaps: ClassVar[bool] = True
+
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     min_quantum_tokens: int = 1
@@ -35,6 +42,7 @@ class Fastserve:
     starve_limit_s: float = 3.0
 
     def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
         Mlfq(self.min_quantum_tokens, self.prompt_tokens_per_quantum, self.starve_limit_s)  # checks them
 
     @property
@@ -50,113 +58,52 @@ class Fastserve:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
             return _UNTIL_ARRIVAL
-        draft = _Draft(view, self)
+        draft = Draft(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
         draft.fit_decodes()
-        draft.fit_prompts()
-        if not draft.preempt:
-            draft.admit()
-        return StepPlan(tuple(draft.preempt), tuple(draft.resume), tuple(draft.prefill.values()))
+        draft.fit_prompts(view.prefilling)
+        if not draft.gone:
+            self._admit(draft)
+        return draft.plan()
 
-
-class _Draft:
-    """A plan in the making. `free` and `budget` are what is left when everything drafted so far is done."""
-
-    def __init__(self, view: View, policy: Fastserve) -> None:
-        self.view = view
-        self.policy = policy
-        self.free = view.num_free_blocks - view.decode_blocks_needed
-        self.free_host = view.num_free_host_blocks
-        self.budget = policy.max_num_batched_tokens - view.num_decoding
-        self.preempt: list[Preemption] = []
-        self.resume: list[RequestView] = []
-        self.prefill: dict[RequestView, Chunk] = {}
-        self._ranked: list[tuple[int, int, RequestView]] | None = None
-
-    @property
-    def ranked(self) -> list[tuple[int, int, RequestView]]:
-        """Those who run with level and row, the first to leave at the end. Sorted when first asked for."""
-        if self._ranked is None:
-            level_of = self.policy.level
-            self._ranked = sorted([(level_of(request), request.row, request) for request in self.view.running])
-        return self._ranked
-
-    def fit_decodes(self) -> None:
-        """The lowest leave until the others can decode."""
-        while self.free < 0:
-            self._evict()
-
-    def fit_prompts(self) -> None:
-        """Prompts under way go on, in order of admission; where one finds no block the lowest leaves."""
-        for request in self.view.prefilling:
-            tokens = min(request.num_tokens_to_compute, self.budget)
-            needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
-            gone = any(preemption.request is request for preemption in self.preempt)
-            while needed > self.free and not gone:
-                gone = self._evict() is request
-            if tokens and not gone:
-                self.prefill[request] = Chunk(request, tokens)
-                self.free -= needed
-                self.budget -= tokens
-
-    def admit(self) -> None:
+    def _admit(self, draft: Draft) -> None:
         """The heads of the queue enter, at the expense of lower levels if need be."""
-        slots = min(self.policy.max_num_seqs, self.policy.max_num_batched_tokens)  # a decode step takes a token a slot
-        slots -= len(self.view.running)
-        size = self.view.block_size
-        for request in self.view.waiting:
-            swapped = request.is_swapped
-            tokens = 1 if swapped else request.num_tokens_to_compute
-            needed = cdiv(request.num_computed_tokens + tokens, size)
-            victims, budget = 0, self.budget
-            if slots <= 0 or needed > self.free:
-                found = self._victims(self.policy.level(request), needed, slots)
-                if found is None:
+        slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step takes a token a slot
+        slots -= len(draft.view.running)
+        for request in draft.view.waiting:
+            needed = draft.blocks_to_enter(request)
+            victims: list[tuple[RequestView, bool]] = []
+            if slots <= 0 or needed > draft.free:
+                victims = draft.victims(self._below(draft, request), needed, slots)
+                if not victims:
                     return
-                victims, budget = found
-            if budget == 0 or (tokens > budget and self.prefill):
+            budget = draft.budget + sum([draft.gives(victim) for victim, _ in victims])
+            tokens = 1 if request.is_swapped else request.num_tokens_to_compute
+            if budget == 0 or (tokens > budget and draft.prefill):
                 return
-            for _ in range(victims):
-                self._evict()
-            slots += victims - 1
-            tokens = min(tokens, self.budget)
-            self.free -= needed if swapped else cdiv(tokens, size)
-            self.budget -= tokens
-            if swapped:
-                self.resume.append(request)
-            else:
-                self.prefill[request] = Chunk(request, tokens)
+            for victim, _ in victims:
+                draft.leave(victim)
+            slots += len(victims) - 1
+            draft.enter(request)
 
-    def _victims(self, above: int, needed: int, slots: int) -> tuple[int, int] | None:
-        """How many of the lowest must leave for a request of level `above`, and the budget then; None if it waits."""
-        free, budget = self.free, self.budget
-        for count, (lowest, _, request) in enumerate(reversed(self.ranked), start=1):
-            if lowest <= above:
-                return None
-            free += self._frees(request)
-            budget += self.prefill[request].num_tokens if request in self.prefill else request.is_decoding
-            slots += 1
-            if needed <= free and slots > 0:
-                return count, budget
-        return None
+    def _ranked(self, view: View) -> list[RequestView]:
+        """Those who run, the first to leave at the end."""
+        ranked = sorted(
+            [
+                (level, request.row, request)
+                for level, request in zip(self._levels(view.running), view.running, strict=True)
+            ]
+        )
+        return [request for _, _, request in ranked]
 
-    def _frees(self, request: RequestView) -> int:
-        """Blocks that come free when `request` leaves: its own, and what this step was to give it."""
-        size = self.view.block_size
-        if request in self.prefill:
-            return cdiv(request.num_computed_tokens + self.prefill[request].num_tokens, size)
-        return request.num_blocks + (request.is_decoding and request.num_computed_tokens % size == 0)
+    def _below(self, draft: Draft, request: RequestView) -> Iterable[RequestView]:
+        """Those who run on a lower level than that of `request`, the first to leave first."""
+        mine = self.level(request)
+        if not draft.gone and not any(level > mine for level in self._levels(draft.view.running)):
+            return ()  # spares the sorting
+        return takewhile(lambda other: self.level(other) > mine, reversed(draft.stays))
 
-    def _evict(self) -> RequestView:
-        """The lowest leaves: to the host if it may and can, else to be computed again."""
-        _, _, request = self.ranked.pop()
-        self.free += self._frees(request)
-        chunk = self.prefill.pop(request, None)
-        self.budget += request.is_decoding if chunk is None else chunk.num_tokens
-        swap = request.is_decoding and request.num_blocks <= self.free_host
-        if swap:
-            self.free_host -= request.num_blocks
-        self.preempt.append(Preemption(request, swap))
-        return request
+    def _levels(self, requests: Iterable[RequestView]) -> Iterator[int]:
+        return levels(requests, self.min_quantum_tokens, self.prompt_tokens_per_quantum)
 
 
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

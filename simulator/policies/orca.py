@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.grants import most_tokens, refuse_reservation
+from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -34,6 +35,9 @@ class Orca:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
 
     @property
     def traits(self) -> Traits:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.grants import refuse_beyond_watermark, watermark_blocks
+from simulator.parameters import check_counts, check_share
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -34,6 +35,10 @@ class Sarathi:
     max_num_batched_tokens: int = 512
     watermark: float = 0.01
     order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_share(self, "watermark")
 
     @property
     def traits(self) -> Traits:

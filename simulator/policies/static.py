@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from simulator.grants import refuse_reservation
+from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -28,6 +29,9 @@ class Static:
     max_num_batched_tokens: int = 2048
     batch_timeout_s: float = 0.1
     stream: bool = True
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
 
     @property
     def traits(self) -> Traits:

@@ -8,8 +8,10 @@ cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp and of `MicroBatchScheduler
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 from simulator.grants import most_tokens, refuse_reservation
+from simulator.parameters import check_choice, check_counts
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -38,16 +40,12 @@ class TensorrtLlm:
     order: str = "fcfs"
 
     def __post_init__(self) -> None:
-        if self.capacity_policy not in CAPACITY_POLICIES:
-            raise ValueError(f"capacity_policy {self.capacity_policy!r}; it knows {', '.join(CAPACITY_POLICIES)}")
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_choice(self, "capacity_policy", CAPACITY_POLICIES)
 
     @property
     def traits(self) -> Traits:
         return Traits(order=self.order)
-
-    @property
-    def _slots(self) -> int:
-        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
 
     @property
     def _grants(self) -> bool:
@@ -70,85 +68,71 @@ class TensorrtLlm:
             if not view.waiting:
                 return _UNTIL_ARRIVAL
         draft = _Draft(view, self)
-        paused = draft.pause_latest()
+        draft.pause_latest()
         draft.go_on()
-        if not paused:
+        if not draft.paused:
             draft.admit()
-        if paused or draft.chunks:
-            return StepPlan(preempt=tuple(paused), prefill=tuple(draft.chunks))
+        if draft.paused or draft.chunks:
+            return StepPlan(preempt=tuple(draft.paused.values()), prefill=tuple(draft.chunks))
         # No slot for an arrival, or it queues behind a head that waits for slot, blocks or budget of who finishes.
-        if len(view.running) >= self._slots or (view.waiting and self.order == "fcfs"):
+        if len(view.running) >= draft.slots or (view.waiting and self.order == "fcfs"):
             return _UNTIL_CHANGE
         return _UNTIL_ARRIVAL
 
 
 class _Draft:
-    """A step in the making: what is left of blocks and budget, and the prompts that it computes."""
+    """A step in the making: what is left of blocks and budget, who is paused, and the prompts that it computes."""
 
     def __init__(self, view: View, policy: TensorrtLlm) -> None:
         self.view = view
         self.policy = policy
+        self.paused: dict[RequestView, Preemption] = {}
         self.chunks: list[Chunk] = []
-        self.stays = list(view.prefilling)
+        self.slots = min(policy.max_num_seqs, policy.max_num_batched_tokens)  # a decode step computes a token a slot
         self.budget = policy.max_num_batched_tokens - view.num_decoding
         # Prompts under way own the blocks of all of it, though they take them with their chunks.
-        promised = sum([self._promised(request) for request in self.stays])
-        self.free = view.num_free_blocks - view.decode_blocks_needed - promised
+        promised = [max(0, cdiv(r.num_tokens, view.block_size) - r.num_blocks) for r in view.prefilling]
+        self.free = view.num_free_blocks - view.decode_blocks_needed - sum(promised)
 
-    def pause_latest(self) -> list[Preemption]:
+    def pause_latest(self) -> None:
         """The latest admitted leave until the others find blocks for this step."""
-        paused = []
-        latest = reversed(self.view.running)
-        while self.free < 0:
-            request = next(latest)
-            paused.append(Preemption(request))
-            self.free += request.num_blocks
-            if request.is_decoding:
-                self.free += request.num_computed_tokens % self.view.block_size == 0
-                self.budget += 1
-            else:
-                self.free += self._promised(request)
-                self.stays.remove(request)
-        return paused
+        for request in takewhile(lambda _: self.free < 0, reversed(self.view.running)):
+            self.paused[request] = Preemption(request)
+            self.free += cdiv(request.num_tokens, self.view.block_size)
+            self.budget += request.is_decoding
 
     def go_on(self) -> None:
         """Prompts under way, in order of admission."""
-        for request in self.stays:
+        for request in self.view.prefilling:
             tokens = self._cut(request.num_tokens_to_compute)
-            if tokens == 0:
+            if tokens == 0 or request in self.paused:
                 break
             self.chunks.append(Chunk(request, tokens))
             self.budget -= tokens
 
     def admit(self) -> None:
         """The heads of the queue while slots, blocks and budget last; a static batch gets its slots all at once."""
-        policy = self.policy
-        is_static = policy.capacity_policy == "static_batch"
+        is_static = self.policy.capacity_policy == "static_batch"
         running = len(self.view.running)
         if is_static and running:
             return
         for request in self.view.waiting:
             tokens = self._cut(request.num_tokens_to_compute)
-            reserve = most_tokens(request) if policy._grants else 0
+            reserve = most_tokens(request) if self.policy._grants else 0
             self.free -= cdiv(reserve or request.num_tokens, self.view.block_size)
-            if running >= policy._slots or self.free < 0 or (tokens == 0 and not is_static):
+            if running >= self.slots or self.free < 0 or (tokens == 0 and not is_static):
                 break
             self.chunks.append(Chunk(request, tokens, reserve))
             self.budget -= tokens
             running += 1
 
     def _cut(self, tokens: int) -> int:
-        """What of a prompt's tokens fits the step."""
-        if tokens <= self.budget:
-            return tokens
-        if not self.policy.enable_chunked_prefill:
-            return 0
+        """What of a prompt's tokens fits the step: all, or in chunks of blocks, or nothing."""
+        if tokens <= self.budget or not self.policy.enable_chunked_prefill:
+            return tokens if tokens <= self.budget else 0
         # A budget below the block size is a unit of its own.
         unit = min(self.view.block_size, self.policy.max_num_batched_tokens)
         return self.budget // unit * unit
-
-    def _promised(self, request: RequestView) -> int:
-        return max(0, cdiv(request.num_tokens, self.view.block_size) - request.num_blocks)
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.grants import most_tokens, refuse_reservation
+from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
@@ -37,6 +38,9 @@ class Tgi:
     max_batch_prefill_tokens: int | None = None
     max_batch_total_tokens: int | None = None
     order: str = "fcfs"
+
+    def __post_init__(self) -> None:
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
 
     @property
     def traits(self) -> Traits:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import ClassVar
 
 from simulator.grants import refuse_beyond_watermark, watermark_blocks
+from simulator.parameters import check_choice, check_counts, check_share
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.request import RequestView
 from simulator.system import System
-from simulator.victims import make_room
+from simulator.victims import VICTIMS, make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,9 @@ class VllmV0:
     A prompt enters if `watermark` of all blocks stay free after it. When decoding lacks a block, the latest admitted
     leave: to be recomputed, or with `preemption_mode: swap` moved to host memory while there is room. While anybody
     is swapped no prompt is begun; the swapped return in the queue's order as soon as they fit above the watermark.
-    With `order: priority`, who has the lowest priority leaves first.
+    With `order: priority`, who has the lowest priority leaves first; `victim` chooses another rule
+    (`simulator.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where that pays
+    (`simulator.preemption.swap_pays`).
 
     `continuous` has neither watermark nor swap, and tests for room for the first decode instead. `chunked_prefill`,
     vLLM's v1, computes prompts and decodes in the same step.
@@ -34,19 +38,24 @@ class VllmV0:
     request gives way when somebody lacks a block, where vLLM wants one free block for each that decodes.
     """
 
+    swaps: ClassVar[bool] = True
+
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2048
     watermark: float = 0.01
     preemption_mode: str = "recompute"
     order: str = "fcfs"
+    victim: str | None = None
 
     @property
     def traits(self) -> Traits:
         return Traits(order=self.order)
 
     def __post_init__(self) -> None:
-        if self.preemption_mode not in ("recompute", "swap"):
-            raise ValueError(f"preemption_mode {self.preemption_mode!r}; it knows recompute and swap")
+        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_share(self, "watermark")
+        check_choice(self, "preemption_mode", ("recompute", "swap", "auto"))
+        check_choice(self, "victim", (None, *VICTIMS))
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return refuse_beyond_watermark(request, num_blocks, block_size, self.watermark)
@@ -60,7 +69,7 @@ class VllmV0:
             if chunks:
                 return StepPlan(prefill=chunks, decode=False)
         if view.decode_blocks_needed > view.num_free_blocks:
-            return StepPlan(preempt=make_room(view, self.order, swap=self.preemption_mode == "swap"))
+            return StepPlan(preempt=make_room(view, self.order, self.victim, self.preemption_mode))
         resume = self._resume(view, swapped, slots)
         if resume:
             return StepPlan(resume=resume)
@@ -124,6 +133,6 @@ SYSTEM = System(
     prompts="whole, in prefill steps of their own, before decodes",
     grant="blocks of the prompt above a watermark of 1 %",
     order="fcfs and others; swapped requests before new ones",
-    victim="the latest admitted",
-    preemption="recompute or swap",
+    victim="the latest admitted (`order: priority`: the least important), or `victim`",
+    preemption="recompute, swap or `auto`",
 )

@@ -6,6 +6,7 @@ sjf       shortest predicted output first, with aging
 edf       earliest deadline first
 fair      weighted fair queueing by class, with a boost for who has waited long
 vtc       the class that was served least first: virtual token counters
+lpm       longest cached prefix first
 mlfq      fewest tokens served first, by levels: skip-join multi-level feedback queue
 
 Keys of requests are taken from a `RequestView`, which has no true output length: no order can depend on it.
@@ -22,6 +23,7 @@ from simulator.errors import InputError
 from simulator.queues.edf import edf
 from simulator.queues.fair import Fair
 from simulator.queues.fcfs import Fcfs
+from simulator.queues.lpm import Lpm
 from simulator.queues.mlfq import Mlfq
 from simulator.queues.order import Order
 from simulator.queues.priority import priority
@@ -38,6 +40,7 @@ QUEUES: dict[str, Callable[..., WaitingQueue]] = {
     "edf": edf,
     "fair": Fair,
     "vtc": Vtc,
+    "lpm": Lpm,
     "mlfq": Mlfq,
 }
 """The orders by name, each with what makes an empty queue of it from its parameters."""

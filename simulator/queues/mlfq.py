@@ -6,7 +6,7 @@ B. Wu et al., Fast Distributed Inference Serving for Large Language Models (arXi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedDict
 
@@ -90,13 +90,20 @@ _PROMOTED = -1  # in front of level 0
 
 
 def level(request: RequestView, min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> int:
-    """The level of a request, 0 being the highest: see `Mlfq`.
+    """The level of a request, 0 being the highest: see `Mlfq`."""
+    return next(levels((request,), min_quantum_tokens, prompt_tokens_per_quantum))
+
+
+def levels(requests: Iterable[RequestView], min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> Iterator[int]:
+    """The level of each of these.
 
     With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
     """
-    promoted_at = request.promoted_at_tokens
-    if promoted_at is None:
-        served = request.input_tokens // prompt_tokens_per_quantum + request.output_tokens_so_far // min_quantum_tokens
-    else:
-        served = (request.output_tokens_so_far - promoted_at) // min_quantum_tokens
-    return (served + 1).bit_length() - 1
+    for request in requests:
+        served = request.output_tokens_so_far
+        promoted_at = request.promoted_at_tokens
+        if promoted_at is None:
+            quanta = request.input_tokens // prompt_tokens_per_quantum + served // min_quantum_tokens
+        else:
+            quanta = (served - promoted_at) // min_quantum_tokens
+        yield (quanta + 1).bit_length() - 1

@@ -9,6 +9,7 @@ from functools import partial
 
 from hypothesis import strategies as st
 
+from simulator.cache import Cache
 from simulator.plan import Policy
 from simulator.prefix_cache import PrefixCache
 from simulator.request import PromptContent, Request
@@ -67,7 +68,7 @@ def run_cached(
     scenario: Scenario,
     *,
     fast_forward: bool = True,
-    make_cache: Callable[..., PrefixCache] = PrefixCache,
+    make_cache: Callable[..., Cache] = PrefixCache,
     make_policy: Callable[[], Policy] | None = None,
 ) -> Run:
     """The scenario with a prefix cache, and with its decisions."""
@@ -84,9 +85,9 @@ def with_contents(scenario: Scenario, contents: Sequence[PromptContent | None]) 
 
 
 @st.composite
-def caching_scenarios(draw: st.DrawFn, *, max_requests: int = 12) -> Scenario:
-    """A scenario for `chunked_prefill`, mostly with content that requests share."""
-    scenario = draw(scenarios("chunked_prefill", max_requests=max_requests))
+def caching_scenarios(draw: st.DrawFn, *, max_requests: int = 12, policy: str = "chunked_prefill") -> Scenario:
+    """A scenario for `policy`, mostly with content that requests share."""
+    scenario = draw(scenarios(policy, max_requests=max_requests))
     make = draw(st.sampled_from([groups, hashes, token_ids, token_ids, mixed]))
     rng = random.Random(draw(st.integers(0, 2**32)))
     return with_contents(scenario, make(rng, scenario.workload, scenario.memory.block_size))

@@ -39,6 +39,8 @@ class NaiveRequest:
     swapped_in_blocks: int = 0
     waits: list[tuple[float, float, bool]] = field(default_factory=list)
     left_s: float = nan
+    placeholders: int = 0  # tokens that are being sampled, where that is known beforehand
+    lost_tokens: int = 0  # by the last preemption
     reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -51,11 +53,11 @@ class NaiveRequest:
 
     @property
     def output_tokens_so_far(self) -> int:
-        return len(self.token_s)
+        return len(self.token_s) + self.placeholders
 
     @property
     def num_tokens(self) -> int:
-        return self.input_tokens + len(self.token_s)
+        return self.input_tokens + self.output_tokens_so_far
 
     @property
     def num_tokens_to_compute(self) -> int:
@@ -132,6 +134,10 @@ class NaiveReplica:
         return len(self.held)
 
     @property
+    def decode_steps(self) -> int:
+        return sum(bool(step["decoders"]) for step in self.steps)
+
+    @property
     def decode_steps_since_admission(self) -> int:
         decodes = 0
         for step in reversed(self.steps):
@@ -154,10 +160,31 @@ class NaiveReplica:
         return self.scenario.memory.num_host_blocks - sum(cdiv(r.num_computed_tokens, self.block_size) for r in on_host)
 
     step_tokens = None
+    note: object = None
     caches_prefixes = False
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)
+
+    def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
+        decodes = self.going_on() if mixed else StepShape(0, 0)
+        tokens = request.num_tokens
+        both = StepShape(*decodes[:2], 1, tokens, tokens)
+        return self.scenario.cost.step_s(both) - self.scenario.cost.step_s(decodes)
+
+    def swap_s(self, request: RequestView) -> float | None:
+        alone_s = self.scenario.cost.step_s(self.going_on())
+        return 2 * (self.with_swap(alone_s, request.num_blocks) - alone_s)
+
+    def going_on(self) -> StepShape:
+        decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused]
+        context = sum(r.num_computed_tokens + 1 for r in decoding)
+        held = sum(r.num_computed_tokens + 1 + r.extra_context for r in self.held)
+        return StepShape(len(decoding) + len(self.held), context + held)
+
+    def with_swap(self, seconds: float, blocks: int) -> float:
+        moving_s = blocks * self.scenario.swap_s_per_block
+        return max(seconds, moving_s) if self.scenario.swap_overlap else seconds + moving_s
 
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         return 0, 0
@@ -181,6 +208,7 @@ class NaiveReplica:
                 self.arrive(coming.pop(0))
             self.queue.look(self.now_s)
             plan = self.policy.plan(self)
+            self.note = plan.note
             step = self.apply(plan)
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
@@ -229,7 +257,8 @@ class NaiveReplica:
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
-        if not (plan.preempt or plan.resume or plan.prefill or repaused or decoding):
+        changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
+        if not changes and not self.traits.async_scheduling:
             return None
         computed = {r: (n - p) for r, n, p in chunks if n > p} | dict.fromkeys(decoding, 1)
         held = list(self.held) if decoding else []
@@ -238,7 +267,7 @@ class NaiveReplica:
             "chunks": chunks,
             "decoding": decoding,
             "held": held,
-            "slots": len(self.batch) + len(self.held),
+            "slots": min(len(self.batch) + len(self.held), self.policy.max_num_seqs),
             "num_held": len(self.held),
             "scheduled": {r.request_id: computed[r] for r in self.batch if r in computed},
             "admitted": {r.request_id: 0 for r in admitted},
@@ -271,7 +300,7 @@ class NaiveReplica:
             request.recomputed_tokens += max(0, request.num_computed_tokens - request.padding_tokens)
             request.num_computed_tokens = request.reserved_tokens = request.padding_tokens = 0
             request.state = "waiting"
-        self.queue.push(request, front=True)
+        self.queue.push(request, front=not self.traits.victims_last)
         return blocks if swap else 0
 
     def come_back(self, request: NaiveRequest) -> int:
@@ -295,16 +324,21 @@ class NaiveReplica:
     def seconds(self, step: dict[str, Any]) -> float:
         decodes = step["decoding"] + step["held"]
         chunks = [(r, n) for r, n, _ in step["chunks"] if n]
+        contexts = [r.num_computed_tokens + 1 + r.extra_context for r in decodes]
         shape = StepShape(
             len(decodes),
-            sum(r.num_computed_tokens + 1 + r.extra_context for r in decodes),
+            sum(contexts),
             len(chunks),
             sum(n for _, n in chunks),
             sum(r.num_computed_tokens + n for r, n in chunks),
+            sum(n * r.num_computed_tokens + n * (n + 1) // 2 for r, n in chunks),
+            max(contexts, default=0),
+            sum(context * context for context in contexts),
+            max((r.num_computed_tokens + n for r, n in chunks), default=0),
         )
         swapped = step["swapped_out_blocks"] + step["swapped_in_blocks"]
         seconds = self.scenario.cost.step_s(shape)
-        return seconds + swapped * self.scenario.swap_s_per_block if swapped else seconds
+        return self.with_swap(seconds, swapped) if swapped else seconds
 
     def commit(self, step: dict[str, Any], end_s: float) -> None:
         for request in step["decoding"]:
@@ -348,10 +382,14 @@ class NaiveReplica:
 def serve(scenario: Scenario) -> list[NaiveReplica]:
     """The whole scenario, dealt out in turn where there are several replicas."""
     assert scenario.replicas == 1 or scenario.router == "round_robin"
+    from tests.laws.naive_async import NaiveAsyncReplica
+
+    traits: Traits = getattr(scenario.policy, "traits", Traits())
+    make = NaiveAsyncReplica if traits.async_scheduling else NaiveReplica
     requests = list(scenario.workload.requests())
     replicas = []
     for index in range(scenario.replicas):
-        replica = NaiveReplica(scenario, scenario.policy, index)
+        replica = make(scenario, scenario.policy, index)
         replica.serve(requests[index :: scenario.replicas])
         replicas.append(replica)
     return replicas

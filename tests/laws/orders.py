@@ -14,7 +14,7 @@ from tests.laws.scenarios import Scenario, scenarios
 
 ORDERED = (
     *("chunked_prefill", "continuous", "orca", "vllm_v0", "sarathi", "fastgen"),
-    *("tensorrt_llm", "tensorrt_llm max_utilization", "tensorrt_llm static_batch", "tgi"),
+    *("tensorrt_llm", "tensorrt_llm max_utilization", "tensorrt_llm static_batch", "tgi", "sglang"),
 )  # policies that take an order
 TIMELESS = ("priority", "sjf", "edf", "fair")
 ORDERS = (*TIMELESS, "aged", "boosted", "vtc")

@@ -15,13 +15,16 @@ from simulator.plan import Policy
 from simulator.policies import load_policy
 from simulator.policies.fastserve import Fastserve
 from simulator.policies.static import Static
+from simulator.preemption import MODES
 from simulator.simulate import Run, simulate
+from simulator.victims import VICTIMS
 from simulator.workload import Workload
 
 POLICIES = (
     "static",
     "continuous",
     "chunked_prefill",
+    "chunked_prefill async",
     "preemptive",
     "orca",
     "vllm_v0",
@@ -32,9 +35,14 @@ POLICIES = (
     "tensorrt_llm static_batch",
     "tgi",
     "fastserve",
+    "sglang",
 )
 # Memory for prompt and max_tokens, from the start.
 RESERVING = ("static", "orca", "tensorrt_llm", "tensorrt_llm static_batch", "tgi")
+# Memory on demand, but who enters depends on what everybody's max_tokens may still come to.
+RECKONING = ("sglang",)
+# Who plans a step while the one before it runs: results count for the plan after the next.
+OVERLAPPING = ("chunked_prefill async",)
 # Who lets somebody wait though there are slot, memory and budget.
 LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
 
@@ -57,6 +65,7 @@ class Scenario:
     memory: Memory
     cost: Linear
     swap_s_per_block: float = 0.0
+    swap_overlap: bool = False
     replicas: int = 1
     router: str = "round_robin"
 
@@ -74,6 +83,7 @@ class Scenario:
             kv=self.memory,
             cost=self.cost,
             swap_s_per_block=self.swap_s_per_block,
+            swap_overlap=self.swap_overlap,
             make_blocks=make_blocks,
             replicas=self.replicas,
             router=self.router,
@@ -104,10 +114,12 @@ def make_workload(
 
 
 def make_policy(name: str, seqs: int, budget: int, **options: Any) -> Policy:
-    """A built-in policy with its two common parameters; a word after its name is the capacity policy."""
-    name, _, capacity_policy = name.partition(" ")
-    if capacity_policy:
-        options["capacity_policy"] = capacity_policy
+    """A built-in policy with its two common parameters; a word after its name is the capacity policy, or `async`."""
+    name, _, word = name.partition(" ")
+    if word == "async":
+        options["async_scheduling"] = True
+    elif word:
+        options["capacity_policy"] = word
     return load_policy(name, {"max_num_seqs": seqs, "max_num_batched_tokens": budget, **options})
 
 
@@ -120,19 +132,22 @@ def policies(draw: st.DrawFn, name: str) -> Policy:
     if name == "static":
         options["batch_timeout_s"] = draw(st.sampled_from([0.0, 0.01, 0.1]))
         options["stream"] = draw(st.booleans())
-    elif name == "chunked_prefill":
+    elif name.startswith("chunked_prefill"):
         options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 2, 9]))
         options["watermark"] = draw(st.sampled_from([0.0, 0.0, 0.1]))
         options["reserve_full_isl"] = draw(st.booleans())
         options["order"] = draw(st.sampled_from(["fcfs", "priority"]))
     elif name == "preemptive":
-        options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+        options["preemption_mode"] = draw(st.sampled_from(MODES))
+        if options["preemption_mode"] != "pause":
+            options["victim"] = draw(st.sampled_from([None, *VICTIMS]))
     elif name in ("orca", "vllm_v0", "sarathi", "fastgen"):
         options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
         if name in ("vllm_v0", "sarathi"):
             options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.05]))
         if name == "vllm_v0":
-            options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap"]))
+            options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap", "auto"]))
+            options["victim"] = draw(st.sampled_from([None, *VICTIMS]))
     elif name.startswith("tensorrt_llm"):
         options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
     elif name == "tgi":
@@ -140,6 +155,12 @@ def policies(draw: st.DrawFn, name: str) -> Policy:
         options["waiting_served_ratio"] = draw(st.sampled_from([0.0, 0.3, 1.0, 1.2]))
         options["max_waiting_tokens"] = draw(st.sampled_from([1, 2, 20]))
         options["max_batch_prefill_tokens"] = draw(st.sampled_from([None, 3, 20, 1000]))
+    elif name == "sglang":
+        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
+        options["chunked_prefill_size"] = draw(st.sampled_from([None, None, -1, 3, 20, 1000]))
+        options["max_prefill_tokens"] = draw(st.sampled_from([None, None, 10, 40]))
+        options["enable_mixed_chunk"] = draw(st.booleans())
+        options["schedule_conservativeness"] = draw(st.sampled_from([0.0, 0.3, 1.0, 1.5]))
     elif name == "fastserve":
         options["min_quantum_tokens"] = draw(st.sampled_from([1, 1, 2, 5]))
         options["prompt_tokens_per_quantum"] = draw(st.sampled_from([1, 4, 256]))
@@ -168,6 +189,7 @@ def scenarios(draw: st.DrawFn, name: str, *, max_requests: int = 12) -> Scenario
         memory=Memory(max(2, blocks + 1), block_size, draw(st.sampled_from([0, 3, 1000]))),
         cost=Linear(draw(st.sampled_from([0.005, 0.0011])), draw(st.sampled_from([0.0, 2e-5])), 5e-7),
         swap_s_per_block=draw(st.sampled_from([0.0, 1e-4])),
+        swap_overlap=draw(st.booleans()),
         replicas=replicas,
         router=draw(st.sampled_from(["round_robin", "least_loaded"])),
     )

@@ -130,6 +130,15 @@ BROKEN = {
         host=9,
         seqs=1,
     ),
+    "wakes more than its slots": Broken(
+        [
+            lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),)),
+            lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), paused=(first(v),)),
+            go_on,
+        ],
+        "max_num_seqs = 1",
+        seqs=1,
+    ),
     "pauses who waits": Broken([lambda v: StepPlan(paused=(waiting(v),))], "waiting"),
     "pauses a prompt under way": Broken([admit_one_token, lambda v: StepPlan(paused=(first(v),))], "prefilling"),
     "pauses twice": Broken([admit_all, lambda v: StepPlan(paused=(first(v), first(v)))], "twice"),

@@ -79,6 +79,12 @@ def test_fast_forward_equals_stepwise(scenario: Scenario) -> None:
     same_with_and_without(scenario)
 
 
+@given(scenario=caching_scenarios(policy="chunked_prefill async"))
+@settings(max_examples=300)
+def test_fast_forward_equals_stepwise_where_steps_overlap(scenario: Scenario) -> None:
+    same_with_and_without(scenario)
+
+
 @pytest.mark.slow
 @given(scenario=caching_scenarios(max_requests=30))
 @settings(max_examples=10_000)
@@ -124,6 +130,12 @@ def test_blocks_are_conserved(scenario: Scenario) -> None:
     run_checked(scenario)
 
 
+@given(scenario=caching_scenarios(policy="chunked_prefill async"))
+@settings(max_examples=100)
+def test_blocks_are_conserved_where_steps_overlap(scenario: Scenario) -> None:
+    run_checked(scenario)
+
+
 def test_blocks_are_conserved_for_long() -> None:
     run_checked(fixed_scenario())
 
@@ -132,8 +144,11 @@ def test_blocks_are_conserved_for_long() -> None:
 @settings(max_examples=150)
 def test_tokens_add_up(scenario: Scenario) -> None:
     """Scheduled and found in the cache account for every token: from the log alone, then against the columns."""
-    run = run_cached(scenario)
-    requests, size = run.records.requests, scenario.memory.block_size
+    account_for_tokens(run_cached(scenario), scenario.memory.block_size)
+
+
+def account_for_tokens(run: Run, size: int) -> None:
+    requests = run.records.requests
     computed: dict[str, int] = {}
     lost: Counter[str] = Counter()
     cached: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.latency import itl
 from simulator.records import Records, Status
-from tests.laws.scenarios import POLICIES, Scenario, scenarios
+from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
 
 FEW = settings(max_examples=30)
 
@@ -54,12 +54,18 @@ def test_every_request_is_in_one_place(name: str, data: st.DataObject) -> None:
     records, decisions = decisions_of(scenario)
     requests = records.requests
     gone: set[str] = {str(row) for row in records.reject_reasons}
+    unknown: dict[int, list[str]] = {}  # who has finished with a replica's last step: no plan knows as long as it runs
     for step in sorted(decisions, key=lambda step: step["t_end_s"]):
+        planned_s = step.get("t_schedule_s", step["t_start_s"])
         here = Counter(step["running"] + step["waiting"])
-        arrived = np.flatnonzero((requests.arrival_s <= step["t_start_s"]) & (requests.replica == step["replica"]))
+        arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
         assert here == Counter(str(row) for row in arrived if str(row) not in gone)
         assert set(step["scheduled"]) <= set(step["running"])
-        gone.update(step["finished"])
+        gone.update(unknown.pop(step["replica"], []))
+        if name in OVERLAPPING:
+            unknown[step["replica"]] = step["finished"]
+        else:
+            gone.update(step["finished"])
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -78,8 +84,15 @@ def test_tokens_add_up(name: str, data: st.DataObject) -> None:
     for step in decisions:
         computed.update(step["scheduled"])
     needed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens
-    assert computed == Counter({str(row): int(needed[row]) for row in np.flatnonzero(finished)})
     rows = records.rows
+    if name in OVERLAPPING:  # an answer that ends by itself is given one token more
+        wasted = {str(row): computed[str(row)] - int(needed[row]) for row in np.flatnonzero(finished)}
+        early = {str(row) for row in np.flatnonzero(answer < workload.max_tokens)}
+        assert set(wasted.values()) <= {0, 1}
+        assert {row for row, tokens in wasted.items() if tokens} <= early
+        assert sum(wasted.values()) == int((rows.padded_tokens * rows.repeat).sum())
+        computed -= Counter(wasted)
+    assert computed == Counter({str(row): int(needed[row]) for row in np.flatnonzero(finished)})
     assert sum(computed.values()) == int(((rows.tokens - rows.padded_tokens) * rows.repeat).sum())
     assert (rows.tokens == rows.decoding + rows.prefill_tokens + rows.padded_tokens).all()
     sampled = int((rows.decoding * rows.repeat).sum())
@@ -98,7 +111,8 @@ def test_rows_cover_the_steps(name: str, data: st.DataObject) -> None:
     assert (rows.repeat >= 1).all()
     assert rows.first_step.tolist() == [0, *np.cumsum(rows.repeat)[:-1].tolist()][: len(rows.repeat)]
     assert records.num_steps == rows.repeat.sum() == len(decisions) == len(records.step_used_blocks)
-    assert (rows.tokens > 0).all(), "a step of a built-in policy computes something"
+    if name not in OVERLAPPING:
+        assert (rows.tokens > 0).all(), "a step of a built-in policy computes something"
     assert ((rows.repeat == 1) | (rows.prefilling == 0)).all()
     assert (rows.running >= rows.decoding + rows.prefilling + rows.held).all()
     assert (rows.end_s == records.step_end_s[rows.first_step + rows.repeat - 1]).all()
@@ -137,7 +151,10 @@ def test_setbacks_agree_with_the_decisions(name: str, data: st.DataObject) -> No
         me = str(row)
         assert preempted[me] == requests.preemptions[row] == (requeues.row == row).sum()
         assert swapped_in[me] == swapped_out[me] == requeues.swapped[requeues.row == row].sum()
-        assert admitted[me] == (0 if rejected[row] else 1 + preempted[me] - swapped_out[me])
+        again = preempted[me] - swapped_out[me]
+        if name in OVERLAPPING and (requeues.to_s == requests.last_token_s[row])[requeues.row == row].any():
+            again -= 1  # its last token came while it waited
+        assert admitted[me] == (0 if rejected[row] else 1 + again)
     assert rows.preempted.sum() == requests.preemptions.sum()
     assert rows.swapped_out_blocks.sum() == requests.swapped_out_blocks.sum()
     assert rows.swapped_in_blocks.sum() == requests.swapped_in_blocks.sum() == requests.swapped_out_blocks.sum()

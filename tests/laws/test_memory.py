@@ -14,7 +14,16 @@ from simulator.linear import Linear
 from simulator.records import Status
 from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.compare import differences
-from tests.laws.scenarios import POLICIES, RESERVING, Memory, Scenario, make_policy, make_workload, scenarios
+from tests.laws.scenarios import (
+    OVERLAPPING,
+    POLICIES,
+    RESERVING,
+    Memory,
+    Scenario,
+    make_policy,
+    make_workload,
+    scenarios,
+)
 from tests.laws.test_naive_engine import wild_scenarios
 
 ONE_SECOND = Linear(1.0)
@@ -82,7 +91,8 @@ def test_used_blocks_are_those_that_tokens_need(name: str, data: st.DataObject) 
             kv[request_id] = kv.get(request_id, 0) + tokens
         used = {request_id: -(-kv.get(request_id, 0) // size) for request_id in step["running"]}
         assert step["num_free_blocks"] == total - sum(used.values())
-        assert step["num_free_blocks_end"] == step["num_free_blocks"] + sum(used[r] for r in step["finished"])
+        if name not in OVERLAPPING:  # there, the next step has been planned by then
+            assert step["num_free_blocks_end"] == step["num_free_blocks"] + sum(used[r] for r in step["finished"])
 
 
 @pytest.mark.parametrize("name", POLICIES)

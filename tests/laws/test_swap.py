@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,26 +20,26 @@ from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload, scenarios
 
 
-def swapping(scenario: Scenario, *, num_host_blocks: int) -> Scenario:
+def swapping(scenario: Scenario, *, num_host_blocks: int, mode: str = "swap") -> Scenario:
     policy: Any = scenario.policy
-    return replace(
-        scenario,
-        policy=replace(policy, preemption_mode="swap"),
-        memory=replace(scenario.memory, num_host_blocks=num_host_blocks),
-    )
+    if hasattr(policy, "preemption_mode"):
+        policy = replace(policy, preemption_mode=mode)
+    return replace(scenario, policy=policy, memory=replace(scenario.memory, num_host_blocks=num_host_blocks))
 
 
-@given(scenario=scenarios("preemptive"), host=st.sampled_from([0, 3, 10, 10_000]))
-@settings(max_examples=150)
-def test_both_sides_are_conserved(scenario: Scenario, host: int) -> None:
+@pytest.mark.parametrize("policy", ["preemptive", "vllm_v0", "fastserve"])
+@given(data=st.data(), mode=st.sampled_from(["swap", "auto"]), host=st.sampled_from([0, 3, 10, 10_000]))
+@settings(max_examples=100)
+def test_both_sides_are_conserved(policy: str, data: st.DataObject, mode: str, host: int) -> None:
     """Checked at every operation; at the end both are as they were, and everything out has come in."""
+    scenario = swapping(data.draw(scenarios(policy)), num_host_blocks=host, mode=mode)
     managers: list[CheckingBlocks] = []
 
     def make_blocks(num_blocks: int, num_host_blocks: int) -> CheckingBlocks:
         managers.append(CheckingBlocks(num_blocks, num_host_blocks))
         return managers[-1]
 
-    records = swapping(scenario, num_host_blocks=host).run(make_blocks=make_blocks).records
+    records = scenario.run(make_blocks=make_blocks).records
     assert all(manager.is_empty and manager.num_free_host == host for manager in managers)
     requests, rows = records.requests, records.rows
     assert (requests.swapped_out_blocks == requests.swapped_in_blocks).all()
@@ -86,16 +87,17 @@ class Watching:
         self.told.append((step.shape, step.swapped_out_blocks, step.swapped_in_blocks, seconds))
         return seconds
 
-    def decode_run_s(self, decode_seqs: int, decode_context: int, repeat: int) -> list[float]:
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         raise AssertionError("not asked of an executor that does not foresee")
 
 
-@given(scenario=scenarios("preemptive"))
-@settings(max_examples=60)
-def test_a_step_is_stalled_by_every_block_that_moves(scenario: Scenario) -> None:
-    """The time of a step is that of what it computes, and so much for each block out and in."""
-    scenario = replace(swapping(scenario, num_host_blocks=10_000), replicas=1, swap_s_per_block=0.25)
-    executor = Watching(Predicted(scenario.cost, 0.25))
+@given(scenario=scenarios("preemptive"), overlap=st.booleans())
+@settings(max_examples=100)
+def test_a_step_is_stalled_by_every_block_that_moves(scenario: Scenario, overlap: bool) -> None:
+    """Blocks add so much each to the time of what the step computes, or where they overlap, take it if it is longer."""
+    s_per_block = 0.25 if not overlap else 0.003
+    scenario = replace(swapping(scenario, num_host_blocks=10_000), replicas=1)
+    executor = Watching(Predicted(scenario.cost, s_per_block, swap_overlap=overlap))
     run = simulate(
         scenario.workload,
         make_policy=lambda: scenario.policy,
@@ -108,8 +110,8 @@ def test_a_step_is_stalled_by_every_block_that_moves(scenario: Scenario) -> None
     for step, (shape, out, back, seconds) in zip(run.decisions, executor.told, strict=True):
         assert bool(out) == bool(step["swapped_out"])
         assert bool(back) == bool(step["swapped_in"])
-        stall = (out + back) * 0.25
-        assert seconds == scenario.cost.step_s(shape) + stall
+        moving_s, computing_s = (out + back) * s_per_block, scenario.cost.step_s(shape)
+        assert seconds == (max(computing_s, moving_s) if overlap else computing_s + moving_s)
         assert step["t_end_s"] == step["t_start_s"] + seconds
         moved += out + back
     assert moved == 2 * run.records.requests.swapped_out_blocks.sum()

@@ -93,14 +93,15 @@ def test_a_slot_is_not_left_empty(name: str, data: st.DataObject) -> None:
     assert records.decisions is not None
     slots = scenario.policy.max_num_seqs
     for step in records.decisions:
-        assert not step["waiting"] or len(step["running"]) == slots
+        assert not step["waiting"] or len(step["running"]) >= slots  # more, where some are paused
 
 
 def ample(scenario: Scenario) -> Scenario:
     """The same with memory and token budget for all at once."""
     policy: Any = scenario.policy
+    unbounded = {key: None for key in ("chunked_prefill_size", "max_prefill_tokens") if hasattr(policy, key)}
     return replace(
         scenario,
-        policy=replace(policy, max_num_batched_tokens=10_000),
+        policy=replace(policy, max_num_batched_tokens=10_000, **unbounded),
         memory=replace(scenario.memory, num_gpu_blocks=10_000),
     )

@@ -53,7 +53,7 @@ def workload_of(case: Case) -> Workload:
         arrival_s=np.array([float(r.get(key, 0)) for r in requests]),
         input_tokens=np.array([r["prompt_len"] for r in requests]),
         output_tokens=outputs,
-        max_tokens=outputs,
+        max_tokens=np.array([r.get("max_tokens", r["output_len"]) for r in requests]),
         priority=np.array([r.get("priority", 0) for r in requests]),
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[str(r["id"]) for r in requests],
@@ -86,6 +86,7 @@ def policy_of(case: Case) -> ChunkedPrefill:
         order=config.get("policy", "fcfs"),
         max_num_active_seqs=config.get("max_num_active_seqs"),
         long_prefill_token_threshold_adaptive=config.get("long_prefill_token_threshold_adaptive", False),
+        async_scheduling=config.get("async_scheduling", False),
     )
 
 

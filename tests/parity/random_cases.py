@@ -174,3 +174,33 @@ def _give_ids(rng: random.Random, request: dict[str, Any], told: list[list[int]]
     answer += [rng.randrange(alphabet) for _ in range(outputs - len(answer))]
     request["prompt_token_ids"], request["output_token_ids"] = prompt, answer
     told.append(prompt + answer)
+
+
+def random_async_case(seed: int) -> Case:
+    """As `random_case`, scheduled asynchronously; many answers end before their `max_tokens`."""
+    return _asynchronous(seed, random_case(seed))
+
+
+def random_async_caching_case(seed: int) -> Case:
+    """As `random_caching_case`, scheduled asynchronously."""
+    return _asynchronous(seed, random_caching_case(seed))
+
+
+def _asynchronous(seed: int, case: Case) -> Case:
+    """Arrivals are times: which plan is the n-th depends on how many found nothing to do."""
+    rng = random.Random(f"async {seed}")
+    config, requests = case["config"], case["requests"]
+    config["async_scheduling"] = True
+    if "cost" not in case:
+        a, b, c = COSTS[0]
+        case["cost"] = {"a": a, "b": b, "c": c}
+        for request in requests:
+            request["arrival_time"] = request.pop("arrival_step") * a
+    share = rng.choice([0.0, 0.5, 1.0])
+    for request in requests:
+        if rng.random() < share:
+            request["max_tokens"] = request["output_len"] + rng.randint(1, 20)
+    if not config["enable_chunked_prefill"]:
+        most = max(r["prompt_len"] + r.get("max_tokens", r["output_len"]) for r in requests)
+        config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], most)
+    return case

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from tests.parity import live, recorded
 from tests.parity.cases import Case
-from tests.parity.random_cases import random_caching_case, random_case
+from tests.parity.random_cases import random_async_caching_case, random_async_case, random_caching_case, random_case
 from tests.parity.rare_cases import RARE_CACHING_CASES, RARE_CASES
 
 # How many small cases of each kind: those that preempt, and those that do not.
 WANTED = {True: 96, False: 24}
 WANTED_CACHING = {True: 32, False: 24}
+WANTED_ASYNC = {True: 24, False: 4}
 MOST_SCHEDULED = 220  # entries of `scheduled` in all steps of a case: larger ones tell little more
 BATCH = 200
 
@@ -63,6 +64,11 @@ def main() -> None:
     oracle = Path(sys.argv[1])
     keep(choose(RARE_CASES, random_case, WANTED, oracle), recorded.FILE)
     keep(choose(RARE_CACHING_CASES, random_caching_case, WANTED_CACHING, oracle), recorded.CACHING_FILE)
+    found = choose((), random_async_case, WANTED_ASYNC, oracle)
+    caching = choose((), random_async_caching_case, WANTED_ASYNC, oracle)
+    found.cases.extend(caching.cases)
+    found.answers.extend(caching.answers)
+    keep(found, recorded.ASYNC_FILE)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from tests.parity.live import Steps
 
 FILE = Path(__file__).with_name("data") / "recorded.jsonl.gz"
 CACHING_FILE = FILE.with_name("recorded_caching.jsonl.gz")  # with prefix caching
+ASYNC_FILE = FILE.with_name("recorded_async.jsonl.gz")  # with asynchronous scheduling, half of them with caching
 TIMES = ("t_start", "t_end")  # of cases with a cost
 
 

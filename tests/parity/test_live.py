@@ -13,7 +13,7 @@ import pytest
 
 from tests.parity import live
 from tests.parity.cases import Case, decisions_of, first_difference
-from tests.parity.random_cases import random_caching_case, random_case
+from tests.parity.random_cases import random_async_caching_case, random_async_case, random_caching_case, random_case
 from tests.shared_data import shared
 
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "300"))
@@ -22,7 +22,12 @@ BATCH = 150  # cases for one process of vLLM, whose start takes seconds
 pytestmark = [pytest.mark.vllm, pytest.mark.shared]
 
 
-KINDS: dict[str, Callable[[int], Case]] = {"plain": random_case, "caching": random_caching_case}
+KINDS: dict[str, Callable[[int], Case]] = {
+    "plain": random_case,
+    "caching": random_caching_case,
+    "async": random_async_case,
+    "async_caching": random_async_caching_case,
+}
 
 
 def difference(seed: int, case: Case, theirs: live.Steps) -> str | None:
@@ -50,4 +55,4 @@ def test_random_cases_are_scheduled_as_vllm_does(first: int, kind: str) -> None:
         # Without a shortage of memory, or without content that is shared, nothing hard would have been compared.
         assert sum(count > 0 for count in preemptions) > 0.3 * BATCH
         assert sum(preemptions) > 2 * BATCH
-        assert (sum(count > 0 for count in hits) > 0.5 * BATCH) == (kind == "caching")
+        assert (sum(count > 0 for count in hits) > 0.5 * BATCH) == kind.endswith("caching")

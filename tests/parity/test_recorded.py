@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ MODES = {
 }
 
 
-FILES = {"plain": recorded.FILE, "caching": recorded.CACHING_FILE}
+FILES = {"plain": recorded.FILE, "caching": recorded.CACHING_FILE, "async": recorded.ASYNC_FILE}
 
 
 @cache
@@ -44,6 +45,40 @@ def test_recorded_cases_with_a_prefix_cache_are_scheduled_as_vllm_did(mode: str)
         assert case["config"]["enable_prefix_caching"] is True
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
         assert different is None, f"recorded caching case {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recorded_asynchronous_cases_are_scheduled_as_vllm_did(mode: str) -> None:
+    for number, (case, theirs) in enumerate(zip(kept("async").cases, kept("async").answers, strict=True)):
+        assert case["config"]["async_scheduling"] is True
+        different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
+        assert different is None, f"recorded asynchronous case {number}: {different}\n{json.dumps(case)}"
+
+
+def test_recorded_asynchronous_cases_are_hard() -> None:
+    """They preempt, find their blocks again, throw tokens away, and have victims whose last token comes late."""
+    cases, answers = kept("async").cases, kept("async").answers
+    assert len(cases) >= 50
+    assert sum(any(step["preempted"] for step in steps) for steps in answers) > 40
+    assert sum(live.hit_tokens(steps) > 0 for steps in answers) > 20
+    assert sum("max_tokens" in request for case in cases for request in case["requests"]) > 100
+    behind = wasted = idle = 0
+    for steps in answers:
+        for step, after in pairwise(steps):
+            behind += len(set(step["finished"]) & set(after["waiting"]))
+            wasted += len(set(step["finished"]) & set(after["scheduled"]))
+            idle += not after["scheduled"]
+    assert behind > 5, "ended while they waited"
+    assert wasted > 50, "were given one token too many"
+    assert idle > 10, "steps of nothing"
+
+
+def test_recorded_asynchronous_cases_differ_from_synchronous_ones() -> None:
+    cases = copy.deepcopy(kept("async").cases)
+    for case in cases:
+        case["config"]["async_scheduling"] = False
+    pairs = zip(cases, kept("async").answers, strict=True)
+    assert all(first_difference(case, decisions_of(case), steps) is not None for case, steps in pairs)
 
 
 def test_recorded_cases_with_a_prefix_cache_use_it() -> None:

@@ -1,0 +1,73 @@
+"""What a profile file says of itself, and whether what it says can be: for `batchlab calibrate check`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.cost import StepShape
+from simulator.profile import Profile, ProfileCost, read_profile
+
+TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
+"""Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Lines for a person; `complaints` are what makes the profile unfit."""
+
+    lines: tuple[str, ...]
+    complaints: tuple[str, ...]
+
+
+def check_profile(path: Path) -> Report:
+    """Read a profile (InputError where that fails), describe it, and try it on steps of growing size."""
+    profile = read_profile(path)
+    document = profile.document
+    covered = profile.covered()
+    lines = [
+        f"{profile.name}: {profile.model or 'no model named'} on {profile.gpu or 'no GPU named'}, "
+        f"tensor_parallel {profile.tensor_parallel}, {document.get('software') or 'software not stated'}",
+        f"measured: steps of up to {covered['tokens']:,} tokens, {covered['seqs']:,} decodes, "
+        f"{covered['context']:,} tokens of mean context",
+        f"host: {profile.host_s * 1e3:.2f} ms a step ({document['host'].get('from', 'not said')})",
+    ]
+    for source in document.get("sources", ()):
+        lines.append("from: " + ", ".join(f"{key} {value}" for key, value in source.items()))
+    if document.get("assumed"):
+        lines.append(f"assumed, not measured: {', '.join(document['assumed'])}")
+    for part in document.get("rejected", ()):
+        lines.append(f"rejected as impossible: {part['count']:,} of {part['of']:,} rows of {part['kind']}")
+    lines += _errors(profile)
+    return Report(tuple(lines), tuple(_complaints(profile)))
+
+
+def _errors(profile: Profile) -> list[str]:
+    errors = profile.document.get("errors", {})
+    if not errors:
+        return ["held-out errors: none recorded"]
+    lines = ["held-out errors (percent)           MAPE  median     P95    bias    rows"]
+    for kind, regimes in errors.items():
+        for regime, found in regimes.items():
+            target = TARGETS.get(regime, TARGETS.get(kind, 5.0)) if regime in ("random", "off_grid", "few") else None
+            mark = "" if target is None or found["mape"] <= target else f"  above {target:g}"
+            lines.append(
+                f"  {kind:18s} {regime:10s} {found['mape']:8.2f} {found['median']:7.2f} {found['p95']:7.2f} "
+                f"{found['bias']:+7.2f} {found['rows']:7,}{mark}"
+            )
+    return lines
+
+
+def _complaints(profile: Profile) -> list[str]:
+    """Steps that take no time, or less than smaller ones by more than kernels may."""
+    cost = ProfileCost(profile)
+    found = []
+    steps = [StepShape(seqs, seqs * context) for seqs in (1, 8, 64) for context in (128, 1024, 8192)]
+    steps += [StepShape(0, 0, 1, n, n, n * (n + 1) // 2, 0, 0, n) for n in (16, 256, 2048)]
+    seconds = [cost.step_s(step) for step in steps]
+    if min(seconds) <= 0:
+        found.append("a step takes no time")
+    for start in (0, 3, 6, 9):
+        if seconds[start + 2] < 0.9 * seconds[start]:
+            found.append(f"{steps[start + 2]} takes less than {steps[start]}")
+    return found

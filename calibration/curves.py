@@ -1,0 +1,53 @@
+"""Curves of one count from rows: times at the counts that were measured, and a slope beyond."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.rows import STEP_OPS, Table
+from simulator.profile.surface import Curve
+
+Array = NDArray[np.float64]
+
+TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
+"""Matrix products: their kernels pad to a tile, so what lies between two counts costs what the upper one does."""
+
+TILE = 16
+"""The finest padding of their rows."""
+
+
+def curve(counts: Array, us: Array, *, tiled: bool = False) -> Curve:
+    """A curve through the medians of the rows at each count."""
+    known = np.unique(counts)
+    medians = np.array([np.median(us[counts == count]) for count in known])
+    return make_curve(known, medians, TILE if tiled else 0)
+
+
+def make_curve(counts: Array, us: Array, tile: float = 0.0) -> Curve:
+    """A curve through these points; beyond the last, it goes on as from about half of it."""
+    beyond = float(us[-1] / counts[-1])
+    if len(counts) > 1:
+        half = min(int(np.searchsorted(counts, counts[-1] / 2)), len(counts) - 2)
+        beyond = max(0.0, float((us[-1] - us[half]) / (counts[-1] - counts[half])))
+    return Curve(tuple(counts.tolist()), tuple(round_us(us)), float(f"{beyond:.5g}"), tile)
+
+
+def round_us(values: Array) -> list[float]:
+    """Microseconds to five significant digits: less than any noise, and short in JSON."""
+    return [float(f"{value:.5g}") for value in values.tolist()]
+
+
+def op_curves(table: Table, count: str) -> dict[str, Curve]:
+    """A curve for each operator of a table of `dense` or `sampled` rows."""
+    found = {}
+    for op in np.unique(table["op"]).tolist():
+        here = table["op"] == op
+        found[str(op)] = curve(table[count][here], table["us"][here], tiled=op in TILED)
+    return found
+
+
+def split_ops(curves: dict[str, Curve]) -> tuple[dict[str, Curve], dict[str, Curve]]:
+    """Curves of a layer's operators, and of those that run once a step."""
+    step = {op: curve for op, curve in curves.items() if op in STEP_OPS}
+    return {op: curve for op, curve in curves.items() if op not in step}, step

@@ -1,0 +1,169 @@
+"""From rows to a profile: every kernel a curve or a surface, put together as `simulator.profile` reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from calibration.assumed import (
+    ACTIVATION_BYTES,
+    LINKS,
+    MOST_ROWS,
+    NVLINK_US,
+    PCIE_US,
+    elementwise,
+    nominal_all_reduce,
+    sampler,
+)
+from calibration.curves import curve, op_curves, split_ops
+from calibration.document import of_curve, of_experts, of_skew, of_surface
+from calibration.gemm import gemm_curve, gemm_surface, layer_products
+from calibration.kernels import DECODE, EXPERTS, PREFILL, find_knee, joint
+from calibration.rows import Rows, Table, select
+from calibration.skew_fit import fit_skew
+from calibration.surface_fit import fit_surface
+from simulator.errors import InputError
+from simulator.gpus import Gpu
+from simulator.models import Model
+from simulator.profile.experts import Experts
+from simulator.profile.schema import SCHEMA, VERSION
+from simulator.profile.surface import Curve, Surface
+
+GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+"""Doublings: the cells of joint tables. Rows between them are what the table is tested with."""
+
+DEFAULT_HOST_S = 300e-6
+"""Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: input preparation and
+launches that cannot be hidden. The same figure as the roofline's."""
+
+
+def fit_profile(rows: Rows, model: Model, gpu: Gpu, name: str, host: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """A profile's JSON without its errors (`calibration.heldout`). InputError where rows that it needs are missing."""
+    tables, assumed = _tables(rows, model, gpu)
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "name": name,
+        "model": model.name,
+        "gpu": rows.gpu,
+        "tensor_parallel": rows.tensor_parallel,
+        "dtype": rows.dtype,
+        "software": rows.software,
+        "layers": model.layers,
+        "sources": [dict(source) for source in rows.sources],
+        "host": dict(host) if host is not None else {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"},
+        "attention": fit_attention(rows.table("attention")),
+    }
+    skew = fit_skew(rows.table("skew"))
+    if skew is not None:
+        document["skew"] = of_skew(skew)
+    if len(rows.table("experts")["us"]):
+        document["experts"] = of_experts(fit_experts(rows.table("experts"), model))
+    if rows.tensor_parallel > 1:
+        reduce, how = _all_reduce(rows, model, gpu)
+        document["all_reduce"] = {"from": how, "curve": of_curve(reduce)}
+        if "nominal" in how:
+            assumed = (*assumed, "all_reduce")
+    document["assumed"] = list(assumed)
+    document["tables"] = {
+        where: {op: of_curve(curve) for op, curve in curves.items()} for where, curves in tables.items()
+    }
+    return document
+
+
+def _tables(rows: Rows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:
+    """Curves by where they count (layer, step, rows), and which of them nobody measured."""
+    layer, step = split_ops(op_curves(rows.table("dense"), "tokens"))
+    sampled = op_curves(rows.table("sampled"), "seqs")
+    gemm = rows.table("gemm")
+    if len(gemm["us"]):
+        surface = gemm_surface(gemm)
+        sizes = np.unique(gemm["m"])
+        products = layer_products(model, rows.tensor_parallel)
+        layer |= {op: gemm_curve(surface, n, k, sizes) for op, (n, k) in products.items() if op not in layer}
+        if "lm_head" not in sampled:
+            vocab = -(-model.vocab // rows.tensor_parallel)
+            sampled["lm_head"] = gemm_curve(surface, vocab, model.hidden, sizes[sizes <= MOST_ROWS])
+    if not layer:
+        hint = "a profile needs rows of the kinds dense or gemm, and attention"
+        raise InputError("no rows of dense operators to fit", hint=hint)
+    missing = []
+    if not {"norm", "rope", "activation"} & set(layer):
+        around = elementwise(model, gpu, rows.tensor_parallel)
+        layer |= around
+        missing += list(around)
+    if "sampler" not in sampled:
+        sampled["sampler"] = sampler(model, gpu)
+        missing.append("sampler")
+    return {"layer": layer, "step": step, "rows": sampled}, tuple(missing)
+
+
+def _all_reduce(rows: Rows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
+    """A step's all-reduces over tokens, and where they come from."""
+    table = rows.table("all_reduce")
+    if not len(table["us"]):
+        gb_s, latency_us = LINKS.get(gpu.name, (gpu.link_gb_s, NVLINK_US if gpu.link_gb_s > 100 else PCIE_US))
+        reduce = nominal_all_reduce(model, rows.tensor_parallel, gb_s, latency_us)
+        return reduce, f"nominal link of {gb_s:g} GB/s, {latency_us:g} us a call"
+    tokens = table["bytes"] / (model.hidden * ACTIVATION_BYTES)
+    return curve(tokens, table["us"] * 2 * model.layers), "measured"
+
+
+def fit_attention(table: Table) -> dict[str, Any]:
+    """The attention part of a profile: a decode surface, and one for prompts, joint where they were measured so."""
+    alone = (table["chunk"] == 0) & (table["seqs"] > 0)
+    if not alone.any():
+        raise InputError("no rows of decode attention to fit")
+    decode = decode_surface(select(table, alone))
+    mixed = (table["chunk"] > 0) & (table["seqs"] > 0)
+    if mixed.any():
+        surface, knee = joint_surface(select(table, table["chunk"] > 0))
+        return {
+            "prompts": "joint",
+            "knee_keys": knee,
+            "decode": of_surface(decode),
+            "prompt": of_surface(surface),
+        }
+    prompt = prefill_surface(select(table, table["chunk"] > 0))
+    launch = min(decode.physics.constant_us, prompt.physics.constant_us)
+    return {
+        "prompts": "apart", "launch_us": launch, "decode": of_surface(decode), "prompt": of_surface(prompt),
+    }  # fmt: skip
+
+
+def decode_surface(table: Table) -> Surface:
+    """Decode attention over (seqs, context)."""
+    return fit_surface(DECODE, [table["seqs"], table["context"]], table["us"])
+
+
+def joint_surface(table: Table) -> tuple[Surface, float]:
+    """Joint attention over (chunk, cached, seqs, context), and the knee of its physics."""
+    columns = [table["chunk"], table["cached"], table["seqs"], np.where(table["seqs"] > 0, table["context"], 0.0)]
+    grid: Sequence[Sequence[float]] = [
+        _on_grid(columns[0], GRID),
+        _on_grid(columns[1], (0.0, *GRID)),
+        np.unique(columns[2]).tolist(),
+        _on_grid(columns[3], (0.0, *GRID)),
+    ]
+    knee = find_knee(columns, table["us"])
+    return fit_surface(joint(knee), columns, table["us"], grid), knee
+
+
+def prefill_surface(table: Table) -> Surface:
+    """Attention of prompts alone over (chunks, tokens of each)."""
+    return fit_surface(PREFILL, [table["chunks"], table["chunk"]], table["us"])
+
+
+def fit_experts(table: Table, model: Model) -> Experts:
+    """The experts of a mixture over (tokens, activated)."""
+    surface = fit_surface(EXPERTS, [table["tokens"], table["activated"]], table["us"])
+    return Experts(surface, model.experts, model.active_experts)
+
+
+def _on_grid(column: Any, grid: Sequence[float]) -> list[float]:
+    """The values of a column that are doublings; all of them where these are fewer than six."""
+    known = np.unique(column)
+    doublings = known[np.isin(known, grid)]
+    return [float(value) for value in (doublings if len(doublings) >= 6 else known)]

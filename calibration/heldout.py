@@ -1,0 +1,220 @@
+"""How far a kernel's surface is off where it was not fitted: rows held out, and the rest fitted again.
+
+Regimes: `random` (a tenth of the rows, at random; of a small table each tenth in turn), `off_grid` (all rows between
+the cells of a table that has such), `unmixed` (fitted without mixed steps, tested on them), `beyond` (fitted below half
+of the largest context and batch, tested above), `few` (20 rows fitted, all others tested).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
+from calibration.gemm import GEMM, SMALLEST, gemm_surface
+from calibration.kernels import DECODE, JOINT_AXES, PREFILL, joint
+from calibration.rows import Rows, Table, select
+from calibration.surface_fit import Kernel
+from simulator.gpus import Gpu
+from simulator.models import Model
+from simulator.profile.surface import Surface
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Errors = dict[str, dict[str, dict[str, float]]]
+
+FOLDS = 10
+SMALL = 2000
+"""A table of so many rows or fewer is tested by each tenth in turn: one alone would be too few to judge by."""
+
+FEW = 20
+SEED = 0
+REPEATS_OF_FEW = 5
+"""Few rows are drawn so many times; their errors are those of all draws together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A kernel with its rows, how they are fitted, and where they lie."""
+
+    kind: str
+    table: Table
+    fit: Callable[[Table], tuple[Surface, Kernel]]
+    columns: tuple[str, ...]
+
+    def coordinates(self, table: Table) -> list[Array]:
+        return [table[name] for name in self.columns]
+
+
+def held_out(rows: Rows, model: Model, gpu: Gpu) -> Errors:
+    """Errors by kind of kernel and regime, in percent; `noise` is the spread of rows measured twice.
+
+    Joint attention is fitted and tested on steps that the GPU can come to: whose KV fits in its memory beside the
+    weights. Most of that table is of steps that no server sees.
+    """
+    found: Errors = {}
+    for test in _tests(rows, _reachable(rows, model, gpu)):
+        regimes: dict[str, dict[str, float]] = {}
+        for regime, splits in _regimes(test):
+            errors = [_errors(test, train, rest) for train, rest in splits]
+            regimes[regime] = summary(np.concatenate(errors))
+        if test.kind == "joint_attention":
+            regimes["unmixed"] = summary(_unmixed(_reachable(rows, model, gpu).table("attention")))
+        regimes |= _noise(test)
+        found[test.kind] = regimes
+    return found
+
+
+def summary(errors: Array) -> dict[str, float]:
+    """MAPE, median, P95 of the absolute relative errors and their signed mean, in percent, and how many rows."""
+    size = np.abs(errors) * 100.0
+    return {
+        "mape": round(float(size.mean()), 2),
+        "median": round(float(np.median(size)), 2),
+        "p95": round(float(np.percentile(size, 95)), 2),
+        "bias": round(float(errors.mean() * 100.0), 2),
+        "rows": len(errors),
+    }
+
+
+def _reachable(rows: Rows, model: Model, gpu: Gpu) -> Rows:
+    left = gpu.memory_bytes - model.weight_bytes(rows.tensor_parallel)
+    table = rows.table("attention")
+    keys = table["seqs"] * table["context"] + table["chunks"] * (table["chunk"] + table["cached"])
+    return rows.keep("attention", keys <= left / model.kv_bytes_per_token(rows.tensor_parallel))
+
+
+def _tests(rows: Rows, reachable: Rows) -> Iterator[_Test]:
+    attention = rows.table("attention")
+    alone = (attention["chunk"] == 0) & (attention["seqs"] > 0)
+    prompts, mixed = attention["chunk"] > 0, (attention["chunk"] > 0) & (attention["seqs"] > 0)
+    if alone.any():
+        yield _Test("decode_attention", select(attention, alone), _fit_decode, ("seqs", "context"))
+    if mixed.any():
+        fresh = select(attention, prompts & ~mixed)
+        fresh["context"] = np.zeros(len(fresh["us"]))
+        possible = reachable.table("attention")
+        together = select(possible, possible["chunk"] > 0)
+        together["context"] = np.where(together["seqs"] > 0, together["context"], 0.0)
+        yield _Test("prefill_attention", fresh, _fit_joint, JOINT_AXES)
+        yield _Test("joint_attention", together, _fit_joint, JOINT_AXES)
+    elif prompts.any():
+        yield _Test("prefill_attention", select(attention, prompts), _fit_prefill, ("chunks", "chunk"))
+    gemm = rows.table("gemm")
+    if len(gemm["us"]):
+        chosen = select(gemm, (gemm["n"] >= SMALLEST) & (gemm["k"] >= SMALLEST))
+        yield _Test("gemm", chosen, _fit_gemm, ("m", "n", "k"))
+
+
+def _fit_decode(table: Table) -> tuple[Surface, Kernel]:
+    return decode_surface(table), DECODE
+
+
+def _fit_prefill(table: Table) -> tuple[Surface, Kernel]:
+    return prefill_surface(table), PREFILL
+
+
+def _fit_gemm(table: Table) -> tuple[Surface, Kernel]:
+    return gemm_surface(table), GEMM
+
+
+def _fit_joint(table: Table) -> tuple[Surface, Kernel]:
+    surface, knee = joint_surface(table)
+    return surface, joint(knee)
+
+
+def _regimes(test: _Test) -> Iterator[tuple[str, list[tuple[Mask, Mask]]]]:
+    """Masks of the rows to fit and of those to test, by regime."""
+    table, size = test.table, len(test.table["us"])
+    random = np.random.default_rng(SEED)
+    fold = random.permutation(size) % FOLDS
+    yield "random", [(fold != i, fold == i) for i in range(FOLDS if size <= SMALL else 1)]
+    off, inside = np.zeros(size, dtype=bool), np.ones(size, dtype=bool)
+    for name in set(test.columns) & {"chunk", "cached", "context"}:
+        on = np.isin(table[name], (0.0, *GRID))
+        off |= ~on
+        if on.any():
+            inside &= (table[name] >= table[name][on].min()) & (table[name] <= table[name][on].max())
+    off &= inside
+    if 20 <= off.sum() <= 0.8 * size:
+        yield "off_grid", [(~off & inside, off)]
+    large = np.zeros(size, dtype=bool)
+    for name in test.columns:
+        large |= table[name] > table[name].max() / 2
+    if 20 <= large.sum() <= 0.8 * size:
+        yield "beyond", [(~large, large)]
+    few = _few(test, random)
+    if few:
+        yield "few", few
+
+
+def _few(test: _Test, random: np.random.Generator) -> list[tuple[Mask, Mask]]:
+    """Splits with few rows to fit: of the whole table, or of matrix products of a few sizes (n, k), each for itself."""
+    size = len(test.table["us"])
+    tables = [np.ones(size, dtype=bool)] * REPEATS_OF_FEW
+    if test.kind == "gemm":
+        n, k = test.table["n"], test.table["k"]
+        sizes = [(n_, k_) for n_ in np.unique(n) for k_ in np.unique(k) if 2**22 <= n_ * k_ <= 2**28]
+        chosen = random.permutation(len(sizes))[: 2 * REPEATS_OF_FEW]
+        tables = [(n == sizes[i][0]) & (k == sizes[i][1]) for i in chosen.tolist()]
+    splits = []
+    for table in tables:
+        train = np.zeros(size, dtype=bool)
+        train[_spread_out(test, table, FEW, random)] = True
+        if (table & ~train).sum() >= FEW:
+            splits.append((train, table & ~train))
+    return splits
+
+
+def _spread_out(test: _Test, among: Mask, count: int, random: np.random.Generator) -> Sequence[int]:
+    """Rows that fill the space of the logarithms: each the farthest from those before, of a random third."""
+    places = np.column_stack([np.log1p(column) for column in test.coordinates(test.table)])
+    spread = places.std(axis=0)
+    places = places[:, spread > 0] / spread[spread > 0]
+    pool = random.permutation(np.flatnonzero(among))
+    pool = pool[: max(count * 10, len(pool) // 3)]
+    chosen = [int(pool[0])]
+    distance = np.full(len(pool), np.inf)
+    while len(chosen) < min(count, len(pool)):
+        distance = np.minimum(distance, ((places[pool] - places[chosen[-1]]) ** 2).sum(axis=1))
+        chosen.append(int(pool[distance.argmax()]))
+    return chosen
+
+
+def _errors(test: _Test, train: Mask, rest: Mask) -> Array:
+    surface, kernel = test.fit(select(test.table, train))
+    tested = select(test.table, rest)
+    coordinates = test.coordinates(tested)
+    predicted = surface.us_many(coordinates, kernel.features(*coordinates))
+    return np.asarray(predicted / tested["us"] - 1.0)
+
+
+def _unmixed(table: Table) -> Array:
+    """Errors on mixed steps where none was measured: prompts and decodes apart, added, the launch counted once."""
+    decoding = table["seqs"] > 0
+    prompting = table["chunk"] > 0
+    decode = decode_surface(select(table, decoding & ~prompting))
+    fresh = {**select(table, prompting & ~decoding)}
+    prompt, kernel = _fit_joint({**fresh, "context": np.zeros(len(fresh["us"]))})
+    mixed = select(table, prompting & decoding)
+    nobody = np.zeros(len(mixed["us"]))
+    decodes, prompts = [mixed["seqs"], mixed["context"]], [mixed["chunk"], mixed["cached"], nobody, nobody]
+    together = decode.us_many(decodes, DECODE.features(*decodes)) + prompt.us_many(prompts, kernel.features(*prompts))
+    launch = min(decode.physics.constant_us, prompt.physics.constant_us)
+    return np.asarray((together - launch) / mixed["us"] - 1.0)
+
+
+def _noise(test: _Test) -> Mapping[str, dict[str, float]]:
+    """How far rows at the same place are from their mean, where any place was measured twice."""
+    _, place, count = np.unique(
+        np.column_stack(test.coordinates(test.table)), axis=0, return_inverse=True, return_counts=True
+    )
+    place = place.ravel()
+    if not (count > 1).any():
+        return {}
+    mean = np.bincount(place, test.table["us"]) / count
+    again = count[place] > 1
+    return {"noise": summary(test.table["us"][again] / mean[place[again]] - 1.0)}

@@ -1,0 +1,196 @@
+"""Kernel rows: what every source is brought into, and what `calibrate measure` writes.
+
+A file of rows is JSON lines, gzipped where the name ends in .gz. The first line is the header:
+
+    {"schema": "batchlab rows", "version": 1, "gpu": "rtx-4090", "model": "llama-3.1-8b", "tensor_parallel": 1,
+     "dtype": "bf16", "software": "vLLM 0.19.0, CUDA 12.8", "sources": [{"source", "commit", "path", "licence"}]}
+
+Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kinds and columns, all numbers but `op`:
+
+    dense       op, tokens                one operator of one layer, or of a step: `LAYER_OPS`, `STEP_OPS`
+    sampled     op, seqs                  lm_head, sampler: once a step, for so many rows of logits
+    attention   chunk, cached, seqs, context, chunks
+                one layer's attention for `chunks` (1) prompt chunks of `chunk` tokens, each behind `cached` ones, and
+                `seqs` decodes of `context` KV tokens each, all in one kernel; chunk = 0 or seqs = 0: without these
+    skew        seqs, long_seqs, short, long, chunk, cached, equal_us
+                the same with `long_seqs` of the decodes `long` and the others `short`; `equal_us` is the time with all
+                of them at the mean
+    experts     tokens, activated         one layer's routed experts
+    gemm        m, n, k                   a matrix product, wherever it is used
+    all_reduce  gpus, bytes               one all-reduce of so many bytes on each GPU
+    step        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs,
+                decode_longest, decode_squares, prefill_longest
+                a whole step, as `simulator.cost.StepShape` counts it; trailing counts may be left out
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost import StepShape
+from simulator.errors import InputError
+
+SCHEMA = "batchlab rows"
+VERSION = 1
+
+Table = dict[str, NDArray[Any]]
+"""Columns by name, of equal length."""
+
+LAYER_OPS = ("qkv", "output_projection", "gate_up", "down", "norm", "rope", "activation", "cache_write", "router")
+STEP_OPS = ("embedding", "final_norm", "pooling")
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "dense": ("op", "tokens", "us"),
+    "sampled": ("op", "seqs", "us"),
+    "attention": ("chunk", "cached", "seqs", "context", "chunks", "us"),
+    "skew": ("seqs", "long_seqs", "short", "long", "chunk", "cached", "equal_us", "us"),
+    "experts": ("tokens", "activated", "us"),
+    "gemm": ("m", "n", "k", "us"),
+    "all_reduce": ("gpus", "bytes", "us"),
+    "step": (*StepShape._fields, "us"),
+}
+DEFAULTS: Mapping[str, float] = {"chunks": 1, "decode_longest": 0, "decode_squares": 0, "prefill_longest": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Tables by kind, and where they come from. `gpu` and `model` are names of batchlab's own lists, or ""."""
+
+    gpu: str
+    model: str = ""
+    tensor_parallel: int = 1
+    dtype: str = "bf16"
+    software: str = ""
+    sources: tuple[Mapping[str, Any], ...] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    def table(self, kind: str) -> Table:
+        """The table of a kind; an empty one where there are no rows."""
+        return self.tables.get(kind) or {column: np.empty(0) for column in COLUMNS[kind]}
+
+    def count(self) -> int:
+        return sum(len(table["us"]) for table in self.tables.values())
+
+    def keep(self, kind: str, chosen: NDArray[np.bool_]) -> Rows:
+        """The same with only the chosen rows of a kind."""
+        return replace(self, tables={**self.tables, kind: select(self.table(kind), chosen)})
+
+
+def select(table: Table, chosen: NDArray[Any]) -> Table:
+    """The rows of a table that a mask or indices choose."""
+    return {column: values[chosen] for column, values in table.items()}
+
+
+def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
+    """A table from columns; those left out are at their defaults. InputError for columns of another kind."""
+    size = len(columns["us"])
+    table: Table = {}
+    for name in COLUMNS[kind]:
+        if name in columns:
+            dtype = np.str_ if name == "op" else np.float64
+            table[name] = np.asarray(columns[name], dtype=dtype)
+        elif name in DEFAULTS:
+            table[name] = np.full(size, DEFAULTS[name], dtype=np.float64)
+        else:
+            raise InputError(f"rows of {kind} have no {name}", hint=f"their columns: {', '.join(COLUMNS[kind])}")
+    return table
+
+
+def merge(parts: Iterable[Rows]) -> Rows:
+    """Rows of several sources as one: the first one's header, everybody's tables and sources."""
+    chosen = list(parts)
+    tables: dict[str, Table] = {}
+    for part in chosen:
+        for kind, table in part.tables.items():
+            before = tables.get(kind)
+            if before is None:
+                tables[kind] = table
+            else:
+                tables[kind] = {column: np.concatenate([before[column], table[column]]) for column in table}
+    sources = tuple(source for part in chosen for source in part.sources)
+    return replace(chosen[0], tables=tables, sources=sources)
+
+
+def write_rows(rows: Rows, path: Path) -> None:
+    """Write a file of rows."""
+    header = {
+        "schema": SCHEMA, "version": VERSION, "gpu": rows.gpu, "model": rows.model,
+        "tensor_parallel": rows.tensor_parallel, "dtype": rows.dtype, "software": rows.software,
+        "sources": [dict(source) for source in rows.sources],
+    }  # fmt: skip
+    lines = [json.dumps(header)]
+    for kind, table in rows.tables.items():
+        columns = {name: values.tolist() for name, values in table.items()}
+        for values in zip(*columns.values(), strict=True):
+            row = {"kind": kind, **{name: _plain(value) for name, value in zip(columns, values, strict=True)}}
+            lines.append(json.dumps(row))
+    text = "\n".join(lines) + "\n"
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _plain(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def read_rows(path: Path) -> Rows:
+    """Read a file of rows. InputError with the line where it is not one."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the rows: {error}", file=str(path)) from None
+    lines = text.splitlines()
+    header = _parse(lines[0] if lines else "", path, 1)
+    if header.get("schema") != SCHEMA or header.get("version") != VERSION:
+        raise InputError(
+            f'the first line is not the header of rows: {{"schema": "{SCHEMA}", "version": {VERSION}, ...}}',
+            file=str(path), line=1,
+        )  # fmt: skip
+    columns: dict[str, dict[str, list[Any]]] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if line.strip():
+            _take(_parse(line, path, number), columns, path, number)
+    return Rows(
+        gpu=str(header.get("gpu", "")),
+        model=str(header.get("model", "")),
+        tensor_parallel=int(header.get("tensor_parallel", 1)),
+        dtype=str(header.get("dtype", "bf16")),
+        software=str(header.get("software", "")),
+        sources=tuple(header.get("sources", ())),
+        tables={kind: make_table(kind, table) for kind, table in columns.items()},
+    )
+
+
+def _parse(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}", file=str(path), line=number) from None
+    if not isinstance(row, dict):
+        raise InputError("not a JSON object", file=str(path), line=number)
+    return row
+
+
+def _take(row: dict[str, Any], columns: dict[str, dict[str, list[Any]]], path: Path, number: int) -> None:
+    kind = str(row.get("kind"))
+    if kind not in COLUMNS:
+        hint = f"allowed: {', '.join(COLUMNS)}"
+        raise InputError(f"a row of unknown kind {kind!r}", file=str(path), line=number, hint=hint)
+    table = columns.setdefault(kind, {name: [] for name in COLUMNS[kind]})
+    for name in COLUMNS[kind]:
+        value = row.get(name, DEFAULTS.get(name))
+        wanted: Any = str if name == "op" else (int, float)
+        if not isinstance(value, wanted) or isinstance(value, bool) or (name == "us" and not value > 0):
+            raise InputError(f"a row of {kind} with {name} = {value!r}", file=str(path), line=number)
+        table[name].append(value)

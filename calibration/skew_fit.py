@@ -1,0 +1,56 @@
+"""What unequal contexts cost, from rows with batches of two lengths: by size of batch, share of long ones, context."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.rows import Table
+from calibration.surface_fit import fill
+from simulator.profile.skew import Skew
+from simulator.profile.surface import Axis
+
+Array = NDArray[np.float64]
+
+SHARES = (0.0, 0.008, 0.016, 0.023, 0.031, 0.047, 0.0625, 0.09, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 0.9, 1.0)
+"""Shares of long ones at which the extra is kept."""
+
+
+def fit_skew(table: Table) -> Skew | None:
+    """The skew of a table of such rows; None where there are none.
+
+    The extra is per key of (longest - mean), the median over whatever else the rows differ in, and at least 0: a batch
+    that waits for its longest is not faster for it. With all of them long there is nothing to add.
+    """
+    if not len(table["us"]):
+        return None
+    seqs, share = table["seqs"], table["long_seqs"] / table["seqs"]
+    mean = share * table["long"] + (1.0 - share) * table["short"]
+    extra = (table["us"] - table["equal_us"]) / (table["long"] - mean)
+    alone = table["chunk"] == 0
+    sizes, contexts = np.unique(seqs), np.unique(table["short"])
+    decode = np.full((len(sizes), len(SHARES)), np.nan)
+    mixed = np.full((*decode.shape, len(contexts)), np.nan)
+    for i, size in enumerate(sizes):
+        here = seqs == size
+        decode[i] = _along_shares(share[here & alone], extra[here & alone])
+        for k, context in enumerate(contexts):
+            there = here & ~alone & (table["short"] == context)
+            mixed[i, :, k] = _along_shares(share[there], extra[there])
+    decode, mixed = np.maximum(fill(decode), 0.0), np.maximum(fill(mixed), 0.0)
+    return Skew(
+        Axis("seqs", tuple(sizes.tolist())),
+        Axis("share", SHARES),
+        Axis("context", tuple(contexts.tolist())),
+        tuple(decode.ravel().tolist()),
+        tuple(mixed.ravel().tolist()),
+    )
+
+
+def _along_shares(share: Array, extra: Array) -> Array:
+    """Medians at the measured shares, straight lines between them, nothing at 1; unknown where nothing was measured."""
+    known = np.unique(share)
+    if not len(known):
+        return np.full(len(SHARES), np.nan)
+    medians = np.array([np.median(extra[share == value]) for value in known])
+    return np.asarray(np.interp(SHARES, [*known, 1.0], [*medians, 0.0]))

@@ -1,0 +1,60 @@
+"""Which source a path is, and reading it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibration.names import gpu_name, model_name
+from calibration.rows import Rows, read_rows
+from calibration.sources.aiconfigurator import read_aiconfigurator
+from calibration.sources.llmservingsim import read_llmservingsim
+from calibration.sources.splitwise import read_splitwise
+from calibration.sources.vidur import FILES, read_vidur
+from simulator.dimensions import check_choice
+from simulator.errors import InputError
+from simulator.models import find_model
+
+FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise")
+
+
+def detect(path: Path) -> str:
+    """The format of a path; InputError where it is none."""
+    if not path.exists():
+        raise InputError("no such file or folder", file=str(path))
+    if path.is_dir():
+        if (path / "meta.yaml").exists():
+            return "llmservingsim"
+        if any(path.glob("*_perf.parquet")):
+            return "aiconfigurator"
+        if any((path / f"{name}{tail}").exists() for name in FILES for tail in (".csv", ".csv.gz")):
+            return "vidur"
+        hint = "a folder with meta.yaml (LLMServingSim), *_perf.parquet (aiconfigurator) or mlp.csv (Vidur)"
+        raise InputError("a folder of no known format", file=str(path), hint=hint)
+    if ".jsonl" in path.name:
+        return "rows"
+    if ".csv" in path.name:
+        return "splitwise"
+    raise InputError("a file of no known format", file=str(path), hint="rows (.jsonl), or Splitwise's perf_model.csv")
+
+
+def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> Rows:
+    """The rows of a path. `model` and `gpu` choose where the source holds several, and name them where it does not."""
+    check_choice(form, FORMATS, "format")
+    if form == "auto":
+        form = detect(path)
+    if form == "rows":
+        return read_rows(path)
+    if form == "llmservingsim":
+        return read_llmservingsim(path, tensor_parallel)
+    if form == "vidur":
+        return read_vidur(path, tensor_parallel)
+    if form == "splitwise":
+        return read_splitwise(path, model, gpu, tensor_parallel)
+    if not model:
+        raise InputError("aiconfigurator's tables are of all heads: of which model?", file=str(path), hint="--model M")
+    return read_aiconfigurator(path, find_model(model_name(model) or model), tensor_parallel)
+
+
+def known_gpu(name: str) -> str:
+    """batchlab's name of a GPU given by a user, or the name as it is."""
+    return gpu_name(name) or name

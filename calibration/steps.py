@@ -1,0 +1,190 @@
+"""Fitting whole steps: for people who have a log of their server's steps, and no kernels.
+
+    us = constant + pnorm(weights, tokens x operation) + rows x row + decode keys x key + prompt pairs x pair
+
+Put into a profile's form it is run like any other: the first two terms are a curve over tokens, the third one over
+rows, the last two the attention of a model of one layer. A log that does not say what was prompt and what was decode
+gives the three coefficients of `kind: linear` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.csv_tables import read_csv
+from calibration.curves import round_us
+from calibration.document import of_curve, of_surface
+from calibration.heldout import FOLDS, SEED, summary
+from calibration.physics_fit import Shape, fit_physics
+from calibration.rows import Rows, Table, make_table, read_rows, select
+from simulator.cost import StepShape
+from simulator.errors import InputError
+from simulator.linear import Linear
+from simulator.profile.physics import Physics
+from simulator.profile.schema import SCHEMA, VERSION
+from simulator.profile.surface import Axis, Curve, Surface
+
+Array = NDArray[np.float64]
+
+TIMES = {"us": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3, "latency_ms": 1e3, "s": 1e6, "seconds": 1e6}
+"""Names of the column of times, and microseconds in their unit."""
+
+PLAIN = ("tokens", "context")
+WHOLE = ("decode_seqs", "decode_context", "prefill_seqs", "prefill_tokens", "prefill_pairs")
+FEWEST = 12
+
+SHAPE = Shape(("rows", "keys", "pairs"), (("weights",), ("tokens",)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepFit:
+    """A profile's JSON, or the coefficients of `kind: linear` where the log allows no more; and its errors."""
+
+    document: dict[str, Any] | None
+    linear: Linear | None
+    errors: Mapping[str, Mapping[str, float]]
+
+
+def read_step_log(path: Path) -> Rows:
+    """Steps from a file of rows, or from a CSV with a column of times and those of `StepShape`, or tokens, context."""
+    if ".jsonl" in path.name:
+        rows = read_rows(path)
+        if not len(rows.table("step")["us"]):
+            raise InputError("no rows of whole steps", file=str(path), hint='rows with "kind": "step"')
+        return rows
+    header = _header(path)
+    unit = next((name for name in header if name in TIMES), None)
+    if unit is None:
+        hint = f"one of: {', '.join(TIMES)}; columns here: {', '.join(header)}"
+        raise InputError("no column of times", file=str(path), hint=hint)
+    given = [name for name in StepShape._fields if name in header]
+    if not set(WHOLE) - {"prefill_seqs", "prefill_pairs"} <= set(given):
+        if not set(PLAIN) <= set(header):
+            hint = f"either {', '.join(PLAIN)}, or {', '.join(WHOLE)}; columns here: {', '.join(header)}"
+            raise InputError("the columns do not say what the steps computed", file=str(path), hint=hint)
+        columns = read_csv(path, (*PLAIN, unit))
+        table = {"tokens": columns["tokens"], "context": columns["context"], "us": columns[unit] * TIMES[unit]}
+    else:
+        columns = read_csv(path, (*given, unit))
+        table = _whole({name: columns[name] for name in given}, columns[unit] * TIMES[unit])
+    if not np.issubdtype(table["us"].dtype, np.floating) or not (table["us"] > 0).all():
+        raise InputError("times must be numbers above 0", file=str(path))
+    return Rows(gpu="", tables={"step": table})
+
+
+def _header(path: Path) -> list[str]:
+    import gzip
+
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the step log: {error}", file=str(path)) from None
+    return text.split("\n", 1)[0].strip().split(",")
+
+
+def _whole(columns: dict[str, Array], us: Array) -> Table:
+    """The table of steps, with what the log leaves out at its least: one chunk, behind nothing."""
+    tokens = columns["prefill_tokens"]
+    columns.setdefault("prefill_seqs", np.where(tokens > 0, 1.0, 0.0))
+    chunks = np.maximum(columns["prefill_seqs"], 1.0)
+    columns.setdefault("prefill_context", tokens)
+    cached = np.maximum(columns["prefill_context"] - tokens, 0.0) / chunks
+    columns.setdefault("prefill_pairs", tokens * cached + tokens * (tokens / chunks + 1.0) / 2.0)
+    return make_table("step", {**columns, "us": us})
+
+
+def fit_steps(rows: Rows, name: str, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> StepFit:
+    """Fit a log of steps. InputError where there are too few."""
+    table = rows.table("step")
+    size = len(table["us"])
+    if size < FEWEST:
+        raise InputError(f"{size} steps are too few to fit", hint=f"at least {FEWEST}, of different sizes")
+    fold = np.random.default_rng(SEED).permutation(size) % FOLDS
+    errors = {"random": summary(np.concatenate([_errors(table, fold != i, fold == i) for i in range(FOLDS)]))}
+    if "tokens" in table and "decode_seqs" not in table:
+        linear = _linear(table)
+        return StepFit(None, linear, errors)
+    physics = _fit(table)
+    document = _document(physics, table, name, model, gpu, tensor_parallel)
+    document["software"] = rows.software
+    document["sources"] = [dict(source) for source in rows.sources]
+    document["errors"] = {"step": errors}
+    return StepFit(document, None, errors)
+
+
+def _errors(table: Table, train: NDArray[np.bool_], rest: NDArray[np.bool_]) -> Array:
+    tested = select(table, rest)
+    physics = _fit(select(table, train))
+    return np.asarray(physics.us(_features(tested)) / tested["us"] - 1.0)
+
+
+def _fit(table: Table) -> Physics:
+    shape = SHAPE if "decode_seqs" in table else Shape(("tokens", "keys"), ())
+    return fit_physics(shape, _features(table), table["us"])
+
+
+def _features(table: Table) -> Mapping[str, Array]:
+    if "decode_seqs" not in table:
+        return {"tokens": table["tokens"], "keys": table["context"]}
+    return {
+        "rows": table["decode_seqs"] + table["prefill_seqs"],
+        "keys": table["decode_context"],
+        "pairs": table["prefill_pairs"],
+        "weights": np.ones(len(table["us"])),
+        "tokens": table["decode_seqs"] + table["prefill_tokens"],
+    }
+
+
+def _linear(table: Table) -> Linear:
+    physics = _fit(table)
+    terms = dict(physics.terms)
+    return Linear(*(float(f"{us * 1e-6:.6g}") for us in (physics.constant_us, terms["tokens"], terms["keys"])))
+
+
+def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
+    terms = dict(physics.terms)
+    most = float((table["decode_seqs"] + table["prefill_tokens"]).max())
+    tokens = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(max(most, 2.0)) + 0.25, 0.25)))
+    roofs = Physics(physics.constant_us, (), physics.roofs, physics.p)
+    us = np.asarray(roofs.us({"weights": np.ones(len(tokens)), "tokens": tokens}))
+    beyond = dict(physics.roofs[1])["tokens"]
+    seqs, context = _range(table["decode_seqs"]), _range(table["decode_context"] / np.maximum(table["decode_seqs"], 1))
+    decode = Surface(
+        (Axis("seqs", seqs), Axis("context", context)), Physics(0.0, (("keys", terms["keys"]),)), _zeros(4)
+    )
+    axes = (Axis("chunks", _range(table["prefill_seqs"])), Axis("each", _range(table["prefill_tokens"])))
+    prompt = Surface(axes, Physics(0.0, (("pairs", terms["pairs"]),)), _zeros(4))
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "name": name,
+        "model": model,
+        "gpu": gpu,
+        "tensor_parallel": tensor_parallel,
+        "layers": 1,
+        "host": {"step_s": 0.0, "seq_s": 0.0, "from": "fitted with the steps"},
+        "attention": {
+            "prompts": "apart", "launch_us": 0.0, "decode": of_surface(decode), "prompt": of_surface(prompt),
+        },
+        "tables": {
+            "layer": {"step": of_curve(Curve(tuple(tokens.tolist()), tuple(round_us(us)), beyond))},
+            "step": {},
+            "rows": {"row": of_curve(Curve((1.0, 2.0), (terms["rows"], 2 * terms["rows"]), terms["rows"]))},
+        },
+    }  # fmt: skip
+
+
+def _range(values: Array) -> tuple[float, float]:
+    low = float(max(1.0, values[values > 0].min(initial=1.0)))
+    return low, float(max(low + 1.0, values.max()))
+
+
+def _zeros(size: int) -> tuple[float, ...]:
+    return (0.0,) * size

@@ -1,0 +1,134 @@
+"""Surfaces fitted to rows: physics first, then what it leaves, on the grid that was measured or on a coarse one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.physics_fit import Shape, fit_physics
+from simulator.profile.physics import Physics
+from simulator.profile.surface import Axis, Surface
+
+Array = NDArray[np.float64]
+
+DENSE = 0.5
+"""From this share of the grid's cells on, the rows are a table: the correction is theirs, and holes are filled."""
+
+CLAMP = 0.5
+"""A correction learnt from scattered rows is at most this much (log)."""
+
+REACH = 1.2
+"""How far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)."""
+
+NOISE = 0.1
+"""Variance of a scattered row's error, of that of the correction."""
+
+MOST_SCATTERED = 600
+"""So many scattered rows are used for the correction, taken evenly from all; the physics sees them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What kind of surface: coordinates by axis name, counts for the physics, and the physics' form."""
+
+    axes: tuple[str, ...]
+    shape: Shape
+    features: Callable[..., Mapping[str, Array]]
+    """From the coordinates' arrays, in the order of the axes."""
+
+
+def fit_surface(
+    kernel: Kernel, coordinates: Sequence[Array], us: Array, grid: Sequence[Sequence[float]] | None = None
+) -> Surface:
+    """Fit physics and correction to rows at these coordinates.
+
+    Where the rows fill a grid it is used as a table; `grid` gives the values of the axes where only those are to be
+    cells. Otherwise the correction is a smoothed one on a coarse grid that spans the rows.
+    """
+    physics = fit_physics(kernel.shape, kernel.features(*coordinates), us)
+    values = [np.unique(column) for column in coordinates] if grid is None else [np.asarray(axis) for axis in grid]
+    if _is_dense(coordinates, values):
+        return _table(kernel, physics, coordinates, us, values)
+    return _smooth(kernel, physics, coordinates, us)
+
+
+def _is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
+    cells = 1
+    for axis in values:
+        cells *= len(axis)
+    inside = np.ones(len(coordinates[0]), dtype=bool)
+    for column, axis in zip(coordinates, values, strict=True):
+        inside &= np.isin(column, axis)
+    return bool(inside.sum() >= DENSE * cells)
+
+
+def _residuals(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array) -> Array:
+    return np.asarray(np.log(us / np.asarray(physics.us(kernel.features(*coordinates)))))
+
+
+def _table(
+    kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array, values: Sequence[Array]
+) -> Surface:
+    shape = tuple(len(axis) for axis in values)
+    residual = _residuals(kernel, physics, coordinates, us)
+    inside = np.ones(len(us), dtype=bool)
+    places = []
+    for column, axis in zip(coordinates, values, strict=True):
+        inside &= np.isin(column, axis)
+        places.append(np.clip(np.searchsorted(axis, column), 0, len(axis) - 1))
+    flat = np.ravel_multi_index(tuple(place[inside] for place in places), shape)
+    total = np.bincount(flat, residual[inside], minlength=int(np.prod(shape)))
+    count = np.bincount(flat, minlength=int(np.prod(shape)))
+    with np.errstate(invalid="ignore"):
+        table = (total / count).reshape(shape)
+    return _surface(kernel, physics, values, fill(table))
+
+
+def fill(table: Array) -> Array:
+    """The table with its holes (NaN) taking the mean of their neighbours, from the edges of the known inwards."""
+    table = table.copy()
+    while np.isnan(table).any():
+        total, count = np.zeros(table.shape), np.zeros(table.shape)
+        for axis in range(table.ndim):
+            for shift in (1, -1):
+                near = np.roll(table, shift, axis=axis)
+                edge: list[slice | int] = [slice(None)] * table.ndim
+                edge[axis] = 0 if shift == 1 else -1
+                near[tuple(edge)] = np.nan
+                known = ~np.isnan(near)
+                total[known] += near[known]
+                count[known] += 1
+        holes = np.isnan(table) & (count > 0)
+        table[holes] = total[holes] / count[holes]
+    return table
+
+
+def _smooth(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array) -> Surface:
+    residual = np.clip(_residuals(kernel, physics, coordinates, us), -CLAMP, CLAMP)
+    values = []
+    for column in coordinates:
+        known = np.unique(column)
+        size = min(len(known), 9)
+        values.append(known[np.unique(np.round(np.linspace(0, len(known) - 1, size)).astype(int))])
+    axes = [Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True)]
+    rows = np.column_stack([np.log1p(column / axis.unit) for column, axis in zip(coordinates, axes, strict=True)])
+    mesh = np.meshgrid(*[np.asarray(axis.places) for axis in axes], indexing="ij")
+    cells = np.column_stack([axis.ravel() for axis in mesh])
+    some = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_SCATTERED)).astype(int))
+    rows, residual = rows[some], residual[some]
+    weights = np.linalg.solve(_likeness(rows, rows) + NOISE * np.eye(len(rows)), residual)
+    correction = _likeness(cells, rows) @ weights
+    return _surface(kernel, physics, values, np.clip(correction, -CLAMP, CLAMP))
+
+
+def _likeness(places: Array, rows: Array) -> Array:
+    distance = (places**2).sum(axis=1)[:, None] + (rows**2).sum(axis=1)[None, :] - 2.0 * places @ rows.T
+    return np.asarray(np.exp(-0.5 * np.maximum(distance, 0.0) / REACH**2))
+
+
+def _surface(kernel: Kernel, physics: Physics, values: Sequence[Array], correction: Array) -> Surface:
+    axes = tuple(Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True))
+    return Surface(axes, physics, tuple(correction.ravel().tolist()))

@@ -1,0 +1,346 @@
+"""Paged attention on a GPU: what a layer calls. CPU tensors work under TRITON_INTERPRET=1, for tests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gpu_backend.attention import kernels
+from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, needed, offsets, pack, to_device
+from gpu_backend.attention.tiling import Tiling, Tilings, tilings
+from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, Longs, WorkList, work_list
+
+MERGE_PROGRAMS_PER_SM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step's sequences, on the host. Tokens of the batch stand one sequence after another.
+
+    `context`: keys of each, those of this step included; `query`: its tokens in this step, its last ones; `first`:
+    keys at its beginning that nobody attends to (left padding); `tables`: its pages in order; `slots`: where each
+    token's key and value go, block * block_size + offset, negative for nowhere.
+    """
+
+    context: Longs  # [seqs]
+    query: Longs  # [seqs]
+    first: Longs  # [seqs]
+    tables: Ints  # [seqs, max_blocks]
+    slots: Ints  # [tokens]
+
+
+class Rows(Protocol):
+    """A step as the backend keeps it, on the host (`gpu_backend.work`): the sequences' tokens one after another."""
+
+    @property
+    def query_start(self) -> Ints:
+        """[seqs + 1]: where each sequence's tokens begin, and their end."""
+
+    @property
+    def context(self) -> Ints:
+        """[seqs]: keys of each after the step."""
+
+    @property
+    def first(self) -> Ints:
+        """[seqs]: leading keys that nobody attends to."""
+
+    @property
+    def tables(self) -> Ints:
+        """[seqs, max_blocks]: pages in order."""
+
+    @property
+    def slot(self) -> Longs:
+        """[tokens]: block * block_size + offset of each token's key and value."""
+
+
+class PagedAttention:
+    """Attention of one model's shape over pages of `block_size` tokens: `prepare` once a step, `attend` in each layer.
+
+    `dtype` is that of queries, keys and values: float16, bfloat16 or float32 (slow, exact products). Any GPU that
+    Triton knows; the configurations are for Hopper. `choice` overrides them. Raises ValueError for shapes that the
+    kernels do not take, and for a device without Triton's kernels.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        block_size: int,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        *,
+        scale: float | None = None,
+        choice: Tilings | None = None,
+    ) -> None:
+        if heads % kv_heads:
+            raise ValueError(f"{heads} query heads cannot share {kv_heads} KV heads evenly")
+        self.device = torch.device(device)
+        if self.device.type != "cuda" and not kernels.INTERPRETED:
+            raise ValueError(
+                f"the Triton kernels need a CUDA device, not {self.device}; TRITON_INTERPRET=1 emulates one"
+            )
+        self.kv_heads, self.group, self.head_dim, self.block_size = kv_heads, heads // kv_heads, head_dim, block_size
+        self.dtype = dtype
+        self.tilings = choice or tilings(head_dim, str(dtype).removeprefix("torch."), self.group)
+        self.multiprocessors = _multiprocessors(self.device)
+        self._scale_log2 = (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
+        self._block_d = max(16, 1 << (head_dim - 1).bit_length())
+        self._scratch = torch.empty(0, device=self.device)
+
+    @property
+    def decode_programs(self) -> int:
+        """Programs of the persistent grid: with `decode_waves`, how many rounds a decode step takes."""
+        return self.multiprocessors * self.tilings.decode.programs_per_sm
+
+    # ------------------------------------------------------------------------------------------------------ once a step
+
+    def prepare(self, rows: Rows, into: Prepared | None = None) -> Prepared:
+        """The step's work on the device. `into`: into this one's buffers, whose room must do (else ValueError)."""
+        query = np.diff(rows.query_start).astype(np.int64)
+        context, first = rows.context.astype(np.int64), rows.first.astype(np.int64)
+        return self.prepare_step(Step(context, query, first, rows.tables, rows.slot.astype(np.int32)), into)
+
+    def prepare_step(self, step: Step, into: Prepared | None = None) -> Prepared:
+        """Like `prepare`, from plain arrays. Raises ValueError for lengths that contradict each other."""
+        _check(step, self.block_size)
+        decode, prefill = self._lists(step)
+        if into is None:
+            room = needed(decode, prefill, step.tables, len(step.slots))
+            into = self._lay_out(room, fixed=False)
+        to_device(pack(into.room, decode, prefill, step.tables, step.slots), into.buffer)
+        return into
+
+    def reserve(self, seqs: int, max_context: int, *, cache_tokens: int | None = None) -> Prepared:
+        """Buffers for decode steps of up to `seqs` sequences of up to `max_context` keys, at fixed addresses.
+
+        For CUDA graphs: capture `attend` with it, then `prepare(rows, into=...)` before each replay. The grid does not
+        depend on the step. `cache_tokens`: keys that all sequences together can have, pages that they share counted
+        for each; it bounds the memory.
+        """
+        chunk = self.tilings.decode.chunk
+        entries = seqs * -(-max_context // chunk)
+        if cache_tokens is not None:
+            entries = min(entries, cache_tokens // chunk + seqs)
+        pages = -(-max_context // self.block_size)
+        room = Room(entries, seqs, entries if max_context > chunk else 0, seqs=seqs, pages=pages, tokens=seqs)
+        prepared = self._lay_out(room, fixed=True)
+        prepared.buffer.zero_()
+        return prepared
+
+    def _lists(self, step: Step) -> tuple[WorkList, WorkList]:
+        """The decode list and the prefill list: what fits into one small tile, and the rest."""
+        small = step.query * self.group <= self.tilings.decode.block_m
+        there = step.query > 0
+        arrays = (step.context, step.query, step.first)
+        decode = work_list(*arrays, np.flatnonzero(small & there), group=self.group, tiling=self.tilings.decode)
+        prefill = work_list(*arrays, np.flatnonzero(~small), group=self.group, tiling=self.tilings.prefill)
+        return decode, prefill
+
+    def _lay_out(self, room: Room, *, fixed: bool) -> Prepared:
+        """Buffers, their views and the grids; `fixed`: with scratch memory of its own and a grid of full size."""
+        at = offsets(room)
+        buffer = torch.empty(at[-1], dtype=torch.int32, device=self.device)
+        lists = (
+            (self.tilings.decode, room.decode_entries, room.decode_merges, room.decode_slots),
+            (self.tilings.prefill, room.prefill_entries, room.prefill_merges, room.prefill_slots),
+        )
+        launches = []
+        for index, (tiling, entries, merges, slots) in enumerate(lists):
+            if not entries:
+                continue
+            begin, end = at[2 + 2 * index : 4 + 2 * index]
+            rows = self.group if fixed else tiling.block_m
+            partial, partial_log = self._partials(slots * self.kv_heads, rows, own=fixed)
+            items, persistent = entries * self.kv_heads, tiling.programs_per_sm * self.multiprocessors
+            merge_most = self.multiprocessors * MERGE_PROGRAMS_PER_SM
+            launches.append(
+                Launch(
+                    tiling=tiling,
+                    entries=buffer[begin : begin + entries * len(ENTRY)],
+                    merges=buffer[end : end + max(1, merges) * len(MERGE)],
+                    counts=buffer[index * COUNTS : (index + 1) * COUNTS],
+                    programs=min(items, persistent) if persistent else items,
+                    merge_programs=min(merges * self.kv_heads, merge_most) if slots else 0,
+                    partial=partial,
+                    partial_log=partial_log,
+                    slot_rows=rows,
+                )
+            )
+        tables = buffer[at[6] : at[6] + room.seqs * room.pages].view(room.seqs, room.pages)
+        return Prepared(room, buffer, tables, buffer[at[7] : at[7] + room.tokens], tuple(launches))
+
+    def _partials(self, slots: int, rows: int, *, own: bool) -> tuple[Tensor, Tensor]:
+        """Scratch memory for partial results. Steps share it: their kernels run one after another on one stream."""
+        size = slots * rows * (self.head_dim + 1)
+        scratch = self._scratch
+        if own or scratch.numel() < size:
+            scratch = torch.empty(size, device=self.device)
+        if not own:
+            self._scratch = scratch
+        logs = slots * rows
+        return scratch[logs:], scratch[:logs]
+
+    # ------------------------------------------------------------------------------------------------------ every layer
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+        """Write this step's keys and values to their slots, then attend.
+
+        `query` [tokens, heads, head_dim], `key` and `value` [tokens, kv_heads, head_dim], `kv` [blocks, 2, kv_heads,
+        block_size, head_dim], all of `dtype`. Returns what `look` does.
+        """
+        self.write(key, value, kv, prepared)
+        return self.look(query, kv, prepared)
+
+    def write(self, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> None:
+        """Put keys and values [tokens, kv_heads, head_dim] into the slots of the step."""
+        write_kv(key, value, kv, prepared.slots[: len(key)])
+
+    def look(self, query: Tensor, kv: Tensor, prepared: Prepared, out: Tensor | None = None) -> Tensor:
+        """Attention [tokens, heads, head_dim] of `query` to the pages; 0 for a token that has no key."""
+        self._check_tensors(query, kv)
+        out = torch.empty_like(query) if out is None else out
+        constants = {
+            "kv_heads": self.kv_heads,
+            "group": self.group,
+            "head_dim": self.head_dim,
+            "block_d": self._block_d,
+        }
+        for launch in prepared.launches:
+            tiling = launch.tiling
+            kernels.attend[(launch.programs,)](
+                *(query, kv, prepared.tables, launch.entries, launch.counts, out, launch.partial, launch.partial_log),
+                *(self._scale_log2, query.stride(0), out.stride(0), kv.stride(0), prepared.tables.stride(0)),
+                launch.slot_rows,
+                **constants,
+                page=self.block_size,
+                block_m=tiling.block_m,
+                block_n=tiling.block_n,
+                upcast=kernels.INTERPRETED,
+                precision="ieee",
+                num_warps=tiling.num_warps,
+                num_stages=tiling.num_stages,
+                maxnreg=tiling.max_registers,
+                enable_fp_fusion=True,  # what Triton does by default changes with 3.10
+            )
+            if launch.merge_programs:
+                block_rows, block_parts = merge_blocks(tiling)
+                kernels.merge[(launch.merge_programs, -(-launch.slot_rows // block_rows))](
+                    *(launch.partial, launch.partial_log, launch.merges, launch.counts, out),
+                    *(out.stride(0), launch.slot_rows),
+                    **constants,
+                    block_rows=block_rows,
+                    block_parts=block_parts,
+                    num_warps=4,
+                )
+        return out
+
+    def _check_tensors(self, query: Tensor, kv: Tensor) -> None:
+        heads = self.kv_heads * self.group
+        if query.shape[1:] != (heads, self.head_dim) or query.stride()[1:] != (self.head_dim, 1):
+            raise ValueError(f"query must be [tokens, {heads}, {self.head_dim}], heads contiguous, not {query.shape}")
+        page = (2, self.kv_heads, self.block_size, self.head_dim)
+        if kv.shape[1:] != page or not kv[0].is_contiguous():
+            raise ValueError(
+                f"the cache must be [blocks, {', '.join(map(str, page))}], blocks contiguous, not {kv.shape}"
+            )
+        if query.dtype != self.dtype or kv.dtype != self.dtype:
+            raise ValueError(f"query is {query.dtype} and the cache {kv.dtype}; both must be {self.dtype}")
+
+
+def merge_blocks(tiling: Tiling) -> tuple[int, int]:
+    """Rows and parts that one program merges at a time: many parts of one row in decode, the reverse in prefill."""
+    return (1, 16) if tiling.programs_per_sm else (16, 2)
+
+
+def paged_attention(
+    q: Tensor,
+    kv_cache: Tensor,
+    block_tables: Tensor | Ints,
+    context_lens: npt.ArrayLike,
+    query_lens: npt.ArrayLike,
+    *,
+    first: npt.ArrayLike | None = None,
+    scale: float | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Causal attention of a ragged batch to its pages, in one call: prompts, chunks behind a prefix, and decodes.
+
+    `q` [tokens, heads, head_dim] float16, bfloat16 or float32, the sequences' tokens one after another; `kv_cache`
+    [blocks, 2, kv_heads, block_size, head_dim] of the same type, the step's own keys and values already in it
+    (`write_kv`); `block_tables` int32 [seqs, max_blocks]; `context_lens` [seqs], keys of each sequence including the
+    step's own; `query_lens` [seqs], its tokens in this step, which are its last (0: none); `first` [seqs], leading
+    keys to skip; `scale` 1 / sqrt(head_dim) unless given. Returns [tokens, heads, head_dim] of `q`'s type.
+
+    npt.ArrayLike and tables should be on the host: on the device they are fetched, which waits for it. A model prepares
+    once a step and calls `PagedAttention.attend` in each layer instead. Raises ValueError for shapes, types and
+    lengths that do not fit together.
+    """
+    _, _, kv_heads, block_size, head_dim = kv_cache.shape
+    attention = _attention(q.shape[1], kv_heads, head_dim, block_size, q.device, q.dtype, scale)
+    query = _longs(query_lens)
+    if len(q) != query.sum():
+        raise ValueError(f"query_lens add up to {query.sum()}, and q has {len(q)} tokens")
+    tables = block_tables.cpu().numpy() if isinstance(block_tables, Tensor) else block_tables
+    skip = np.zeros_like(query) if first is None else _longs(first)
+    step = Step(_longs(context_lens), query, skip, tables, np.empty(0, np.int32))
+    return attention.look(q, kv_cache, attention.prepare_step(step), out)
+
+
+def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> None:
+    """Write `key` and `value` [tokens, kv_heads, head_dim] to `slots` int32 or int64 [tokens] of the cache.
+
+    A slot is block * block_size + offset; a negative one is skipped. Raises ValueError for shapes that do not fit.
+    """
+    _, _, kv_heads, block_size, head_dim = kv_cache.shape
+    for name, tensor in (("key", key), ("value", value)):
+        if tensor.shape != (len(slots), kv_heads, head_dim) or tensor.stride()[1:] != (head_dim, 1):
+            raise ValueError(f"{name} must be [{len(slots)}, {kv_heads}, {head_dim}], heads contiguous: {tensor.shape}")
+    if not len(slots):
+        return
+    kernels.write[(len(slots),)](
+        *(key, value, kv_cache, slots, key.stride(0), value.stride(0), kv_cache.stride(0)),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_h=1 << (kv_heads - 1).bit_length(),
+        block_d=1 << (head_dim - 1).bit_length(),
+        page=block_size,
+        num_warps=4,
+    )
+
+
+def _check(step: Step, block_size: int) -> None:
+    """Raise ValueError for lengths that contradict each other: a kernel would read what it does not own."""
+    if not len(step.context) == len(step.query) == len(step.first) == len(step.tables):
+        raise ValueError("context_lens, query_lens, first and block_tables must have one row a sequence")
+    if (step.query < 0).any() or (step.context < step.query).any():
+        raise ValueError("context_lens counts this step's tokens too: it cannot be less than query_lens")
+    if (step.first < 0).any():
+        raise ValueError("first cannot be negative")
+    pages = -(-int(step.context.max(initial=0)) // block_size)
+    if pages > step.tables.shape[1]:
+        raise ValueError(f"a context needs {pages} blocks of {block_size}, and block_tables has {step.tables.shape[1]}")
+
+
+def _longs(lengths: npt.ArrayLike) -> Longs:
+    values = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
+    return np.asarray(values, dtype=np.int64)
+
+
+def _multiprocessors(device: torch.device) -> int:
+    """How many the device has; 2 stand for them in the interpreter, where programs run one after another."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+
+
+@lru_cache(maxsize=32)
+def _attention(
+    heads: int, kv_heads: int, head_dim: int, page: int, device: torch.device, dtype: torch.dtype, scale: float | None
+) -> PagedAttention:
+    return PagedAttention(heads, kv_heads, head_dim, page, device, dtype, scale=scale)

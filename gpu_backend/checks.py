@@ -1,0 +1,93 @@
+"""What must hold of pages at every step, looked at by an executor in debug mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpu_backend.pool import PagedPool
+from gpu_backend.work import Work
+
+if TYPE_CHECKING:
+    from gpu_backend.executor import Tables
+
+
+class Checks:
+    """Raises AssertionError where a page is misused; fills pages with poison when they change hands.
+
+    - every page has as many owners as the block manager says, and without a prefix cache one at most
+    - free and used pages are all there are
+    - tokens are written into pages of their own request, each slot once in a step
+    - pages come back from the host as they went
+    """
+
+    def __init__(self, pool: PagedPool) -> None:
+        self._pool = pool
+        self._owned: set[int] = set()
+        self._swapped: dict[int, int] = {}  # page of the host -> checksum
+
+    def before(self, work: Work, blocks: Tables) -> None:
+        """Look at the tables, poison what is new in them, and note what goes to the host."""
+        owners = Counter(block for table in blocks.tables.values() for block in table)
+        assert not owners[0], "the null block is in use"
+        assert all(count == blocks.references[block] for block, count in owners.items()), "owners are miscounted"
+        shares = hasattr(blocks, "hits")
+        assert shares or max(owners.values(), default=1) == 1, "a page has two owners"
+        free = blocks.num_free
+        assert free + len(owners) == blocks.num_blocks == self._pool.num_blocks, "pages are missing"
+        self._check_writes(work, blocks)
+        leaving = self._pool.checksums(work.swap_out.source) if work.swap_out.source else []
+        self._swapped |= dict(zip(work.swap_out.target, leaving, strict=True))
+        self._poison(work, set(owners), shares)
+
+    def after(self, work: Work) -> None:
+        """Pages on the host are what they were on the device, and those that came back are what they were there."""
+        target = list(work.swap_out.target)
+        if target:
+            assert self._pool.host_checksums(target) == [self._swapped[page] for page in target], "swapped out wrongly"
+        size = self._pool.block_size
+        ends = [(part.table, part.computed // size) for part in work.decodes]
+        written = {table[page] for table, page in ends if page < len(table)}
+        back = [pair for pair in zip(work.swap_in.source, work.swap_in.target, strict=True) if pair[1] not in written]
+        if back:
+            found = self._pool.checksums([page for _, page in back])
+            assert found == [self._swapped[page] for page, _ in back], "swapped in wrongly"
+        used = {page for part in work.parts for page in part.table}
+        self._pool.poison(sorted(set(work.swap_out.source) - self._owned - used))
+
+    def _check_writes(self, work: Work, blocks: Tables) -> None:
+        size = self._pool.block_size
+        written: set[tuple[int, int]] = set()
+        taken: list[int] = []  # by decodes; the engine gives it to them when the step has run
+        for part in work.parts:
+            for place in range(part.computed, part.computed + len(part.tokens)):
+                if place // size >= len(part.table):
+                    assert part in work.decodes, f"row {part.row} computes beyond its pages"
+                    continue
+                block = part.table[place // size]
+                slot = block, place % size
+                assert block, f"row {part.row} writes to the null block"
+                assert slot not in written, f"slot {slot} is written twice"
+                written.add(slot)
+            held = blocks.tables[part.row]
+            assert part.table[: len(held)] == held, f"row {part.row} uses pages that are not its own"
+            taken += part.table[len(held) :]
+        assert taken == blocks.upcoming(len(taken)), "pages are taken that are not the next"
+
+    def _poison(self, work: Work, owned: set[int], shares: bool) -> None:
+        """Poison pages that nobody owns any more, and those that are taken and not yet written.
+
+        A page that a prefix cache knows keeps its content though nobody owns it: there, only what is written anew is
+        poisoned, from its first slot on.
+        """
+        pool = self._pool
+        begun: set[int] = set()
+        size = pool.block_size
+        for part in work.parts:
+            first = -(-part.computed // size)
+            last = -(-(part.computed + len(part.tokens)) // size)
+            begun.update(part.table[first:last])
+        if not shares:
+            begun |= self._owned - owned
+        pool.poison(sorted(begun - set(work.swap_out.source)))
+        self._owned = owned

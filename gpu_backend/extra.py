@@ -1,0 +1,20 @@
+"""torch is an extra: what to say where it is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from simulator.errors import InputError
+
+INSTALL = "pip install -c constraints.txt -e '.[gpu]'"
+
+
+def require_torch(device: str = "cpu") -> None:
+    """Raise InputError, with the command that installs it, where torch or the device named is not there."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("the real backend needs torch, which is not installed", hint=INSTALL)
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise InputError("torch finds no CUDA device", hint="--device cpu")

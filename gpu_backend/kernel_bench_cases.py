@@ -1,0 +1,123 @@
+"""Steps to measure the attention kernels on, over one large pool of random pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PAGE = 16
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+"""Of Llama-3.1-8B, and of many others."""
+
+
+Table = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
+"""A block table [sequences, pages]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A step: keys of each sequence, and how many of them are this step's own tokens.
+
+    `bound` is what limits it: "bytes" or "flops". `target` is the share of that ceiling that it should reach, `best`
+    the share of a hand-written kernel (FlashAttention-3 on the H200, from public tables).
+    """
+
+    name: str
+    context: tuple[int, ...]
+    query: tuple[int, ...]
+    bound: str
+    target: float | None = None
+    best: float | None = None
+
+    @property
+    def pages(self) -> int:
+        """Pages of the pool that one copy of the case needs."""
+        return sum(-(-keys // PAGE) for keys in self.context)
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values in 16-bit numbers."""
+        return sum(self.context) * 2 * KV_HEADS * HEAD_DIM * 2
+
+    def bytes(self, itemsize: int) -> int:
+        """What must be moved: keys and values once, queries once, outputs once."""
+        return itemsize * HEAD_DIM * (sum(self.context) * 2 * KV_HEADS + sum(self.query) * 2 * HEADS)
+
+    @property
+    def flops(self) -> int:
+        """Of the two products, over the pairs that causal attention sees."""
+        pairs = sum(n * (keys - n) + n * (n + 1) // 2 for keys, n in zip(self.context, self.query, strict=True))
+        return 4 * HEADS * HEAD_DIM * pairs
+
+
+def decode(name: str, batch: int, keys: int, target: float | None = None, best: float | None = None) -> Case:
+    """A decode step of equal contexts."""
+    return Case(name, (keys,) * batch, (1,) * batch, "bytes", target, best)
+
+
+def cases(scale: int) -> list[Case]:
+    """Every case; contexts divided by `scale`, which is 1 on a GPU."""
+    k = 1024 // scale
+    return [
+        decode("decode B64 ctx 4k", 64, 4 * k, 0.90, 0.99),
+        decode("decode B8 ctx 4k", 8, 4 * k, 0.65, 0.74),
+        decode("decode B1 ctx 32k", 1, 32 * k, 0.60, 0.72),
+        Case("prefill 8k", (8 * k,), (8 * k,), "flops", 0.50, 0.74),
+        Case("decode, skewed", (32 * k, *(k,) * 63), (1,) * 64, "bytes"),
+        Case("chunk 2k behind 8k", (10 * k,), (2 * k,), "flops"),
+        Case("chunk 256 behind 32k", (32 * k + k // 4,), (k // 4,), "flops"),
+        Case("ragged prefill", (3 * k, k, 2 * k, k // 2), (3 * k, k, 2 * k, k // 2), "flops"),
+        Case("mixed: 64 decodes at 4k, chunk 1k", (*(4 * k,) * 64, 2 * k), (*(1,) * 64, k), "bytes"),
+    ]
+
+
+def latency_cases(scale: int) -> list[Case]:
+    """Batches of 1 to 64 at 32k; some of them where contexts are scaled down, which is only a rehearsal."""
+    batches = range(1, 65) if scale == 1 else (1, 2, 3, 4)
+    return [decode(f"decode B{batch} ctx 32k", batch, 32 * 1024 // scale) for batch in batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Pages of random numbers, one layer's; no page is used twice at a time."""
+
+    kv: Tensor  # [blocks, 2, kv_heads, page, head_dim]
+
+    @classmethod
+    def random(cls, pages: int, device: torch.device, dtype: torch.dtype) -> Pool:
+        """So many pages. Random, because zeros run faster than real data does."""
+        return cls(torch.empty((pages, 2, KV_HEADS, PAGE, HEAD_DIM), dtype=dtype, device=device).normal_())
+
+    def tables(self, case: Case, copies: int, seed: int = 0) -> list[Table]:
+        """Block tables of so many copies of a case, all of distinct pages in random order."""
+        if copies * case.pages > len(self.kv):
+            raise ValueError(f"{copies} copies of {case.name} need {copies * case.pages} pages, not {len(self.kv)}")
+        order = np.random.default_rng(seed).permutation(len(self.kv)).astype(np.int32)
+        counts = [-(-keys // PAGE) for keys in case.context]
+        found: list[Table] = []
+        taken = 0
+        for _ in range(copies):
+            table: Table = np.zeros((len(counts), max(counts)), np.int32)
+            for row, count in enumerate(counts):
+                table[row, :count] = order[taken : taken + count]
+                taken += count
+            found.append(table)
+        return found
+
+    def copies(self, case: Case, least_bytes: int) -> int:
+        """How many copies of a case fill `least_bytes` with keys and values, as far as there are pages; 16 at most."""
+        return max(1, min(16, -(-least_bytes // case.kv_bytes), len(self.kv) // case.pages))
+
+    def gathered(self, case: Case, table: Table) -> tuple[Tensor, Tensor]:
+        """Keys and values as dense [batch, kv_heads, keys, head_dim], of a case whose contexts are equal."""
+        blocks = torch.from_numpy(table).long().to(self.kv.device)
+        pages = self.kv[blocks].permute(2, 0, 3, 1, 4, 5).flatten(3, 4)[:, :, :, : case.context[0]]
+        return pages[0].contiguous(), pages[1].contiguous()
+
+
+Run = Callable[[], Tensor]
+"""One call of a kernel on one copy of a case; it returns [tokens, heads, head_dim]."""

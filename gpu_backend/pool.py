@@ -1,0 +1,89 @@
+"""The paged KV cache itself: pages on the device, pages on the host, and copies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from gpu_backend.work import Swap
+from simulator.models import Model
+
+_STAGED_BYTES = 256 * 2**20  # of a copy between device and host, at a time
+
+
+class PagedPool:
+    """Keys and values of `num_blocks` pages and the null page 0, for every layer; and `num_host_blocks` on the host.
+
+    `kv` is [layer, block, 2, kv_head, block_size, head_dim], keys before values. The host's pages are whole, all layers
+    together, and pinned where the device is a CUDA one: each is one copy.
+    """
+
+    def __init__(
+        self, model: Model, num_blocks: int, block_size: int, num_host_blocks: int, device: str, dtype: torch.dtype
+    ) -> None:
+        page = (2, model.kv_heads, block_size, model.head_dim)
+        self.block_size = block_size
+        self.kv = torch.zeros((model.layers, num_blocks + 1, *page), device=device, dtype=dtype)
+        self.host = torch.zeros((num_host_blocks, model.layers, *page), dtype=dtype, pin_memory=device == "cuda")
+        self._is_cuda = device == "cuda"
+        self._staged = max(1, _STAGED_BYTES // max(1, self.bytes_per_block))
+
+    @property
+    def num_blocks(self) -> int:
+        """Pages of the device, the null page not counted."""
+        return int(self.kv.shape[1]) - 1
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of a page: all layers."""
+        return int(self.kv[:, 0].numel() * self.kv.element_size())
+
+    def swap_out(self, swap: Swap) -> None:
+        """Copy pages of the device to pages of the host."""
+        for start in range(0, len(swap.source), self._staged):
+            source, target = swap.source[start : start + self._staged], swap.target[start : start + self._staged]
+            staged = self.kv.index_select(1, self._ids(source)).transpose(0, 1).contiguous()
+            for place, page in enumerate(target):
+                self.host[page].copy_(staged[place], non_blocking=self._is_cuda)
+
+    def swap_in(self, swap: Swap) -> None:
+        """Copy pages of the host to pages of the device."""
+        for start in range(0, len(swap.source), self._staged):
+            source, target = swap.source[start : start + self._staged], swap.target[start : start + self._staged]
+            staged = torch.empty((len(source), *self.host.shape[1:]), device=self.kv.device, dtype=self.kv.dtype)
+            for place, page in enumerate(source):
+                staged[place].copy_(self.host[page], non_blocking=self._is_cuda)
+            self.kv.index_copy_(1, self._ids(target), staged.transpose(0, 1).contiguous())
+
+    def poison(self, blocks: Iterable[int]) -> None:
+        """Fill pages that hold nothing with a number that spoils every answer it gets into.
+
+        Not a NaN: gathered pages are masked by a zero probability, and zero times NaN is NaN.
+        """
+        listed = list(blocks)
+        if listed:
+            self.kv.index_fill_(1, self._ids(listed), _POISON)
+
+    def checksums(self, blocks: Sequence[int]) -> list[int]:
+        """A number a page, of its very bits: equal pages have equal ones."""
+        return _sums(self.kv.index_select(1, self._ids(blocks)).transpose(0, 1))
+
+    def host_checksums(self, blocks: Sequence[int]) -> list[int]:
+        """The same for pages of the host."""
+        return _sums(self.host[list(blocks)])
+
+    def _ids(self, blocks: Sequence[int]) -> Tensor:
+        return torch.tensor(blocks, dtype=torch.int64, device=self.kv.device)
+
+
+_POISON = 1e4
+
+
+def _sums(pages: Tensor) -> list[int]:
+    """Sums of the words of each page, each times an odd number of its place: a page with its rows swapped differs."""
+    words = pages.reshape(len(pages), -1).view(torch.int16).to(torch.int64)
+    odd = torch.arange(words.shape[1], device=words.device, dtype=torch.int64) * 2 + 1
+    listed: list[int] = (words * odd).sum(1).tolist()
+    return listed

@@ -1,0 +1,145 @@
+"""From a model's dimensions to a measured folder: opening a device, choosing its pages, writing what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gpu_backend.backend import Backend
+from gpu_backend.device import Device, open_device
+from gpu_backend.executor import DeviceExecutor
+from gpu_backend.probes import GRIDS, Grid
+from gpu_backend.profiler import Profile, profile, write_profile
+from gpu_backend.weights import check_model
+from simulator.errors import InputError
+from simulator.models import Model
+from simulator.profile.cost import capture_sizes
+from simulator.simulate import KVMemory
+
+_CPU_POOL_BYTES = 512 * 2**20
+MAX_CAPTURE = 256
+_SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
+
+
+def grid_for(device: str, limits: tuple[int | None, int | None, int | None] = (None, None, None)) -> Grid:
+    """The device's usual grid, with the limits that are given: decodes, context, tokens of a step."""
+    usual = GRIDS[device]
+    seqs, context, tokens = limits
+    return Grid(seqs or usual.max_num_seqs, context or usual.max_context, tokens or usual.max_num_batched_tokens)
+
+
+def open_backend(model: Model, device: Device, block_size: int, *, layers: int | None = None, seed: int = 0) -> Backend:
+    """The model on the device with as many pages as there is room for, on the CPU half a GiB of them."""
+    cut = model if layers is None else replace(model, layers=layers)
+    check_model(model)
+    page = page_bytes(cut, device, block_size)
+    room = _CPU_POOL_BYTES
+    check_room(device, cut, room)
+    if device.name == "cuda":
+        from gpu_backend.backend import free_bytes
+
+        room = int(0.85 * free_bytes()) - cut.weight_bytes()
+    host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
+    return Backend(
+        model, device, max(64, room // page), block_size, host_blocks,
+        layers=layers, seed=seed, graphs=graph_sizes(device),
+    )  # fmt: skip
+
+
+def page_bytes(model: Model, device: Device, block_size: int) -> int:
+    """Bytes of one page on the device: all layers."""
+    width = 2 * model.kv_heads * model.head_dim * block_size
+    return model.layers * width * int(device.dtype(model).itemsize)
+
+
+def check_room(device: Device, model: Model, pool_bytes: int) -> None:
+    """Raise InputError where weights and pages do not fit into the memory of a CPU's machine."""
+    if device.name != "cpu":
+        return  # a CUDA device refuses by itself, and at once
+    needed, there = model.num_parameters * device.dtype(model).itemsize + pool_bytes, available_bytes()
+    if there is not None and needed > there:
+        what = f"{model.name} needs {needed / 2**30:.1f} GiB here with its pages, and {there / 2**30:.1f} GiB are free"
+        raise InputError(what, hint="--layers N, a smaller model or hardware.num_gpu_blocks, or --device cuda")
+
+
+def available_bytes() -> int | None:
+    """Bytes of memory that this machine can still give; None where it does not tell."""
+    with suppress(OSError, ValueError), Path("/proc/meminfo").open(encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def graph_sizes(device: Device) -> list[int]:
+    """The batch sizes to capture: vLLM's, on a CUDA device."""
+    return capture_sizes(MAX_CAPTURE) if device.name == "cuda" else []
+
+
+def executors(
+    model: Model,
+    device: str,
+    kv: KVMemory,
+    *,
+    layers: int | None = None,
+    seed: int = 0,
+    repeats: int | None = None,
+    debug: bool = False,
+) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
+    """What makes executors that run a model over pages as `kv` has them, one after the other; and the device's data.
+
+    They share one backend. A step is executed `repeats` times for one figure, or as often as is usual on the device.
+    Raises InputError for pages that the device has no room for.
+    """
+    opened = open_device(device, repeats)
+    cut = model if layers is None else replace(model, layers=layers)
+    check_model(model)
+    check_room(opened, cut, (kv.num_gpu_blocks + kv.num_host_blocks) * page_bytes(cut, opened, kv.block_size))
+    try:
+        backend = Backend(
+            model, opened, kv.num_gpu_blocks - 1, kv.block_size, kv.num_host_blocks,
+            layers=layers, seed=seed, graphs=graph_sizes(opened),
+        )  # fmt: skip
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error):
+            raise
+        what = f"{kv.num_gpu_blocks:,} blocks of {kv.block_size} tokens do not fit beside the weights of {model.name}"
+        raise InputError(what, hint="hardware.num_gpu_blocks, hardware.swap_space_gib, or --layers") from None
+    return lambda: DeviceExecutor(backend, seed=seed, debug=debug), opened.fingerprint()
+
+
+def measure_into(
+    folder: Path,
+    model: Model,
+    device: str,
+    *,
+    layers: int | None = None,
+    limits: tuple[int | None, int | None, int | None] = (None, None, None),
+    block_size: int = 16,
+    gpu: str = "",
+    steps_only: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Profile:
+    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
+
+    Raises InputError where the device was not steady.
+    """
+    opened = open_device(device, repeats=3)
+    backend = open_backend(model, opened, block_size, layers=layers)
+    grid = grid_for(device, limits)
+    grid = replace(grid, max_context=min(grid.max_context, model.max_model_len))
+    found = profile(backend, grid, kernels=not steps_only, say=say)
+    header = {
+        "device": device,
+        "gpu": gpu,
+        "model": model.name,
+        "layers": backend.model.layers,
+        "block_size": block_size,
+        "dtype": str(opened.dtype(model)).removeprefix("torch."),
+    }
+    write_profile(folder, found, header)
+    return found

@@ -1,0 +1,155 @@
+"""Predicted against measured step times: a scatter, the errors' distribution, how the busy time drifts, a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports import html
+from reports.axes import log_numbers, plain_numbers
+from reports.files import write
+from reports.style import INK, MUTED, Picture, draw
+from reports.tables import Rows
+from reports.units import MISSING
+from simulator.agreement import REGIMES, Agreement, Compared, agreement, drift_curve, errors
+from simulator.records import Ints
+
+COLORS = dict(zip(REGIMES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
+TITLES = {"decode": "decodes alone", "prefill": "prompts alone", "mixed": "both", "swap": "with swapping"}
+MOST_POINTS = 4000  # of the scatter; of more steps, evenly spaced ones are drawn
+
+
+@dataclass(frozen=True, slots=True)
+class LockstepReport:
+    """What the page tells. `device` is the fingerprint of what the steps ran on, `words` the verdict."""
+
+    title: str
+    steps: Sequence[Compared]
+    device: Mapping[str, str]
+    words: Sequence[str]
+    scenario_yaml: str = ""
+    notes: Sequence[str] = ()
+
+
+def write_lockstep(folder: Path, report: LockstepReport) -> Path:
+    """Write plots/*.png, plots/*.svg and report.html into `folder`; returns the page's path.
+
+    Raises InputError where the folder cannot be written, ValueError without a step.
+    """
+    found = agreement(report.steps)
+    known = [step for step in report.steps if step.predicted_s == step.predicted_s and step.device_s == step.device_s]
+    pictures = [_scatter(known), _distribution(known, found), _drift(known)]
+    for picture in pictures:
+        write(folder / "plots" / f"{picture.name}.png", picture.png)
+        write(folder / "plots" / f"{picture.name}.svg", picture.svg)
+    sections = [
+        html.section("Verdict", html.paragraphs(report.words, "verdict"), html.table(lockstep_rows(found))),
+        html.section("Step by step", html.pair(pictures[:2]), html.figure(pictures[2])),
+        html.section("Measured on", html.table(Rows(("what", "is"), tuple(report.device.items()), 2))),
+        html.section("Notes", html.paragraphs(list(report.notes), "notes")),
+        html.section("Scenario", html.details("scenario.yaml", report.scenario_yaml) if report.scenario_yaml else ""),
+    ]
+    path = folder / "report.html"
+    what = f"{found.all.steps:,} steps, predicted and executed. Errors are (predicted − measured) / measured."
+    write(path, html.page(report.title, what, sections))
+    return path
+
+
+def lockstep_rows(found: Agreement) -> Rows:
+    """The errors of all steps and of each regime."""
+    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "bias (%)")
+    body = []
+    for name, each in [("all", found.all), *found.regimes.items()]:
+        sizes = [f"{100 * value:.1f}" for value in (each.mape, each.median, each.p95)]
+        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.bias:+.1f}"))
+    floor = MISSING if found.floor is None else f"{100 * found.floor:.1f}"
+    body.append(("two replays apart", "", floor, "", "", ""))
+    return Rows(head, tuple(body))
+
+
+def _by_regime(steps: Sequence[Compared]) -> dict[str, Ints]:
+    """Indices of each regime's steps, those without any left out."""
+    named = np.array([step.regime for step in steps])
+    found = {name: np.flatnonzero(named == name) for name in REGIMES}
+    return {name: index for name, index in found.items() if len(index)}
+
+
+def _legend(figure: Figure, names: Sequence[str]) -> None:
+    marks = [Line2D([], [], color=COLORS[name], marker="o", linestyle="", label=TITLES[name]) for name in names]
+    figure.legend(handles=marks, loc="outside lower center", ncols=4)
+
+
+def _scatter(steps: Sequence[Compared]) -> Picture:
+    def paint(figure: Figure) -> str:
+        axes = figure.subplots()
+        every = max(1, -(-len(steps) // MOST_POINTS))
+        device = np.array([step.device_s for step in steps]) * 1e3
+        predicted = np.array([step.predicted_s for step in steps]) * 1e3
+        both = np.concatenate((device, predicted))
+        low, high = float(both[both > 0].min()) / 1.2, float(both.max()) * 1.2
+        axes.plot([low, high], [low, high], color=INK, linewidth=1.0, zorder=2)
+        groups = _by_regime(steps)
+        for name, index in groups.items():
+            some = index[::every]
+            axes.scatter(device[some], predicted[some], s=7, color=COLORS[name], alpha=0.55, linewidths=0, zorder=3)
+        log_numbers(axes.xaxis, high / low)
+        log_numbers(axes.yaxis, high / low)
+        axes.set_xlim(low, high)
+        axes.set_ylim(low, high)
+        axes.set_xlabel("measured (ms)")
+        axes.set_ylabel("predicted (ms)")
+        axes.set_title("Each step")
+        _legend(figure, list(groups))
+        return "A step a point; on the line, prediction and measurement are equal, above it the prediction is too long."
+
+    return draw("lockstep_scatter", (5.6, 4.6), paint)
+
+
+def _distribution(steps: Sequence[Compared], found: Agreement) -> Picture:
+    def paint(figure: Figure) -> str:
+        axes = figure.subplots()
+        size = np.abs(errors(steps)) * 100
+        groups = _by_regime(steps)
+        for name, index in groups.items():
+            ordered = np.sort(size[index])
+            share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
+            axes.step(ordered, share, where="post", color=COLORS[name])
+        axes.set_xlim(0, max(1.0, float(np.quantile(size, 0.99)) * 1.1))
+        axes.set_ylim(0, 100.8)
+        if found.floor is not None:
+            axes.axvline(found.floor * 100, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.1)
+        plain_numbers(axes.xaxis)
+        axes.set_xlabel("error of a step, either way (%)")
+        axes.set_ylabel("share of steps (%)")
+        axes.set_title("How large the errors are")
+        _legend(figure, list(groups))
+        floor = "" if found.floor is None else " Dotted: how far two replays of the same steps are apart on average."
+        return "Share of the steps whose error is at most so large: the further left, the better." + floor
+
+    return draw("lockstep_errors", (5.6, 4.6), paint)
+
+
+def _drift(steps: Sequence[Compared]) -> Picture:
+    def paint(figure: Figure) -> str:
+        axes = figure.subplots()
+        axes.axhline(0.0, color=INK, linewidth=1.0)
+        curve = drift_curve(steps) * 100
+        axes.plot(np.arange(1, len(curve) + 1), curve, color=COLORS["decode"])
+        # The first few steps are noise: the picture is of where it settles.
+        settled = np.abs(curve[len(curve) // 20 :])
+        most = max(2.0, float(settled.max()) * 1.3)
+        axes.set_ylim(-most, most)
+        axes.set_xlim(1, max(2, len(curve)))
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+        axes.set_xlabel("steps")
+        axes.set_ylabel("drift (%)")
+        axes.set_title("Busy time, predicted over measured")
+        return "How far the sums of all steps so far are apart: errors that cancel out leave it at zero."
+
+    return draw("lockstep_drift", (9.0, 3.0), paint)

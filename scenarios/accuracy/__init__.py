@@ -1,0 +1,1 @@
+"""How accurate the simulation is: the page that says so, and what it is made of."""

@@ -1,0 +1,226 @@
+"""docs/accuracy.md: every profile with its errors, every case with a server's truth, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scenarios.accuracy.cases import CaseResult
+from scenarios.accuracy.sensitivity import Sensitivity
+from scenarios.accuracy.silicon import LOW_CONCURRENCY, Overheads, Scored, grouped, median_error
+from scenarios.validation import Validation
+
+FIGURE = "sensitivity.png"
+_HEAD = """# How accurate it is
+
+This page is generated: `python -m scenarios.cli_accuracy docs` runs every case below and writes it again, with its
+figure. The measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors are
+signed, simulated over measured less one: above 0 the simulation is slower. Nothing is fitted to the end-to-end times
+of a case that is scored here. What was fitted to what:
+
+- kernel times: to the kernel tables that each profile names (below), never to a served run;
+- the host's share of a step, 0.3 ms: assumed, for all profiles alike;
+- the links between GPUs: nothing was measured on these servers. All-reduce takes the nominal figures of the peer's own
+  configuration (16 GB/s, 20 microseconds), the exchange of tokens between ranks public nccl-tests of the same card
+  (22.2 GB/s, 24.2 microseconds; `simulator/profile/wave.py`). Either moves its case by more than anything else that is
+  assumed here: the last tables say by how much;
+- the two constants of the closed-loop runs: to those runs of concurrency {low} and less, and scored on the others.
+"""
+_NOT_MODELLED = """## What is not modelled
+
+- **The way to the engine.** Times count from the arrival at the engine. HTTP, tokenising and detokenising come on top:
+  15 to 28 ms of TTFT through an HTTP client, more where the client is the bottleneck. `batchlab validate --client-ms`
+  adds a constant; how much of a log's TTFT it would explain, its verdict says.
+- **Speculative decoding, LoRA, multimodal inputs, structured output, sliding windows, pipeline parallelism.**
+- **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
+  from memory at small batches, and one rank may get more than its share.
+- **Disturbances.** Garbage collection, other tenants, thermal limits, clocks that fall under load; a server's runs
+  differ among themselves by a per cent or so, and a few of a simulation's per cent cannot be told from that.
+- **Start-up.** Compilation and graph capture are over, caches of kernels are warm; prefix caches start empty.
+- **Blocks that were not counted.** Where a server's `num_gpu_blocks` is not given it is computed, within a few per
+  cent (`batchlab kv`); on a server that is short of memory that moves TTFT as the figure shows.
+"""
+
+
+def page(
+    profiles: Sequence[Mapping[str, Any]],
+    cases: Sequence[CaseResult],
+    predictions: Mapping[str, Mapping[str, Any]],
+    silicon: Sequence[Scored],
+    overheads: Overheads,
+    sensitivities: Sequence[Sensitivity],
+) -> str:
+    """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario."""
+    parts = [
+        _HEAD.format(low=LOW_CONCURRENCY),
+        _servers(cases),
+        _predictions(predictions),
+        _silicon(silicon, overheads),
+        _profiles(profiles),
+        _sensitivity(sensitivities),
+        _NOT_MODELLED,
+    ]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def load_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The profiles' JSON, in the order given."""
+    import json
+
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def _servers(cases: Sequence[CaseResult]) -> str:
+    if not cases:
+        return ""
+    lines = [
+        "## Against real servers",
+        "",
+        "vLLM 0.19.0 with 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean size of",
+        "13 errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the makespan. The last column is",
+        "the median size of the single requests' end-to-end errors. The peer's figures are its published output,",
+        "scored by the same code (its own summary counts from queued_ts, somewhat later than the arrival).",
+        "",
+        _row("case", "simulator", "score (%)", "worst (%)", "which", "per request (%)"),
+        _rule(6, 2),
+    ]
+    for result in cases:
+        lines.append(_score_row(result.case.title, "batchlab", result.ours))
+        lines.append(_score_row("", "LLMServingSim", result.peer))
+    for result in cases:
+        lines += ["", f"### {result.case.title}", ""]
+        lines += [f"`batchlab validate {result.case.scenario} --measured vllm_requests.jsonl.gz`", ""]
+        lines += [_row("error (%)", "mean", "p50", "p90", "p99"), _rule(5, 1)]
+        for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end")):
+            lines.append(_row(title, *(_percent(error) for error in result.ours.errors[metric].values())))
+        lines.append(_row("makespan", _percent(result.ours.makespan), "", "", ""))
+        if result.diagnosis is not None:
+            lines += ["", *(f"- {text}" for text in result.diagnosis.words)]
+    return "\n".join(lines)
+
+
+def _score_row(title: str, who: str, found: Validation) -> str:
+    name, worst = found.worst
+    each = f"{100 * found.per_request['e2e'].median_size:.1f}" if "e2e" in found.per_request else ""
+    return _row(title, who, f"{100 * found.score:.2f}", _percent(worst), name, each)
+
+
+def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
+    if not predictions:
+        return ""
+    names = ("p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p50_e2el_ms", "p99_e2el_ms", "duration", "preemptions")
+    lines = [
+        "## Predictions whose truth we have not seen",
+        "",
+        "Servers of which only the flags are known. These figures come from the profiles alone.",
+        "",
+        _row("scenario", *(name.replace("_", " ") for name in names)),
+        _rule(1 + len(names), 1),
+    ]
+    for scenario, summary in predictions.items():
+        lines.append(_row(f"`{scenario}`", *(f"{summary[name]:,.0f}" for name in names)))
+    return "\n".join(lines)
+
+
+def _silicon(scored: Sequence[Scored], overheads: Overheads) -> str:
+    if not scored:
+        return ""
+    beyond = [each for each in scored if not each.run.is_low]
+    lines = [
+        "## Closed-loop runs on H100 and H200",
+        "",
+        f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
+        f"median error is {100 * median_error(scored):.1f} % over all, and {100 * median_error(beyond):.1f} % over the"
+        f" {len(beyond)} that nothing was fitted to, those of more than {LOW_CONCURRENCY} at once.",
+        "Two constants stand for what a server adds to the kernels of a step:",
+        "",
+        *(
+            f"- kernels by {source}: {1e3 * of.base_s:.2f} ms, and {1e6 * of.per_seq_s:.0f} microseconds a request"
+            for source, of in sorted(overheads.items())
+        ),
+        "",
+        "The servers' flags are not known: max_num_batched_tokens is taken to be 8192, the KV cache of fp8 models fp8.",
+        "Some fp8 runs of Llama-3.1-8B take less time than the prefill of their prompts would at the peak of the GPU,",
+        "as if part of them had been found in a cache; they are counted all the same.",
+        "",
+        _row("GPU", "model", "dtype", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
+        _rule(9, 4),
+    ]
+    for (gpu, model, dtype, ranks, concurrency), group in grouped(scored).items():
+        errors = ", ".join(_percent(each.error) for each in group)
+        middle = f"{100 * median_error(group):.1f}"
+        counts = (str(ranks), str(concurrency), str(len(group)))
+        lines.append(_row(gpu, model, dtype, group[0].kernels, *counts, middle, errors))
+    return "\n".join(lines)
+
+
+def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:
+    if not profiles:
+        return ""
+    lines = [
+        "## Profiles",
+        "",
+        "Held-out errors of the kernels (mean absolute per cent), by what was left out: random rows, whole regimes,",
+        "rows beyond the grid. `batchlab list profiles` names them, `batchlab calibrate check` reads one in full.",
+        "",
+        _row(
+            "profile",
+            "software",
+            "source",
+            "kernel",
+            "left out",
+            "rows",
+            "mean (%)",
+            "median (%)",
+            "p95 (%)",
+            "bias (%)",
+        ),
+        _rule(10, 5),
+    ]
+    for document in profiles:
+        lines += _profile_rows(document)
+    return "\n".join(lines)
+
+
+def _profile_rows(document: Mapping[str, Any]) -> list[str]:
+    sources = "; ".join(
+        f"{source.get('source', '')} at {str(source.get('commit', ''))[:7]} ({source.get('licence', '')})"
+        for source in document.get("sources", ())
+    )
+    head = (f"`{document.get('name', '')}`", str(document.get("software", "")), sources)
+    rows: list[str] = []
+    for kind, regimes in document.get("errors", {}).items():
+        for regime, of in regimes.items():
+            figures = [f"{of[name]:.1f}" if name in of else "" for name in ("mape", "median", "p95", "bias")]
+            rows.append(_row(*(head if not rows else ("", "", "")), kind, regime, str(of.get("rows", "")), *figures))
+    return rows or [_row(*head, "not tested", "", "", "", "", "", "")]
+
+
+def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
+    if not sensitivities:
+        return ""
+    lines = [
+        "## What moves the answer",
+        "",
+        "One input changed at a time; the change of the means in per cent.",
+        "",
+        f"![How far each input moves TTFT, TPOT and end-to-end latency]({FIGURE})",
+    ]
+    for each in sensitivities:
+        lines += ["", _row(f"`{each.scenario}`", "TTFT", "TPOT", "end-to-end"), _rule(4, 1)]
+        lines += [_row(effect.change.name, *map(_percent, effect.moves)) for effect in each.effects]
+    return "\n".join(lines)
+
+
+def _percent(fraction: float) -> str:
+    text = f"{100 * fraction:+.1f}"
+    return "0.0" if float(text) == 0.0 else text
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(columns: int, texts: int) -> str:
+    return _row(*["---"] * texts, *["---:"] * (columns - texts))

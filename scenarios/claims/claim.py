@@ -1,0 +1,112 @@
+"""A claim: what is said, in the head of its scenario; what we measure of it, and what is so, in code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import scenarios
+
+LIBRARY = Path(scenarios.__file__).parent / "library"
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the page. Cells are text already; the first column is of names, the others of numbers."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came out: figures by name, which texts and expectations refer to, and the tables to show."""
+
+    figures: Figures
+    tables: Sequence[Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a figure should be, and how far off it may be."""
+
+    figure: str
+    value: float
+    tolerance: float  # in the figure's own unit
+    written: str  # the two as the scenario has them
+    why: str
+
+    def is_met(self, figures: Figures) -> bool:
+        return abs(figures[self.figure] - self.value) <= self.tolerance + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The comment at the top of a claim's scenario."""
+
+    title: str
+    claim: str
+    said: str
+    expected: tuple[Expectation, ...]
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim. `brief`, `holds` and `fails` are texts with `{figure:format}` where a measured figure belongs.
+
+    `measure` runs the scenario, as often as it takes.
+    """
+
+    number: int
+    scenario: str  # its name, as `batchlab run` takes it
+    verdict: str
+    brief: str
+    holds: str
+    fails: str
+    measure: Callable[[], Measured]
+
+    @property
+    def head(self) -> Head:
+        return read_head(self.scenario)
+
+
+@cache
+def read_head(scenario: str) -> Head:
+    """The parts of a shipped scenario's comment. ValueError where one is missing or cannot be read."""
+    lines = (LIBRARY / f"{scenario}.yaml").read_text(encoding="utf-8").splitlines()
+    title = lines[0].removeprefix("# ").partition(": ")[2]
+    parts: dict[str, list[str]] = {}
+    for line in lines[1:]:
+        if not line.startswith("#"):
+            break
+        if opens := re.match(r"# (Claim|Said|Look at|Expect|Try) +(.*)", line):
+            parts[opens[1]] = current = [opens[2]]
+        elif line.startswith("#  ") and parts:
+            current.append(line[1:].strip())
+    missing = [name for name in ("Claim", "Said", "Look at", "Expect", "Try") if name not in parts]
+    if missing or not title:
+        raise ValueError(f"{scenario}: its head lacks {', '.join(missing) or 'a title'}")
+    return Head(
+        title=title,
+        claim=" ".join(parts["Claim"]),
+        said=" ".join(parts["Said"]),
+        expected=tuple(_expectation(scenario, line) for line in parts["Expect"]),
+        commands=tuple(line.partition("  #")[0] for line in parts["Try"]),
+    )
+
+
+def _expectation(scenario: str, line: str) -> Expectation:
+    """`- figure = value +- tolerance: why`; the tolerance may be in per cent of the value."""
+    read = re.fullmatch(r"- (\w+) = ((-?[\d.]+) \+- ([\d.]+)( %)?): (.+)", line)
+    if read is None:
+        raise ValueError(f"{scenario}: no expectation: {line!r}")
+    value, tolerance = float(read[3]), float(read[4])
+    in_unit = abs(value) * tolerance / 100 if read[5] else tolerance
+    return Expectation(read[1], value, in_unit, read[2].replace("+-", "±"), read[6])

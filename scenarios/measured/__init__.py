@@ -1,0 +1,9 @@
+"""What a real server did: per-request logs of the usual tools, read into one shape."""
+
+from __future__ import annotations
+
+from scenarios.measured.log import Measured, Timeline
+from scenarios.measured.read import FORMATS, read_measured
+from scenarios.measured.timeseries import read_timeseries
+
+__all__ = ["FORMATS", "Measured", "Timeline", "read_measured", "read_timeseries"]

@@ -1,0 +1,211 @@
+"""A server's own log of what became of each request, in columns; and the books about the rows it is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scenarios.traces.rows import RowError, integer, plural, real, tokens
+from simulator.errors import InputError
+from simulator.records import Floats, Ints
+
+CLOCK_SLACK_S = 1e-3  # stamps of one request may be out of order by this much: rounding, several threads
+LONGEST_S = 1e7  # a latency above this is a mistaken unit
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request that got its whole answer, as a reader found it. Seconds on the log's clock; NaN where not logged.
+
+    `row` counts the log's requests from 0, failed ones included; `place` says where in the file it stands.
+    """
+
+    row: int
+    place: int | str  # a line, or a path in a JSON document
+    input_tokens: int
+    output_tokens: int
+    ttft_s: float
+    e2el_s: float
+    arrival_s: float = math.nan
+    scheduled_s: float = math.nan
+    request_id: str | None = None
+    preemptions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What a server reported now and then: requests running and waiting, at seconds from the run's start."""
+
+    time_s: Floats
+    running: Floats
+    waiting: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A server's log, one entry a request that was served, in the log's order.
+
+    `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
+    from the first arrival to the last token (NaN: not known). `at_client` says that a client took the times, so that
+    they hold what lies between it and the engine. `rows` counts the failed too.
+    """
+
+    format: str
+    file: str
+    rows: int
+    row: Ints
+    request_ids: tuple[str, ...] | None
+    arrival_s: Floats
+    scheduled_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    tpot_s: Floats  # NaN for answers of one token
+    e2el_s: Floats
+    preemptions: Ints | None
+    makespan_s: float
+    at_client: bool
+    notes: tuple[str, ...]
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Whether the log says when requests came."""
+        return bool(np.isfinite(self.arrival_s).all())
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether the log says when requests were first scheduled."""
+        return self.has_arrivals and bool(np.isfinite(self.scheduled_s).all())
+
+    @property
+    def queue_s(self) -> Floats:
+        """Seconds until first scheduled; NaN where not logged."""
+        return self.scheduled_s - self.arrival_s
+
+
+def assemble(
+    served: Sequence[Served],
+    *,
+    format_: str,
+    file: str,
+    rows: int,
+    at_client: bool,
+    failed: str = "",
+    duration_s: float = math.nan,
+    notes: Sequence[str] = (),
+) -> Measured:
+    """The log from its requests, checked. `failed` says what became of the others.
+
+    Raises InputError, with the place in the file, for times that cannot be, and for a log without a served request.
+    """
+    if not served:
+        raise InputError(f"no request in it was served{f': {failed}' if failed else ''}", file=file)
+    for each in served:
+        if (wrong := _impossible(each)) is not None:
+            raise bad_row(file, each.place, wrong)
+    arrival, scheduled = _floats(served, "arrival_s"), _floats(served, "scheduled_s")
+    ttft, e2el = _floats(served, "ttft_s"), _floats(served, "e2el_s")
+    outputs = _ints(served, "output_tokens")
+    known = np.isfinite(arrival).all()
+    first = float(arrival.min()) if known else 0.0
+    tpot = np.full(len(served), np.nan)
+    np.divide(e2el - ttft, outputs - 1, out=tpot, where=outputs > 1)
+    dropped = rows - len(served)
+    return Measured(
+        format=format_,
+        file=file,
+        rows=rows,
+        row=_ints(served, "row"),
+        request_ids=_names(served, file),
+        arrival_s=arrival - first,
+        scheduled_s=scheduled - first,
+        input_tokens=_ints(served, "input_tokens"),
+        output_tokens=outputs,
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2el_s=e2el,
+        preemptions=None if any(s.preemptions is None for s in served) else _ints(served, "preemptions"),
+        makespan_s=float((arrival + e2el).max()) - first if known else duration_s,
+        at_client=at_client,
+        notes=(
+            f"{format_}: {plural(len(served), 'request')} of {plural(rows, 'row')}",
+            *([f"left out {plural(dropped, 'row')}: {failed}"] if dropped else []),
+            *notes,
+        ),
+    )
+
+
+def bad_row(file: str, place: int | str, message: str, hint: str | None = None) -> InputError:
+    """An error about one request of a log, placed by its line or by its path in the document."""
+    if isinstance(place, int):
+        return InputError(message, file=file, line=place, hint=hint)
+    return InputError(f"{place}: {message}", file=file, hint=hint)
+
+
+def number(fields: Any, name: str, file: str, place: int | str, *, optional: bool = False) -> float:
+    """A finite number of the row; NaN where it is missing and may be. Raises InputError."""
+    value = fields.get(name)
+    if optional and value in (None, ""):
+        return math.nan
+    try:
+        return real(value, name)
+    except RowError as error:
+        raise bad_row(file, place, error.detail) from None
+
+
+def token_count(fields: Any, name: str, file: str, place: int | str) -> int:
+    """A number of tokens, at least 1. Raises InputError."""
+    try:
+        return tokens(fields.get(name), name)
+    except RowError as error:
+        raise bad_row(file, place, error.detail) from None
+
+
+def whole(fields: Any, name: str, file: str, place: int | str) -> int | None:
+    """A whole number of the row; None where it is missing. Raises InputError."""
+    if fields.get(name) in (None, ""):
+        return None
+    try:
+        return integer(fields[name], name)
+    except RowError as error:
+        raise bad_row(file, place, error.detail) from None
+
+
+def _impossible(each: Served) -> str | None:
+    if not 0 <= each.ttft_s <= LONGEST_S:
+        return f"a time to first token of {each.ttft_s:g} s"
+    if not each.ttft_s <= each.e2el_s + CLOCK_SLACK_S:
+        return f"the last token ({each.e2el_s:g} s after the arrival) comes before the first ({each.ttft_s:g} s)"
+    if each.e2el_s > LONGEST_S:
+        return f"an end-to-end latency of {each.e2el_s:g} s: is it in another unit?"
+    wait_s = each.scheduled_s - each.arrival_s
+    if wait_s < -CLOCK_SLACK_S:
+        return f"scheduled {-wait_s:g} s before it arrived"
+    if wait_s > each.ttft_s + CLOCK_SLACK_S:
+        return "scheduled after its first token"
+    return None
+
+
+def _floats(served: Sequence[Served], name: str) -> Floats:
+    return np.array([getattr(each, name) for each in served], dtype=np.float64)
+
+
+def _ints(served: Sequence[Served], name: str) -> Ints:
+    return np.array([getattr(each, name) for each in served], dtype=np.int64)
+
+
+def _names(served: Sequence[Served], file: str) -> tuple[str, ...] | None:
+    """The requests' names, if all have one."""
+    names: dict[str, Served] = {}
+    for each in served:
+        if each.request_id is None:
+            return None
+        if names.setdefault(each.request_id, each) is not each:
+            first = names[each.request_id].place
+            where = f"on line {first}" if isinstance(first, int) else f"at {first}"
+            raise bad_row(file, each.place, f"the request {each.request_id!a} occurs twice", f"first {where}")
+    return tuple(names)

@@ -1,0 +1,33 @@
+"""A log as a workload: the arrivals and the lengths that the server met."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.measured.log import Measured
+from simulator.errors import InputError
+from simulator.workload import Workload
+
+
+def workload_of(log: Measured) -> Workload:
+    """The requests of a log, ties in its order, each under its name (or its row's number) in the log.
+
+    Failed requests are not in it. Raises InputError for a log without arrivals, or with prompts of unknown length.
+    """
+    if not log.has_arrivals:
+        raise InputError("the log has no arrivals to replay", file=log.file, hint="leave --replay out")
+    order = np.argsort(log.arrival_s, kind="stable")
+    names = log.request_ids or tuple(str(row) for row in log.row.tolist())
+    outputs = log.output_tokens[order]
+    count = len(order)
+    return Workload(
+        arrival_s=log.arrival_s[order],
+        input_tokens=log.input_tokens[order],
+        output_tokens=outputs,
+        max_tokens=np.full(count, int(outputs.max()), dtype=np.int64),
+        priority=np.zeros(count, dtype=np.int64),
+        class_index=np.zeros(count, dtype=np.int64),
+        class_names=("default",),
+        request_ids=[names[place] for place in order.tolist()],
+        notes=("arrivals and lengths are those of the log; what its prompts share is not known",),
+    )

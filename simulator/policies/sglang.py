@@ -1,0 +1,141 @@
+"""SGLang: prompts first, in batches of their own, and as many requests at a time as its guess of their answers allows.
+
+The rules are those of `Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py, of `PrefillAdder`
+in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5, no overlap).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from simulator.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.plan import Holds, Preemption, StepPlan, Traits, View
+from simulator.prefill_adder import PrefillAdder
+from simulator.request import RequestView
+from simulator.system import System
+from simulator.victims import VICTIMS
+
+
+class Note(NamedTuple):
+    """What SGLang's scheduler remembers from step to step."""
+
+    ratio: float  # the new token ratio at the decode step `since`, from where on it falls
+    since: int
+    full: int = 0  # so many ran when somebody found no room: nobody else is tried until one of them has left
+
+
+@dataclass(frozen=True, slots=True)
+class Sglang:
+    """Whoever fits is prefilled at once, and decodes wait; with `enable_mixed_chunk` they share the step.
+
+    A prompt enters if there is room for it, for its `max_tokens`, and for what the running ones may still come to
+    need: of each, what is left of its `max_tokens`, both 4096 at most, times a ratio. The ratio is 0.7 x
+    `schedule_conservativeness` at first and whenever nobody is left, and falls to 0.14 x that in 600 decode steps.
+    Once somebody found no room, nobody is tried until one of those who run has left. An empty batch takes whoever
+    finds room for its prompt: SGLang lowers `max_tokens` to what memory holds.
+
+    When decodes lack memory, those with the fewest outputs are retracted (then the longest prompt, then the latest)
+    and go to the end of the queue, to be computed again. The ratio becomes what the others have decoded, and 20
+    tokens more for each, out of their `max_tokens`. One always stays.
+
+    A prefill computes `chunked_prefill_size` tokens. The prompt that does not fit is cut, at a multiple of the block
+    size, and no other before it is done; once there are `max_prefill_tokens`, no further one is begun. With a size of
+    -1 only a prompt longer than a step is cut, and a prefill stays below `max_prefill_tokens`, but for its first.
+    Without a value both are `max_num_batched_tokens`, which bounds a step in any case. `max_num_seqs` is SGLang's
+    `max_running_requests`; its radix cache, which SGLang has by default, is `enable_prefix_caching`.
+    """
+
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int | None = None
+    enable_mixed_chunk: bool = False
+    schedule_conservativeness: float = 1.0
+    order: str = "fcfs"
+
+    caches_prefixes: ClassVar[bool] = True
+    has_radix_tree: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.chunked_prefill_size == 0:
+            raise ValueError("chunked_prefill_size must be at least 1, or -1 for whole prompts, not 0")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(order=self.order, victims_last=self.order == "fcfs")
+
+    @property
+    def slots(self) -> int:
+        """Requests that may run: a decode step computes a token of each."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    def plan(self, view: View) -> StepPlan:
+        running = len(view.running)
+        if not (running or view.waiting):
+            return _AT_REST  # without a note: the ratio begins anew
+        note = view.note
+        if not isinstance(note, Note):
+            note = Note(first_ratio(self.schedule_conservativeness), view.decode_steps)
+        if view.step_tokens is not None:
+            adder = self._adder(view, note)
+            adder.admit()
+            return self._prefill(view, adder, note)
+        if note.full != running:
+            note = note._replace(full=0)
+        holds = Holds.ARRIVAL
+        if view.prefilling or (view.waiting and not note.full and running < self.slots):
+            adder = self._adder(view, note)
+            adder.go_on()
+            adder.admit()
+            if adder.chunks:
+                if adder.decodes:  # the ratio falls only where decodes are alone
+                    note = note._replace(since=note.since + 1)
+                return self._prefill(view, adder, note)
+            if adder.is_refused:
+                note = note._replace(full=running)
+            else:
+                holds = Holds.STEP
+        if view.decode_blocks_needed > view.num_free_blocks:
+            return self._retract(view, note)
+        return StepPlan(holds=Holds.CHANGE if note.full or running >= self.slots else holds, note=note)
+
+    def _adder(self, view: View, note: Note) -> PrefillAdder:
+        ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, self.schedule_conservativeness)
+        return PrefillAdder(view, self, ratio)
+
+    def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
+        """The step, or an instalment of it."""
+        if adder.is_refused and view.num_decoding:  # what a new batch had no room for is tried again beside it
+            note = note._replace(full=adder.running)
+        more = view.caches_prefixes and bool(adder.chunks) and not adder.is_cut
+        return StepPlan(prefill=tuple(adder.chunks), decode=adder.decodes > 0, more=more, note=note)
+
+    def _retract(self, view: View, note: Note) -> StepPlan:
+        """Decodes go on without those whose memory the others need; if none is left, the prompt under way does."""
+        stay = sorted([r for r in view.running if r.is_decoding], key=VICTIMS["fewest_outputs"])
+        needed, freed = view.decode_blocks_needed, 0
+        gone: list[RequestView] = []
+        while needed > view.num_free_blocks + freed and len(stay) > (not view.prefilling):
+            gone.append(stay.pop())
+            needed -= gone[-1].num_computed_tokens % view.block_size == 0
+            freed = view.blocks_freed(gone)
+        adder = self._adder(view, note)
+        if not stay:
+            adder.go_on_alone(freed)
+        note = Note(ratio_after_retraction(stay), view.decode_steps + bool(stay))
+        return StepPlan(tuple([Preemption(request) for request in gone]), (), tuple(adder.chunks), note=note)
+
+
+_AT_REST = StepPlan(holds=Holds.ARRIVAL)
+
+
+SYSTEM = System(
+    name="SGLang",
+    batch="every step; once somebody found no room, only when somebody leaves",
+    prompts="in prefill steps of their own before decodes, at most one of them cut (`enable_mixed_chunk`: with them)",
+    grant="prompt + `max_tokens`, and a falling share of what the running ones have left of theirs",
+    order="fcfs, lpm and others",
+    victim="the fewest outputs, then the longest prompt",
+    preemption="recompute",
+)

@@ -1,0 +1,76 @@
+"""Longest prefix match."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simulator.live import LiveRequest
+
+if TYPE_CHECKING:
+    from simulator.cache import Cache
+
+MOST_COMPARED = 128
+
+
+class Lpm:
+    """Who finds the longest prefix cached comes first, then who has waited longest; preempted requests wait anew.
+
+    While more than 128 wait they are first come, first served: comparing them all would take too long. Prefixes are
+    compared once a step, before the first is admitted. This is `SchedulePolicy` in
+    python/sglang/srt/managers/schedule_policy.py (SGLang 0.5), but for two things: who finds little in the cache, and
+    would find much if somebody before it in the queue were served first, is not put last here; and ties are in order
+    of waiting, and not as the last sorting left them.
+
+    It orders by what `cache` holds; without one, nothing is ever found.
+    """
+
+    __slots__ = ("_is_told", "_now_s", "_sorted", "_waiting", "cache")
+
+    timeless = False
+    meter = None
+
+    def __init__(self) -> None:
+        self.cache: Cache | None = None
+        self._waiting: OrderedDict[LiveRequest, None] = OrderedDict()
+        self._now_s = 0.0
+        self._is_told = False  # what the order is now: that of `_sorted`, or of waiting where that is None
+        self._sorted: list[LiveRequest] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        if not self._is_told:
+            self._is_told = True
+            if len(self._waiting) <= MOST_COMPARED:
+                self._sorted = sorted(self._waiting, key=self._found, reverse=True)
+        return iter(self._waiting if self._sorted is None else self._sorted)
+
+    @property
+    def head(self) -> LiveRequest:
+        return next(iter(self))
+
+    def at(self, now_s: float) -> None:
+        if now_s != self._now_s:
+            self._now_s = now_s
+            self._forget()
+
+    def push(self, request: LiveRequest) -> None:
+        self._waiting[request] = None
+        self._forget()
+
+    put_back = push
+
+    def remove(self, request: LiveRequest) -> None:
+        del self._waiting[request]
+        if self._sorted is not None:
+            self._sorted.remove(request)
+
+    def _forget(self) -> None:
+        self._is_told = False
+        self._sorted = None
+
+    def _found(self, request: LiveRequest) -> int:
+        return 0 if self.cache is None else self.cache.hits(request.request, request.num_tokens)[0]

@@ -1,0 +1,44 @@
+"""Run with TRITON_INTERPRET=1: the Triton kernel and captured decode steps against torch's attention, as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpu_backend.backend import Backend
+from gpu_backend.device import Cpu
+from gpu_backend.executor import DeviceExecutor, Story
+from simulator.blocks import BlockManager
+from simulator.models import custom_model
+from simulator.simulate import simulate
+from tests.gpu_maker import differences, policy_maker
+from tests.laws.scenarios import Memory, make_workload
+
+MODEL = custom_model(
+    {"layers": 1, "hidden": 32, "intermediate": 48, "heads": 4, "kv_heads": 2, "vocab": 128, "max_model_len": 256}
+)
+WORKLOAD = make_workload([0.0, 0.0, 0.001], [(5, 3), (18, 4), (9, 2)])
+
+
+def stories(policy: str, **options: Any) -> dict[int, Story]:
+    executor = DeviceExecutor(Backend(MODEL, Cpu(1), 40, 4, **options), debug=True)
+    simulate(
+        WORKLOAD,
+        make_policy=policy_maker(policy, budget=16),
+        kv=Memory(41, 4),
+        make_executor=lambda: executor,
+        make_blocks=BlockManager,
+    )
+    return executor.stories
+
+
+def main() -> None:
+    found = {}
+    for policy in ("static", "chunked_prefill"):
+        kernel = stories(policy, kernel=True, graphs=[1, 4], max_graph_context=64)
+        found[policy] = differences(stories(policy, kernel=False), kernel)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

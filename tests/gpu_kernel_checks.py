@@ -1,0 +1,168 @@
+"""Checks of the attention's host side, on any device that runs the kernels. Each raises, or returns nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_backend.attention.paged import PagedAttention, Step, paged_attention, write_kv
+from gpu_backend.attention.reference import reference_attention
+from gpu_backend.attention.tiling import Tiling, Tilings
+
+SMALL = Tilings(Tiling(16, 16, 32, 4, 1, 2), Tiling(16, 16, 64, 4, 1))
+
+
+def cache(device: str, blocks: int = 40, kv_heads: int = 2, page: int = 8, head_dim: int = 32) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn((blocks, 2, kv_heads, page, head_dim), generator=generator).to(device)
+
+
+def normal(device: str, *shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def attention(device: str, heads: int = 4) -> PagedAttention:
+    return PagedAttention(heads, 2, 32, 8, device, torch.float32, choice=SMALL)
+
+
+def step(context: list[int], query: list[int], seed: int = 0) -> Step:
+    """Random pages of the cache above, slots for the step's own tokens."""
+    page, blocks = 8, 40
+    order = np.random.default_rng(seed).permutation(blocks).astype(np.int32)
+    pages = [-(-keys // page) for keys in context]
+    tables = np.zeros((len(context), max(pages)), np.int32)
+    taken = 0
+    for index, count in enumerate(pages):
+        tables[index, :count] = order[taken : taken + count]
+        taken += count
+    assert taken <= blocks
+    slots = [
+        int(tables[index, place // page]) * page + place % page
+        for index, (keys, tokens) in enumerate(zip(context, query, strict=True))
+        for place in range(keys - tokens, keys)
+    ]
+    lengths = np.array(context, np.int64), np.array(query, np.int64)
+    return Step(*lengths, np.zeros(len(context), np.int64), tables, np.array(slots, np.int32))
+
+
+def close(out: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(out.double(), expected, rtol=3e-6, atol=3e-6)
+
+
+def write(device: str) -> None:
+    """Keys and values land in their slots, and nowhere else; a negative slot is skipped."""
+    kv = cache(device)
+    expected = kv.clone()
+    slots = torch.tensor([17, 3, -1, 319, 0], device=device)
+    key, value = (normal(device, 5, 2, 32, seed=seed) for seed in (2, 3))
+    for token, slot in enumerate(slots.tolist()):
+        if slot >= 0:
+            expected[slot // 8, 0, :, slot % 8], expected[slot // 8, 1, :, slot % 8] = key[token], value[token]
+    write_kv(key, value, kv, slots)
+    assert torch.equal(kv, expected)
+    write_kv(key[:0], value[:0], kv, slots[:0])
+    wide = normal(device, 5, 6, 32)  # keys as a part of a wider projection
+    write_kv(wide[:, 1:3], wide[:, 4:6], kv, slots)
+    assert torch.equal(kv[2, 0, :, 1], wide[0, 1:3])
+    assert torch.equal(kv[2, 1, :, 1], wide[0, 4:6])
+
+
+def one_call(device: str) -> None:
+    """`paged_attention` takes lists, arrays and tensors, and a query that is a view."""
+    kv, plan = cache(device), step([30, 17, 44], [1, 17, 6])
+    q = normal(device, 24, 3, 4, 32)[:, 1]
+    tables = torch.from_numpy(plan.tables)
+    expected = reference_attention(q, kv, tables.to(device), [30, 17, 44], [1, 17, 6])
+    close(paged_attention(q, kv, tables, [30, 17, 44], [1, 17, 6]), expected)
+    lengths = torch.tensor([30, 17, 44], device=device), torch.tensor([1, 17, 6], device=device)
+    out = torch.empty_like(q)
+    assert paged_attention(q, kv, plan.tables, *lengths, out=out) is out
+    close(out, expected)
+    skipped = reference_attention(q, kv, tables.to(device), [30, 17, 44], [1, 17, 6], first=[5, 2, 40], scale=0.2)
+    close(paged_attention(q, kv, tables, [30, 17, 44], [1, 17, 6], first=[5, 2, 40], scale=0.2), skipped)
+
+
+def write_then_look(device: str) -> None:
+    """`attend` sees what it writes: the step's own keys and values, through the backend's rows."""
+    plan = step([30, 17, 44], [1, 17, 6])
+    starts = np.concatenate(([0], np.cumsum(plan.query))).astype(np.int32)
+    rows = SimpleNamespace(
+        query_start=starts,
+        context=plan.context.astype(np.int32),
+        first=plan.first.astype(np.int32),
+        tables=plan.tables,
+        slot=plan.slots.astype(np.int64),
+    )
+    paged = attention(device)
+    prepared = paged.prepare(rows)
+    q = normal(device, 24, 4, 32)
+    key, value = (normal(device, 24, 2, 32, seed=seed) for seed in (2, 3))
+    kv = cache(device)
+    mine = kv.clone()
+    write_kv(key, value, mine, torch.from_numpy(plan.slots).to(device))
+    tables = torch.from_numpy(plan.tables).to(device)
+    expected = reference_attention(q, mine, tables, [30, 17, 44], [1, 17, 6])
+    close(paged.attend(q, key, value, kv, prepared), expected)
+    assert torch.equal(kv, mine)
+
+
+def reserved(device: str) -> None:
+    """Buffers made once serve one step after another, longer and shorter, with the very results of fresh ones."""
+    kv, paged = cache(device), attention(device)
+    room = paged.reserve(4, 120, cache_tokens=320)
+    addresses = [room.buffer.data_ptr(), *(launch.partial.data_ptr() for launch in room.launches)]
+    for seed, context in enumerate(([30, 17, 44, 9], [120, 90, 3, 80], [1, 1], [33, 64, 65])):
+        plan = step(context, [1] * len(context), seed)
+        q = normal(device, len(context), 4, 32)
+        fresh = paged.look(q, kv, paged.prepare_step(plan))
+        assert paged.prepare_step(plan, into=room) is room
+        again = paged.look(q, kv, room)
+        assert torch.equal(fresh, again)
+        lengths = context, [1] * len(context)
+        close(again, reference_attention(q, kv, torch.from_numpy(plan.tables).to(device), *lengths))
+    assert addresses == [room.buffer.data_ptr(), *(launch.partial.data_ptr() for launch in room.launches)]
+
+
+def refused(device: str) -> None:
+    """What does not fit together is said, before a kernel reads what it does not own."""
+    kv, paged, plan = cache(device), attention(device), step([30, 17], [1, 1])
+    q = normal(device, 2, 4, 32)
+    room = paged.reserve(2, 40)
+    expect("room for", lambda: paged.prepare_step(step([90, 17], [1, 1]), into=room))
+    expect("prefill_entries", lambda: paged.prepare_step(step([30, 17], [1, 16]), into=room))
+    expect("cannot be less", lambda: paged_attention(q, kv, plan.tables, [30, 0], [1, 1]))
+    expect("has 2 tokens", lambda: paged_attention(q, kv, plan.tables, [30, 17], [1, 2]))
+    expect("blocks of 8", lambda: paged_attention(q, kv, plan.tables, [30, 90], [1, 1]))
+    expect("one row a sequence", lambda: paged_attention(q, kv, plan.tables, [30], [2]))
+    expect("negative", lambda: paged_attention(q, kv, plan.tables, [30, 17], [1, 1], first=[0, -1]))
+    expect("query must be", lambda: paged.look(q[:, :2], kv, paged.prepare_step(plan)))
+    expect("the cache must be", lambda: paged.look(q, kv.transpose(0, 1), paged.prepare_step(plan)))
+    expect("both must be", lambda: paged.look(q.half(), kv, paged.prepare_step(plan)))
+    expect("cannot share", lambda: attention(device, heads=3))
+    expect("must be", lambda: write_kv(q, q, kv, torch.zeros(2, dtype=torch.int32, device=device)))
+
+
+def expect(message: str, call: Callable[[], object]) -> None:
+    """Raise AssertionError unless the call raises ValueError with that in its message."""
+    try:
+        call()
+    except ValueError as error:
+        said = str(error)
+    else:
+        said = "nothing"
+    assert message in said, f"{message!r} was to be said, and it was: {said}"
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    check.__name__: check for check in (write, one_call, write_then_look, reserved, refused)
+}
+
+if __name__ == "__main__":
+    for name, check in CHECKS.items():
+        check("cpu")
+        sys.stdout.write(f"{name}\n")

@@ -1,0 +1,117 @@
+"""All laws for every way to preempt that may be combined: policy, order, mode and victim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.preemption import MODES
+from simulator.victims import VICTIMS
+from tests.laws.compare import differences
+from tests.laws.orders import ORDERS, dressed, orders
+from tests.laws.scenarios import Scenario, scenarios
+from tests.laws.test_fast_forward import same_with_and_without
+from tests.laws.test_memory import run_checked
+from tests.laws.test_naive_engine import dealt_in_turn, same_story
+from tests.laws.test_purity import asked_twice
+
+WAYS = [
+    *[("preemptive", "priority", mode) for mode in MODES],
+    *[("vllm_v0", order, mode) for order in ("fcfs", *ORDERS) for mode in ("recompute", "swap", "auto")],
+    ("fastserve", "mlfq", "swap"),
+]
+
+
+@st.composite
+def preempting(draw: st.DrawFn, policy: str, order: str, mode: str) -> Scenario:
+    """A scenario short of slots and memory, under a policy that preempts so: who comes later often matters more."""
+    scenario = dealt_in_turn(draw(scenarios(policy)))
+    chosen: Any = scenario.policy
+    if policy != "fastserve":
+        rules = [None, *VICTIMS] if mode != "pause" else [None, "lowest_priority"]
+        chosen = replace(chosen, preemption_mode=mode, victim=draw(st.sampled_from(rules)))
+    if policy == "vllm_v0" and order != "fcfs":
+        chosen = replace(chosen, order=draw(orders(order)))
+    chosen = replace(chosen, max_num_seqs=draw(st.sampled_from([1, 2, 4])))
+    memory, workload = scenario.memory, draw(dressed(scenario.workload))
+    longer = draw(st.sampled_from([0, 10, 30]))
+    memory = replace(
+        memory,
+        num_gpu_blocks=memory.num_gpu_blocks + longer // memory.block_size,
+        num_host_blocks=draw(st.sampled_from([0, 3, 1000, 1000])),
+    )
+    count = len(workload)
+    if draw(st.booleans()):
+        workload = replace(workload, priority=2 - 3 * np.arange(count) // count)
+    workload = replace(workload, output_tokens=workload.output_tokens + longer, max_tokens=workload.max_tokens + longer)
+    return replace(
+        scenario,
+        policy=chosen,
+        memory=memory,
+        workload=workload,
+        swap_s_per_block=draw(st.sampled_from([0.0, 1e-5, 1e-4])),
+    )
+
+
+@pytest.mark.parametrize(("policy", "order", "mode"), WAYS)
+@given(data=st.data())
+@settings(max_examples=12)
+def test_every_law(policy: str, order: str, mode: str, data: st.DataObject) -> None:
+    """The naive engine's story, with and without fast-forward, pure plans, and not a block lost."""
+    scenario = data.draw(preempting(policy, order, mode))
+    same_story(scenario)
+    same_with_and_without(scenario)
+    run_checked(scenario)
+    asked_twice(scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "order", "mode"), WAYS)
+@given(data=st.data())
+@settings(max_examples=400)
+def test_every_law_very_often(policy: str, order: str, mode: str, data: st.DataObject) -> None:
+    scenario = data.draw(preempting(policy, order, mode))
+    same_story(scenario)
+    same_with_and_without(scenario)
+    run_checked(scenario)
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_pausing_computes_for_the_most_important(data: st.DataObject) -> None:
+    """With memory and budget for all nobody is recomputed, and who sits out is outranked by all who compute.
+
+    A prompt in one step, so that nobody is under way with it.
+    """
+    scenario = data.draw(preempting("preemptive", "priority", "pause"))
+    policy: Any = scenario.policy
+    policy = replace(policy, max_num_batched_tokens=10_000)
+    memory = replace(scenario.memory, num_gpu_blocks=10_000)
+    run = replace(scenario, policy=policy, memory=memory, replicas=1).run(log_decisions=True)
+    assert run.decisions is not None
+    assert run.records.requests.preemptions.sum() == 0
+    priority = scenario.workload.priority.tolist()
+    for step in run.decisions:
+        computing = [priority[int(request_id)] for request_id in step["scheduled"]]
+        others = set(step["running"] + step["waiting"]) - set(step["scheduled"])
+        if others:
+            assert len(computing) == policy.max_num_seqs
+            assert max(computing) <= min(priority[int(request_id)] for request_id in others)
+
+
+@given(data=st.data(), mode=st.sampled_from(["recompute", "swap"]))
+@settings(max_examples=100)
+def test_auto_is_one_of_the_two_where_one_is_free(data: st.DataObject, mode: str) -> None:
+    """Where a block takes for ever to move auto recomputes all; where it takes no time it swaps whom it can."""
+    scenario = data.draw(preempting("vllm_v0", "fcfs", "auto"))
+    scenario = replace(scenario, swap_s_per_block=0.0 if mode == "swap" else 1e6, swap_overlap=False)
+    policy: Any = scenario.policy
+    fixed = replace(scenario, policy=replace(policy, preemption_mode=mode))
+    once, again = scenario.run().records, fixed.run().records
+    if mode == "recompute" or not once.requests.recomputed_tokens.any():
+        assert differences(once, again) == []

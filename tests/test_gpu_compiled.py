@@ -1,0 +1,90 @@
+"""Every configuration of the kernels, compiled for sm_90 without a GPU: what it needs, and what it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
+pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
+
+from gpu_backend.attention import compiled, kernels
+from gpu_backend.attention.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
+from gpu_backend.attention.tiling import HALF, Tiling, tilings
+
+pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def named(shape: tuple[Any, ...]) -> str:
+    return "-".join(map(str, shape))
+
+
+def fits(made: Compiled, tiling: Tiling) -> None:
+    assert made.stack_bytes == 0, "registers were spilled"
+    assert made.shared_bytes <= SHARED_BYTES
+    assert made.programs_per_sm >= max(1, tiling.programs_per_sm), (
+        "the grid promises more programs than there is room for"
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=named)
+def test_decode(shape: tuple[int, int, int, str]) -> None:
+    model = Shape(*shape)
+    tiling = tilings(model.head_dim, model.dtype, model.group).decode
+    made = compiled.compile_attend(model, tiling)
+    fits(made, tiling)
+    if model.dtype in HALF:
+        assert made.mma > 0
+        assert made.wgmma == 0
+        assert made.async_16 > 0, "keys and values are not copied 16 bytes at a time"
+        assert made.in_flight >= 3, "no tile is under way while another is computed"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=named)
+def test_prefill(shape: tuple[int, int, int, str]) -> None:
+    model = Shape(*shape)
+    tiling = tilings(model.head_dim, model.dtype, model.group).prefill
+    made = compiled.compile_attend(model, tiling)
+    fits(made, tiling)
+    if model.dtype in HALF:
+        assert tiling.block_m == (128 if model.head_dim <= 128 else 64)
+        assert made.wgmma > 0
+        assert made.mma == 0
+        assert made.async_16 > 0
+        assert made.in_flight >= 3
+
+
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[5]], ids=named)
+def test_merge_and_write(shape: tuple[int, int, int, str]) -> None:
+    model = Shape(*shape)
+    choice = tilings(model.head_dim, model.dtype, model.group)
+    for made in (
+        compiled.compile_merge(model, choice.decode),
+        compiled.compile_merge(model, choice.prefill),
+        compiled.compile_write(model),
+    ):
+        fits(made, Tiling(16, 16, 16, 4, 1))
+
+
+@pytest.mark.parametrize("page", [1, 8, 32])
+def test_other_pages(page: int) -> None:
+    model = Shape(page=page)
+    for tiling in (tilings(128, "bfloat16", 4).decode, tilings(128, "bfloat16", 4).prefill):
+        fits(compiled.compile_attend(model, tiling), tiling)
+
+
+def test_a_spill_is_seen() -> None:
+    """Half the warps have to keep twice as much in their registers, and cannot."""
+    made = compiled.compile_attend(Shape(), Tiling(128, 64, 8192, 4, 5))
+    assert made.stack_bytes > 0
+
+
+def test_too_few_rows_for_hopper_are_seen() -> None:
+    assert compiled.compile_attend(Shape(), Tiling(32, 32, 8192, 4, 3)).wgmma == 0
