@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
-# Without gpu the tests of the real backend are skipped, and say so.
-EXTRAS ?= dev,gpu
+# Without gpu and parquet the tests that need them are skipped, and say so.
+EXTRAS ?= dev,gpu,parquet
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt

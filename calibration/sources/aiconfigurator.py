@@ -53,7 +53,7 @@ def _frame(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
         raise InputError(f"no {name}.parquet", file=str(folder))
     try:
         import pandas
-        import pyarrow  # type: ignore[import-untyped] # noqa: F401 - what pandas reads parquet with
+        import pyarrow  # noqa: F401 - what pandas reads parquet with
     except ImportError:
         raise InputError(
             "reading parquet needs pyarrow, which is not installed", file=str(path),
