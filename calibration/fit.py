@@ -20,10 +20,11 @@ from calibration.assumed import (
 from calibration.curves import curve, op_curves, split_ops
 from calibration.document import of_curve, of_experts, of_skew, of_surface
 from calibration.gemm import gemm_curve, gemm_surface, layer_products
-from calibration.kernels import DECODE, EXPERTS, PREFILL, find_knee, joint
+from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
 from calibration.rows import Rows, Table, select
+from calibration.schedule import Launch, find_launch, scheduled_surface
 from calibration.skew_fit import fit_skew
-from calibration.surface_fit import fit_surface
+from calibration.surface_fit import fit_surface, is_dense
 from simulator.errors import InputError
 from simulator.gpus import Gpu
 from simulator.models import Model
@@ -54,7 +55,7 @@ def fit_profile(rows: Rows, model: Model, gpu: Gpu, name: str, host: Mapping[str
         "layers": model.layers,
         "sources": [dict(source) for source in rows.sources],
         "host": dict(host) if host is not None else {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"},
-        "attention": fit_attention(rows.table("attention")),
+        "attention": fit_attention(rows.table("attention"), find_launch(model, gpu, rows.tensor_parallel)),
     }
     skew = fit_skew(rows.table("skew"))
     if skew is not None:
@@ -111,7 +112,7 @@ def _all_reduce(rows: Rows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
     return curve(tokens, table["us"] * 2 * model.layers), "measured"
 
 
-def fit_attention(table: Table) -> dict[str, Any]:
+def fit_attention(table: Table, launch: Launch | None = None) -> dict[str, Any]:
     """The attention part of a profile: a decode surface, and one for prompts, joint where they were measured so."""
     alone = (table["chunk"] == 0) & (table["seqs"] > 0)
     if not alone.any():
@@ -119,7 +120,7 @@ def fit_attention(table: Table) -> dict[str, Any]:
     decode = decode_surface(select(table, alone))
     mixed = (table["chunk"] > 0) & (table["seqs"] > 0)
     if mixed.any():
-        surface, knee = joint_surface(select(table, table["chunk"] > 0))
+        surface, knee = joint_surface(select(table, table["chunk"] > 0), launch)
         return {
             "prompts": "joint",
             "knee_keys": knee,
@@ -127,9 +128,9 @@ def fit_attention(table: Table) -> dict[str, Any]:
             "prompt": of_surface(surface),
         }
     prompt = prefill_surface(select(table, table["chunk"] > 0))
-    launch = min(decode.physics.constant_us, prompt.physics.constant_us)
+    launch_us = min(decode.physics.constant_us, prompt.physics.constant_us)
     return {
-        "prompts": "apart", "launch_us": launch, "decode": of_surface(decode), "prompt": of_surface(prompt),
+        "prompts": "apart", "launch_us": launch_us, "decode": of_surface(decode), "prompt": of_surface(prompt),
     }  # fmt: skip
 
 
@@ -138,8 +139,11 @@ def decode_surface(table: Table) -> Surface:
     return fit_surface(DECODE, [table["seqs"], table["context"]], table["us"])
 
 
-def joint_surface(table: Table) -> tuple[Surface, float]:
-    """Joint attention over (chunk, cached, seqs, context), and the knee of its physics."""
+def joint_surface(table: Table, launch: Launch | None = None) -> tuple[Surface, float]:
+    """Joint attention over (chunk, cached, seqs, context), and the knee of its physics.
+
+    Rows that fill no grid are fitted by the GPU's schedule, where `launch` says what that is.
+    """
     columns = [table["chunk"], table["cached"], table["seqs"], np.where(table["seqs"] > 0, table["context"], 0.0)]
     grid: Sequence[Sequence[float]] = [
         _on_grid(columns[0], GRID),
@@ -147,6 +151,8 @@ def joint_surface(table: Table) -> tuple[Surface, float]:
         np.unique(columns[2]).tolist(),
         _on_grid(columns[3], (0.0, *GRID)),
     ]
+    if launch is not None and not is_dense(columns, [np.asarray(axis) for axis in grid]):
+        return scheduled_surface(launch, JOINT_AXES, columns, table["us"]), launch.knee_keys
     knee = find_knee(columns, table["us"])
     return fit_surface(joint(knee), columns, table["us"], grid), knee
 

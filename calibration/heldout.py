@@ -2,13 +2,15 @@
 
 Regimes: `random` (a tenth of the rows, at random; of a small table each tenth in turn), `off_grid` (all rows between
 the cells of a table that has such), `unmixed` (fitted without mixed steps, tested on them), `beyond` (fitted below half
-of the largest context and batch, tested above), `few` (20 rows fitted, all others tested).
+of the largest context and batch, tested above), `few` (20 rows fitted, all others tested; the 20 fill the space of the
+logarithms, as a calibrator who may choose but few points would choose them).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
 from calibration.gemm import GEMM, SMALLEST, gemm_surface
 from calibration.kernels import DECODE, JOINT_AXES, PREFILL, joint
 from calibration.rows import Rows, Table, select
+from calibration.schedule import Launch, find_launch
 from calibration.surface_fit import Kernel
 from simulator.gpus import Gpu
 from simulator.models import Model
@@ -56,13 +59,14 @@ def held_out(rows: Rows, model: Model, gpu: Gpu) -> Errors:
     weights. Most of that table is of steps that no server sees.
     """
     found: Errors = {}
-    for test in _tests(rows, _reachable(rows, model, gpu)):
+    launch = find_launch(model, gpu, rows.tensor_parallel)
+    for test in _tests(rows, _reachable(rows, model, gpu), launch):
         regimes: dict[str, dict[str, float]] = {}
         for regime, splits in _regimes(test):
             errors = [_errors(test, train, rest) for train, rest in splits]
             regimes[regime] = summary(np.concatenate(errors))
         if test.kind == "joint_attention":
-            regimes["unmixed"] = summary(_unmixed(_reachable(rows, model, gpu).table("attention")))
+            regimes["unmixed"] = summary(_unmixed(_reachable(rows, model, gpu).table("attention"), launch))
         regimes |= _noise(test)
         found[test.kind] = regimes
     return found
@@ -87,7 +91,8 @@ def _reachable(rows: Rows, model: Model, gpu: Gpu) -> Rows:
     return rows.keep("attention", keys <= left / model.kv_bytes_per_token(rows.tensor_parallel))
 
 
-def _tests(rows: Rows, reachable: Rows) -> Iterator[_Test]:
+def _tests(rows: Rows, reachable: Rows, launch: Launch | None) -> Iterator[_Test]:
+    fit_joint = partial(_fit_joint, launch=launch)
     attention = rows.table("attention")
     alone = (attention["chunk"] == 0) & (attention["seqs"] > 0)
     prompts, mixed = attention["chunk"] > 0, (attention["chunk"] > 0) & (attention["seqs"] > 0)
@@ -99,8 +104,8 @@ def _tests(rows: Rows, reachable: Rows) -> Iterator[_Test]:
         possible = reachable.table("attention")
         together = select(possible, possible["chunk"] > 0)
         together["context"] = np.where(together["seqs"] > 0, together["context"], 0.0)
-        yield _Test("prefill_attention", fresh, _fit_joint, JOINT_AXES)
-        yield _Test("joint_attention", together, _fit_joint, JOINT_AXES)
+        yield _Test("prefill_attention", fresh, fit_joint, JOINT_AXES)
+        yield _Test("joint_attention", together, fit_joint, JOINT_AXES)
     elif prompts.any():
         yield _Test("prefill_attention", select(attention, prompts), _fit_prefill, ("chunks", "chunk"))
     gemm = rows.table("gemm")
@@ -121,8 +126,8 @@ def _fit_gemm(table: Table) -> tuple[Surface, Kernel]:
     return gemm_surface(table), GEMM
 
 
-def _fit_joint(table: Table) -> tuple[Surface, Kernel]:
-    surface, knee = joint_surface(table)
+def _fit_joint(table: Table, launch: Launch | None) -> tuple[Surface, Kernel]:
+    surface, knee = joint_surface(table, launch)
     return surface, joint(knee)
 
 
@@ -192,19 +197,19 @@ def _errors(test: _Test, train: Mask, rest: Mask) -> Array:
     return np.asarray(predicted / tested["us"] - 1.0)
 
 
-def _unmixed(table: Table) -> Array:
+def _unmixed(table: Table, launch: Launch | None) -> Array:
     """Errors on mixed steps where none was measured: prompts and decodes apart, added, the launch counted once."""
     decoding = table["seqs"] > 0
     prompting = table["chunk"] > 0
     decode = decode_surface(select(table, decoding & ~prompting))
     fresh = {**select(table, prompting & ~decoding)}
-    prompt, kernel = _fit_joint({**fresh, "context": np.zeros(len(fresh["us"]))})
+    prompt, kernel = _fit_joint({**fresh, "context": np.zeros(len(fresh["us"]))}, launch)
     mixed = select(table, prompting & decoding)
     nobody = np.zeros(len(mixed["us"]))
     decodes, prompts = [mixed["seqs"], mixed["context"]], [mixed["chunk"], mixed["cached"], nobody, nobody]
     together = decode.us_many(decodes, DECODE.features(*decodes)) + prompt.us_many(prompts, kernel.features(*prompts))
-    launch = min(decode.physics.constant_us, prompt.physics.constant_us)
-    return np.asarray((together - launch) / mixed["us"] - 1.0)
+    launch_us = min(decode.physics.constant_us, prompt.physics.constant_us)
+    return np.asarray((together - launch_us) / mixed["us"] - 1.0)
 
 
 def _noise(test: _Test) -> Mapping[str, dict[str, float]]:

@@ -26,6 +26,9 @@ REACH = 1.2
 NOISE = 0.1
 """Variance of a scattered row's error, of that of the correction."""
 
+TINY = 1e-8
+"""Residuals closer than 1e-4 are equal."""
+
 MOST_SCATTERED = 600
 """So many scattered rows are used for the correction, taken evenly from all; the physics sees them all."""
 
@@ -50,12 +53,13 @@ def fit_surface(
     """
     physics = fit_physics(kernel.shape, kernel.features(*coordinates), us)
     values = [np.unique(column) for column in coordinates] if grid is None else [np.asarray(axis) for axis in grid]
-    if _is_dense(coordinates, values):
+    if is_dense(coordinates, values):
         return _table(kernel, physics, coordinates, us, values)
     return _smooth(kernel, physics, coordinates, us)
 
 
-def _is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
+def is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
+    """Whether the rows are at half of the cells of a grid or more."""
     cells = 1
     for axis in values:
         cells *= len(axis)
@@ -84,12 +88,29 @@ def _table(
     count = np.bincount(flat, minlength=int(np.prod(shape)))
     with np.errstate(invalid="ignore"):
         table = (total / count).reshape(shape)
-    return _surface(kernel, physics, values, fill(table))
+    return _surface(kernel, physics, values, fill(table, steadiness(table)))
 
 
-def fill(table: Array) -> Array:
-    """The table with its holes (NaN) taking the mean of their neighbours, from the edges of the known inwards."""
+def steadiness(table: Array) -> list[float]:
+    """How much neighbours along each axis say of one another: one over the mean square of their differences."""
+    found = []
+    for axis in range(table.ndim):
+        steps = np.diff(table, axis=axis) ** 2
+        steps = steps[~np.isnan(steps)]
+        found.append(1.0 / max(float(steps.mean()), TINY) if len(steps) else 1.0 / TINY)
+    return found
+
+
+def fill(table: Array, weights: Sequence[float] | None = None) -> Array:
+    """The table with its holes (NaN) taking the mean of their neighbours, from the edges of the known inwards.
+
+    Neighbours along an axis count by its weight; all alike where there are none. Zeros where nothing is known: of what
+    nobody measured, no correction is made.
+    """
+    if np.isnan(table).all():
+        return np.zeros_like(table)
     table = table.copy()
+    weights = [1.0] * table.ndim if weights is None else weights
     while np.isnan(table).any():
         total, count = np.zeros(table.shape), np.zeros(table.shape)
         for axis in range(table.ndim):
@@ -99,8 +120,8 @@ def fill(table: Array) -> Array:
                 edge[axis] = 0 if shift == 1 else -1
                 near[tuple(edge)] = np.nan
                 known = ~np.isnan(near)
-                total[known] += near[known]
-                count[known] += 1
+                total[known] += weights[axis] * near[known]
+                count[known] += weights[axis]
         holes = np.isnan(table) & (count > 0)
         table[holes] = total[holes] / count[holes]
     return table
@@ -114,14 +135,19 @@ def _smooth(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: 
         size = min(len(known), 9)
         values.append(known[np.unique(np.round(np.linspace(0, len(known) - 1, size)).astype(int))])
     axes = [Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True)]
+    correction = smooth_residual(axes, coordinates, residual)
+    return _surface(kernel, physics, values, np.clip(correction, -CLAMP, CLAMP))
+
+
+def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual: Array) -> Array:
+    """What scattered rows say of all cells of the axes (flat, the last axis fastest): a smooth function of them."""
     rows = np.column_stack([np.log1p(column / axis.unit) for column, axis in zip(coordinates, axes, strict=True)])
     mesh = np.meshgrid(*[np.asarray(axis.places) for axis in axes], indexing="ij")
     cells = np.column_stack([axis.ravel() for axis in mesh])
     some = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_SCATTERED)).astype(int))
     rows, residual = rows[some], residual[some]
     weights = np.linalg.solve(_likeness(rows, rows) + NOISE * np.eye(len(rows)), residual)
-    correction = _likeness(cells, rows) @ weights
-    return _surface(kernel, physics, values, np.clip(correction, -CLAMP, CLAMP))
+    return np.asarray(_likeness(cells, rows) @ weights)
 
 
 def _likeness(places: Array, rows: Array) -> Array:

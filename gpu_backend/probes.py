@@ -95,21 +95,20 @@ class Probes:
             yield from self._attend([context] * count, chunk, 0)
 
     def skewed(self) -> Iterator[Probe]:
-        """Decodes of two lengths; the time at their mean is a row of its own, measured beside it."""
-        grid = self._grid
-        for seqs, share, short in product(
-            _doubling(8, grid.max_num_seqs, 4), (0.125, 0.5), (64, grid.max_context // 8)
-        ):
-            long_seqs = max(1, int(seqs * share))
-            long = min(8 * short, grid.max_context)
+        """Decodes of two lengths, alone and beside a chunk; the time at their mean is a row of its own after each."""
+        grid, layers = self._grid, self._backend.model.layers
+        shorts = sorted({64, max(16, grid.max_context // 8)})
+        chunks = (0, max(16, grid.max_num_batched_tokens // 8))
+        for seqs, share, short, chunk in product(_doubling(8, grid.max_num_seqs, 4), (0.125, 0.5), shorts, chunks):
+            long_seqs, long = max(1, int(seqs * share)), min(8 * short, grid.max_context)
             contexts = [long] * long_seqs + [short] * (seqs - long_seqs)
-            if long <= short or sum(contexts) > self._capacity:
+            if long <= short or long_seqs == seqs or sum(contexts) + chunk > self._capacity:
                 continue
-            columns = {"seqs": seqs, "long_seqs": long_seqs, "short": short, "long": long, "chunk": 0, "cached": 0}
-            yield Probe("skew", columns, self._attention_of(contexts, 0, 0), self._backend.model.layers)
+            columns = {"seqs": seqs, "long_seqs": long_seqs, "short": short, "long": long, "chunk": chunk, "cached": 0}
+            yield Probe("skew", columns, self._attention_of(contexts, chunk, 0), layers)
             mean = round(sum(contexts) / seqs)
-            even = {"chunk": 0, "cached": 0, "seqs": seqs, "context": mean, "chunks": 1}
-            yield Probe("attention", even, self._attention_of([mean] * seqs, 0, 0), self._backend.model.layers)
+            even = {"chunk": chunk, "cached": 0, "seqs": seqs, "context": mean, "chunks": 1}
+            yield Probe("attention", even, self._attention_of([mean] * seqs, chunk, 0), layers)
 
     def _attend(self, contexts: Sequence[int], chunk: int, cached: int) -> Iterator[Probe]:
         if sum(contexts) + chunk + cached > self._capacity or cached + chunk > self._grid.max_context:
@@ -134,7 +133,7 @@ class Probes:
         for seqs, context in product(_doubling(1, grid.max_num_seqs), _doubling(16, grid.max_context, 4)):
             yield from self._possible([context] * seqs, [])
         chunks = _doubling(16, grid.max_num_batched_tokens)
-        for chunk, cached in product(chunks, (0, *_doubling(64, grid.max_context // 2, 4))):
+        for chunk, cached in product(chunks, (0, *_doubling(128, grid.max_context // 2, 8))):
             yield from self._possible([], [(cached, chunk)])
         for _ in range(30):
             yield from self._possible(self._contexts(), [])
@@ -202,6 +201,6 @@ def _doubling(first: int, last: int, factor: int = 2) -> list[int]:
 
 def _tokens(last: int) -> list[int]:
     """Numbers of tokens on both sides of the edges of a GEMM's tiles."""
-    edges = [1, 2, 4, 8, 16, 32, 64, 65, 128, 129, 192, 256, 257, 384, 512, 513, 768, 1024, 1025]
-    edges += [1536, 2048, 2049, 3072, 4096, 6144, 8192, 12288, 16384]
+    edges = [1, 2, 4, 8, 16, 32, 64, 65, 128, 129, 192, 256, 257, 384, 512, 513, 1024, 1025, 2048, 2049]
+    edges += [4096, 6144, 8192, 12288, 16384]
     return [count for count in edges if count < last] + [last]

@@ -82,7 +82,7 @@ def kernels() -> KernelsOf:
 
 def main() -> None:
     """The command."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         sys.exit("usage: python -m scenarios.cli_accuracy FOLDER")
     try:
         accuracy(Path(sys.argv[1]))

@@ -75,6 +75,7 @@ def test_holes_take_the_mean_of_their_neighbours() -> None:
     nan = np.nan
     assert fill(np.array([[1.0, nan], [nan, 3.0]])).tolist() == [[1.0, 2.0], [2.0, 3.0]]
     assert fill(np.array([2.0, nan, nan])).tolist() == [2.0, 2.0, 2.0]
+    assert fill(np.array([nan, nan])).tolist() == [0.0, 0.0]
 
 
 def test_skew_is_per_key_beyond_the_mean() -> None:

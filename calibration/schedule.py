@@ -1,0 +1,152 @@
+"""Joint attention as the GPU schedules it: thread blocks in waves over the SMs. For tables of a few rows.
+
+FlashAttention 2 with a paged cache gives a block to every head and every tile of `TILE` query rows, a decode being one
+tile, and splits no sequence (flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch). The form, the 64 keys read at
+a time and the one block an SM were settled on LLMServingSim's whole tables, which step where they say; its held-out
+errors are those of the coefficients, not of that choice. Blocks start in the order of the grid, tiles fastest, then
+sequences, then heads, each on the SM that is free first: how long the last takes follows from the numbers alone.
+What is left to fit is
+
+    us = constant + tiles + seqs + pnorm(waves, bytes)
+
+five coefficients, a power and a start-up, where the free fit has eight, a power and a knee. `bytes` are those of
+the keys, read again for every query head of a group that does not run with the others, once a head's keys exceed the
+L2 cache.
+
+The simulator knows no schedule: a fit is handed on as a surface, its correction worked out on a grid of doublings.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.kernels import joint
+from calibration.physics_fit import Shape, fit_physics
+from calibration.surface_fit import smooth_residual
+from simulator.gpus import Gpu
+from simulator.models import Model
+from simulator.profile.physics import Physics
+from simulator.profile.surface import Axis, Surface
+
+Array = NDArray[np.float64]
+
+TILE = 64
+STARTS = (0.0, 50.0, 100.0, 150.0, 200.0)
+"""What a block costs before its first key, in keys: tried in turn, the best is kept."""
+
+SHAPE = Shape(("tiles", "seqs"), (("waves",), ("bytes",)))
+
+CHIPS: Mapping[str, tuple[int, int]] = {
+    "rtx-pro-6000": (188, 128), "rtx-5090": (170, 96), "rtx-4090": (128, 72), "l40s": (142, 96), "l4": (58, 48),
+}  # fmt: skip
+"""SMs and MiB of L2 cache (NVIDIA's Ada and RTX Blackwell whitepapers). All have 100 KB of shared memory an SM, which
+holds one such block."""
+
+PER_OCTAVE = {"chunk": 2, "cached": 1, "seqs": 1, "context": 1}
+MOST_CELLS_FITTED = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A model's heads on one GPU, and what that GPU runs at once."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    sms: int
+    l2_bytes: int
+
+    @property
+    def knee_keys(self) -> float:
+        """So many keys of one KV head fill the L2 cache."""
+        return self.l2_bytes / (4 * self.head_dim)
+
+
+def find_launch(model: Model, gpu: Gpu, ranks: int) -> Launch | None:
+    """The launch of a model on one of `ranks` GPUs; None where the GPU's or the model's kernels are others."""
+    chip = CHIPS.get(gpu.name)
+    if chip is None or model.kv_lora_rank:
+        return None
+    heads = max(1, model.heads // ranks)
+    return Launch(heads, model.local_kv_heads(ranks), model.head_dim, chip[0], chip[1] << 20)
+
+
+def scheduled_surface(launch: Launch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:
+    """A joint surface over a grid that spans these few rows, by the schedule and what it leaves of them."""
+    _, start, physics = min(
+        (_fit(launch, coordinates, us, start) for start in STARTS), key=lambda found: found[0]
+    )  # fmt: skip
+
+    def predict(places: Sequence[Array]) -> Array:
+        return np.asarray(physics.us(features(launch, places, start)))
+
+    residual = np.log(us / predict(coordinates))
+    grid = [_between(column, PER_OCTAVE[name]) for name, column in zip(axes, coordinates, strict=True)]
+    found = tuple(Axis(name, tuple(values.tolist())) for name, values in zip(axes, grid, strict=True))
+    mesh = [column.ravel() for column in np.meshgrid(*grid, indexing="ij")]
+    known = predict(mesh) * np.exp(smooth_residual(found, coordinates, residual))
+    kernel = joint(launch.knee_keys)
+    plain = _plain(kernel.shape, kernel.features(*mesh), known)
+    correction = np.log(known / np.asarray(plain.us(kernel.features(*mesh))))
+    return Surface(found, plain, tuple(correction.tolist()))
+
+
+def features(launch: Launch, coordinates: Sequence[Array], start: float) -> Mapping[str, Array]:
+    """Counts of joint steps (chunk, cached, seqs, context): empty tiles, decodes, waves in keys, bytes in 10^3."""
+    chunk, cached, seqs, context = coordinates
+    keys = seqs * context
+    group = launch.heads / launch.kv_heads
+    over = np.clip(np.log2(np.maximum(keys / launch.knee_keys, 0.25)) + 0.5, 0.0, 1.0)
+    reads = group / np.clip(launch.sms / np.maximum(seqs, 1.0), 1.0, group)
+    rows = zip(*[column.tolist() for column in coordinates], strict=True)
+    return {
+        "tiles": (1.0 + seqs) * np.ceil(chunk / TILE),
+        "seqs": seqs,
+        "waves": np.array([last_end(launch.heads, launch.sms, start, *row) for row in rows]),
+        "bytes": 4e-3 * launch.head_dim * launch.kv_heads * (keys * (1.0 + (reads - 1.0) * over) + chunk + cached),
+    }
+
+
+@lru_cache(maxsize=1 << 17)
+def last_end(heads: int, sms: int, start: float, chunk: float, cached: float, seqs: float, context: float) -> float:
+    """When the last block ends, in keys: `heads` x (decodes, then the chunk's tiles), each on the SM free first."""
+    tiles = int(-(-chunk // TILE))
+    decodes = [start + _padded(context)] * int(seqs)
+    blocks = heads * (decodes + [start + _padded(cached + min(chunk, TILE * (i + 1.0))) for i in range(tiles)])
+    ends = blocks[:sms]
+    heapq.heapify(ends)
+    for block in blocks[sms:]:
+        heapq.heapreplace(ends, ends[0] + block)
+    return max(ends)
+
+
+def _padded(keys: float) -> float:
+    return -(-keys // TILE) * TILE
+
+
+def _fit(launch: Launch, coordinates: Sequence[Array], us: Array, start: float) -> tuple[float, float, Physics]:
+    found = features(launch, coordinates, start)
+    physics = fit_physics(SHAPE, found, us)
+    return float(np.abs(np.log(np.asarray(physics.us(found)) / us)).mean()), start, physics
+
+
+def _between(column: Array, per_octave: int) -> Array:
+    """Parts of octaves from the least to the most of a column, these two, and 0 where it is there."""
+    above = column[column > 0]
+    if not len(above):
+        return np.zeros(1)
+    steps = np.round(2.0 ** (np.arange(21 * per_octave) / per_octave))
+    inside = steps[(steps > above.min()) & (steps < above.max())]
+    return np.unique(np.concatenate([column[column == 0], [above.min()], inside, [above.max()]]))
+
+
+def _plain(shape: Shape, found: Mapping[str, Array], us: Array) -> Physics:
+    """The simulator's own physics, fitted to the schedule's times."""
+    some = np.linspace(0, len(us) - 1, min(len(us), MOST_CELLS_FITTED)).astype(int)
+    return fit_physics(shape, {name: values[some] for name, values in found.items()}, us[some])
