@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli_flags import Console, Quiet
+from scenarios.cli_flags import Console, Quiet, Set
 
 if TYPE_CHECKING:
     from scenarios.schema import Scenario as ScenarioModel
@@ -23,6 +23,7 @@ def measure(
     scenario: Annotated[
         str | None, typer.Option("--scenario", metavar="SCENARIO", help="Model, block size and limits of a scenario.")
     ] = None,
+    set_: Set = None,
     layers: Layers = None,
     max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1, help="The largest batch.")] = None,
     max_context: Annotated[int | None, typer.Option("--max-context", min=16, help="The longest context.")] = None,
@@ -48,12 +49,14 @@ def measure(
     check_choice(device, ("cuda", "cpu"), "device")
     if (model is None) == (scenario is None):
         raise InputError("which model is to be measured?", hint="--model M (batchlab list models) or --scenario S")
+    if set_ and scenario is None:
+        raise InputError("--set changes a key of a scenario, and none is given", hint="--scenario S")
     require_torch(device)
     console = Console(quiet=quiet)
     from gpu_backend.profiler import MEASURED, ROWS
     from gpu_backend.session import measure_into
 
-    chosen = None if scenario is None else load(scenario)
+    chosen = None if scenario is None else load(scenario, set_ or [])
     dimensions = chosen.resolve_model() if chosen is not None else find_model(model or "")
     limits = (max_num_seqs, max_context, max_num_batched_tokens)
     if chosen is not None:

@@ -140,6 +140,8 @@ def test_measuring_into_a_folder(tmp_path: Path) -> None:
         (["--device", "gpu", "--model", "gpt2"], "cuda"),
         (["--device", "cpu", "--model", "gpt3"], "gpt2"),
         (["--device", "cpu", "--model", "llama-3.1-405b"], "--layers N"),
+        (["--device", "cpu", "--model", "gpt2", "--set", "engine.block_size=8"], "--scenario S"),
+        (["--device", "cpu", "--scenario", "lockstep-cpu", "--set", "engine.blok_size=8"], "`block_size`"),
     ],
 )
 def test_bad_input_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
