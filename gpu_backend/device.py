@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
 from typing import Protocol, TypeVar
 
 import torch
 
 from simulator.models import Model
+from simulator.no_gc import no_garbage_collection
 
 Work = TypeVar("Work")
 
@@ -195,18 +195,6 @@ def open_device(name: str, repeats: int | None = None) -> Device:
     if name == "cuda":
         return Cuda() if repeats is None else Cuda(repeats)
     return Cpu() if repeats is None else Cpu(repeats)
-
-
-@contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """No collection of cycles inside."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _keep_freed_memory() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from simulator.gpus import GPUS
+from simulator.no_gc import no_garbage_collection
 
 REPEATS = 30
 
@@ -65,13 +65,11 @@ def _captured(calls: Sequence[Callable[[], object]]) -> tuple[Callable[[], None]
 
 
 def _host_seconds(calls: Sequence[Callable[[], object]]) -> float:
-    gc.disable()
-    start = time.perf_counter()
-    for call in calls:
-        call()
-    seconds = time.perf_counter() - start
-    gc.enable()
-    return seconds
+    with no_garbage_collection():
+        start = time.perf_counter()
+        for call in calls:
+            call()
+        return time.perf_counter() - start
 
 
 def _summary(samples: Sequence[float], calls: int, method: str) -> Timing:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +14,7 @@ from simulator.cost import CostModel
 from simulator.decisions import DecisionLog
 from simulator.engine import Replica
 from simulator.executor import Executor, Predicted
+from simulator.no_gc import no_garbage_collection
 from simulator.plan import Policy
 from simulator.recorder import Recorder
 from simulator.records import Records
@@ -102,7 +101,7 @@ def simulate(
         servers[0].read_ahead(workload.requests())
     else:
         clock.process(_arrivals(clock, workload, servers, chosen))
-    with _no_garbage_collection():
+    with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     for server in servers:
         server.abandon()
@@ -127,18 +126,6 @@ def _arrivals(
             now_s = request.arrival_s
             yield clock.at(now_s, urgent=True)
         router.choose(request, servers).submit(request)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pause the cycle collector: it would walk every waiting request again and again, and there are no cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:
