@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.names import gpu_name, model_name
+from calibration.names import model_name
 from calibration.rows import Rows, read_rows
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
@@ -53,8 +53,3 @@ def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", 
     if not model:
         raise InputError("aiconfigurator's tables are of all heads: of which model?", file=str(path), hint="--model M")
     return read_aiconfigurator(path, find_model(model_name(model) or model), tensor_parallel)
-
-
-def known_gpu(name: str) -> str:
-    """batchlab's name of a GPU given by a user, or the name as it is."""
-    return gpu_name(name) or name
