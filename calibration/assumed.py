@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from simulator.gpus import Gpu
-from simulator.models import Model
-from simulator.profile.surface import Curve
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.profile.surface import Curve
 
 LAUNCH_US = 2.0
 """One small kernel inside a CUDA graph; LLMServingSim measured 2.4 to 2.8 us of each on RTX PRO 6000 (vLLM 0.19)."""
 
 EFFICIENCY = 0.85
-"""Of the datasheet's bandwidth, as in `simulator.roofline`."""
+"""Of the datasheet's bandwidth, as in `simulator.timing.roofline`."""
 
 ACTIVATION_BYTES = 2
 SAMPLER_US = 25.0
@@ -20,7 +20,7 @@ MOST_TOKENS = 8192.0
 MOST_ROWS = 1024.0
 
 NVLINK_US, PCIE_US = 5.0, 20.0
-"""Microseconds of one all-reduce where neither is known, as in `simulator.roofline`."""
+"""Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline`."""
 
 LINKS = {"rtx-pro-6000": (16.0, 20.0), "rtx-4090": (16.0, 20.0)}
 """GB/s and microseconds of one all-reduce where nobody measured it: nominal figures that LLMServingSim's own

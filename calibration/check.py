@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.cost import StepShape
-from simulator.profile import Profile, ProfileCost, read_profile
+from simulator.timing.cost import StepShape
+from simulator.timing.profile import Profile, ProfileCost, read_profile
 
 TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
 """Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.rows import STEP_OPS, Table
-from simulator.profile.surface import Curve
+from simulator.timing.profile.surface import Curve
 
 Array = NDArray[np.float64]
 

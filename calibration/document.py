@@ -1,4 +1,4 @@
-"""The parts of a profile as plain JSON: the other direction of `simulator.profile.schema`."""
+"""The parts of a profile as plain JSON: the other direction of `simulator.timing.profile.schema`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simulator.profile.experts import Experts
-from simulator.profile.physics import Physics
-from simulator.profile.schema import SCALE
-from simulator.profile.skew import Skew
-from simulator.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.schema import SCALE
+from simulator.timing.profile.skew import Skew
+from simulator.timing.profile.surface import Axis, Curve, Surface
 
 
 def of_curve(curve: Curve) -> dict[str, Any]:

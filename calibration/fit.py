@@ -1,4 +1,4 @@
-"""From rows to a profile: every kernel a curve or a surface, put together as `simulator.profile` reads it."""
+"""From rows to a profile: every kernel a curve or a surface, put together as `simulator.timing.profile` reads it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from calibration.curves import curve, op_curves, split_ops
 from calibration.document import of_curve, of_experts, of_skew, of_surface
 from calibration.gemm import gemm_curve, gemm_surface, layer_products
 from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
-from calibration.rows import Rows, Table, select
+from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch, scheduled_surface
 from calibration.skew_fit import fit_skew
 from calibration.surface_fit import fit_surface, is_dense
 from simulator.errors import InputError
-from simulator.gpus import Gpu
-from simulator.models import Model
-from simulator.profile.experts import Experts
-from simulator.profile.schema import SCHEMA, VERSION
-from simulator.profile.surface import Curve, Surface
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.schema import SCHEMA, VERSION
+from simulator.timing.profile.surface import Curve, Surface
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them are what the table is tested with."""
@@ -40,7 +40,9 @@ DEFAULT_HOST_S = 300e-6
 launches that cannot be hidden. The same figure as the roofline's."""
 
 
-def fit_profile(rows: Rows, model: Model, gpu: Gpu, name: str, host: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def fit_profile(
+    rows: KernelRows, model: Model, gpu: Gpu, name: str, host: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A profile's JSON without its errors (`calibration.heldout`). InputError where rows that it needs are missing."""
     tables, assumed = _tables(rows, model, gpu)
     document: dict[str, Any] = {
@@ -74,7 +76,7 @@ def fit_profile(rows: Rows, model: Model, gpu: Gpu, name: str, host: Mapping[str
     return document
 
 
-def _tables(rows: Rows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:
+def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:
     """Curves by where they count (layer, step, rows), and which of them nobody measured."""
     layer, step = split_ops(op_curves(rows.table("dense"), "tokens"))
     sampled = op_curves(rows.table("sampled"), "seqs")
@@ -101,7 +103,7 @@ def _tables(rows: Rows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Cur
     return {"layer": layer, "step": step, "rows": sampled}, tuple(missing)
 
 
-def _all_reduce(rows: Rows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
+def _all_reduce(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
     """A step's all-reduces over tokens, and where they come from."""
     table = rows.table("all_reduce")
     if not len(table["us"]):

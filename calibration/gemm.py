@@ -11,8 +11,8 @@ from calibration.curves import make_curve
 from calibration.physics_fit import Shape
 from calibration.rows import Table
 from calibration.surface_fit import Kernel, fit_surface
-from simulator.models import Model
-from simulator.profile.surface import Curve, Surface
+from simulator.hardware.models import Model
+from simulator.timing.profile.surface import Curve, Surface
 
 Array = NDArray[np.float64]
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
 from calibration.gemm import GEMM, SMALLEST, gemm_surface
 from calibration.kernels import DECODE, JOINT_AXES, PREFILL, joint
-from calibration.rows import Rows, Table, select
+from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch
 from calibration.surface_fit import Kernel
-from simulator.gpus import Gpu
-from simulator.models import Model
-from simulator.profile.surface import Surface
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.profile.surface import Surface
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -52,7 +52,7 @@ class _Test:
         return [table[name] for name in self.columns]
 
 
-def held_out(rows: Rows, model: Model, gpu: Gpu) -> Errors:
+def held_out(rows: KernelRows, model: Model, gpu: Gpu) -> Errors:
     """Errors by kind of kernel and regime, in percent; `noise` is the spread of rows measured twice.
 
     Joint attention is fitted and tested on steps that the GPU can come to: whose KV fits in its memory beside the
@@ -84,14 +84,14 @@ def summary(errors: Array) -> dict[str, float]:
     }
 
 
-def _reachable(rows: Rows, model: Model, gpu: Gpu) -> Rows:
+def _reachable(rows: KernelRows, model: Model, gpu: Gpu) -> KernelRows:
     left = gpu.memory_bytes - model.weight_bytes(rows.tensor_parallel)
     table = rows.table("attention")
     keys = table["seqs"] * table["context"] + table["chunks"] * (table["chunk"] + table["cached"])
     return rows.keep("attention", keys <= left / model.kv_bytes_per_token(rows.tensor_parallel))
 
 
-def _tests(rows: Rows, reachable: Rows, launch: Launch | None) -> Iterator[_Test]:
+def _tests(rows: KernelRows, reachable: KernelRows, launch: Launch | None) -> Iterator[_Test]:
     fit_joint = partial(_fit_joint, launch=launch)
     attention = rows.table("attention")
     alone = (attention["chunk"] == 0) & (attention["seqs"] > 0)

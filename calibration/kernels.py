@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 
 from calibration.physics_fit import MOST_ROWS, Shape
 from calibration.surface_fit import Kernel
-from simulator.profile.experts import expert_features
-from simulator.profile.step import decode_features, prompt_features
+from simulator.timing.profile.experts import expert_features
+from simulator.timing.profile.step import decode_features, prompt_features
 
 Array = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.rows import Rows, Table
-from simulator.gpus import Gpu
-from simulator.models import Model
+from calibration.rows import KernelRows, Table
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class Rejected:
         return {"kind": self.kind, "count": self.count, "of": self.of, "first": list(self.listed)}
 
 
-def reject_impossible(rows: Rows, gpu: Gpu, model: Model | None) -> tuple[Rows, list[Rejected]]:
+def reject_impossible(rows: KernelRows, gpu: Gpu, model: Model | None) -> tuple[KernelRows, list[Rejected]]:
     """The rows without those beyond the GPU's peaks, and what was taken out.
 
     Matrix products are checked against both peaks. Attention is where the model is known: its KV heads say how many

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from simulator.gpus import GPUS
-from simulator.models import MODELS
+from simulator.hardware.gpus import GPUS
+from simulator.hardware.models import MODELS
 
 _GPU_ALIASES = {"a100sxm": "a100-80gb", "h100sxm": "h100", "h200sxm": "h200", "h10080gb": "h100"}
 _TAILS = re.compile(r"(?:-?(?:instruct|chat|hf|base|\d{4}))+$")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from simulator.profile.physics import Physics, Sum
+from simulator.timing.profile.physics import Physics, Sum
 
 Array = NDArray[np.float64]
 Features = Mapping[str, Array]

@@ -20,7 +20,7 @@ Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kin
     all_reduce  gpus, bytes               one all-reduce of so many bytes on each GPU
     step        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs,
                 decode_longest, decode_squares, prefill_longest
-                a whole step, as `simulator.cost.StepShape` counts it; trailing counts may be left out
+                a whole step, as `simulator.timing.cost.StepShape` counts it; trailing counts may be left out
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost import StepShape
 from simulator.errors import InputError
+from simulator.timing.cost import StepShape
 
 SCHEMA = "batchlab rows"
 VERSION = 1
@@ -61,7 +61,7 @@ DEFAULTS: Mapping[str, float] = {"chunks": 1, "decode_longest": 0, "decode_squar
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class KernelRows:
     """Tables by kind, and where they come from. `gpu` and `model` are names of batchlab's own lists, or ""."""
 
     gpu: str
@@ -79,7 +79,7 @@ class Rows:
     def count(self) -> int:
         return sum(len(table["us"]) for table in self.tables.values())
 
-    def keep(self, kind: str, chosen: NDArray[np.bool_]) -> Rows:
+    def keep(self, kind: str, chosen: NDArray[np.bool_]) -> KernelRows:
         """The same with only the chosen rows of a kind."""
         return replace(self, tables={**self.tables, kind: select(self.table(kind), chosen)})
 
@@ -104,7 +104,7 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
     return table
 
 
-def merge(parts: Iterable[Rows]) -> Rows:
+def merge(parts: Iterable[KernelRows]) -> KernelRows:
     """Rows of several sources as one: the first one's header, everybody's tables and sources."""
     chosen = list(parts)
     tables: dict[str, Table] = {}
@@ -119,7 +119,7 @@ def merge(parts: Iterable[Rows]) -> Rows:
     return replace(chosen[0], tables=tables, sources=sources)
 
 
-def write_rows(rows: Rows, path: Path) -> None:
+def write_rows(rows: KernelRows, path: Path) -> None:
     """Write a file of rows."""
     header = {
         "schema": SCHEMA, "version": VERSION, "gpu": rows.gpu, "model": rows.model,
@@ -143,7 +143,7 @@ def _plain(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> KernelRows:
     """Read a file of rows. InputError with the line where it is not one."""
     try:
         data = path.read_bytes()
@@ -161,7 +161,7 @@ def read_rows(path: Path) -> Rows:
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
             _take(_parse(line, path, number), columns, path, number)
-    return Rows(
+    return KernelRows(
         gpu=str(header.get("gpu", "")),
         model=str(header.get("model", "")),
         tensor_parallel=int(header.get("tensor_parallel", 1)),

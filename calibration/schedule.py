@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from calibration.kernels import joint
 from calibration.physics_fit import Shape, fit_physics
 from calibration.surface_fit import smooth_residual
-from simulator.gpus import Gpu
-from simulator.models import Model
-from simulator.profile.physics import Physics
-from simulator.profile.surface import Axis, Surface
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.surface import Axis, Surface
 
 Array = NDArray[np.float64]
 

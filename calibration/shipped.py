@@ -15,11 +15,11 @@ from calibration.document import write_document
 from calibration.fit import fit_profile
 from calibration.heldout import held_out
 from calibration.limits import reject_impossible
-from calibration.rows import Rows
+from calibration.rows import KernelRows
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
-from simulator.gpus import find_gpu
-from simulator.models import find_model
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import find_model
 
 LLMSERVINGSIM = {
     "source": "casys-kaist/LLMServingSim",
@@ -72,7 +72,7 @@ SHIPPED = (
 )
 
 
-def read_shipped(entry: Shipped, root: Path) -> Rows:
+def read_shipped(entry: Shipped, root: Path) -> KernelRows:
     """The rows that a shipped profile is fitted from."""
     if entry.source == "llmservingsim":
         rows = read_llmservingsim(root / "llmservingsim_profiles" / entry.folder, entry.tensor_parallel)

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from calibration.rows import Table
 from calibration.surface_fit import fill
-from simulator.profile.skew import Skew
-from simulator.profile.surface import Axis
+from simulator.timing.profile.skew import Skew
+from simulator.timing.profile.surface import Axis
 
 Array = NDArray[np.float64]
 

@@ -22,13 +22,13 @@ from calibration.curves import round_us
 from calibration.document import of_curve, of_surface
 from calibration.heldout import FOLDS, SEED, summary
 from calibration.physics_fit import Shape, fit_physics
-from calibration.rows import Rows, Table, make_table, read_rows, select
-from simulator.cost import StepShape
+from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
-from simulator.linear import Linear
-from simulator.profile.physics import Physics
-from simulator.profile.schema import SCHEMA, VERSION
-from simulator.profile.surface import Axis, Curve, Surface
+from simulator.timing.cost import StepShape
+from simulator.timing.linear import Linear
+from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.schema import SCHEMA, VERSION
+from simulator.timing.profile.surface import Axis, Curve, Surface
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class StepFit:
     errors: Mapping[str, Mapping[str, float]]
 
 
-def read_step_log(path: Path) -> Rows:
+def read_step_log(path: Path) -> KernelRows:
     """Steps from a file of rows, or from a CSV with a column of times and those of `StepShape`, or tokens, context."""
     if ".jsonl" in path.name:
         rows = read_rows(path)
@@ -75,7 +75,7 @@ def read_step_log(path: Path) -> Rows:
         table = _whole({name: columns[name] for name in given}, columns[unit] * TIMES[unit])
     if not np.issubdtype(table["us"].dtype, np.floating) or not (table["us"] > 0).all():
         raise InputError("times must be numbers above 0", file=str(path))
-    return Rows(gpu="", tables={"step": table})
+    return KernelRows(gpu="", tables={"step": table})
 
 
 def _header(path: Path) -> list[str]:
@@ -100,7 +100,7 @@ def _whole(columns: dict[str, Array], us: Array) -> Table:
     return make_table("step", {**columns, "us": us})
 
 
-def fit_steps(rows: Rows, name: str, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> StepFit:
+def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> StepFit:
     """Fit a log of steps. InputError where there are too few."""
     table = rows.table("step")
     size = len(table["us"])

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.physics_fit import Shape, fit_physics
-from simulator.profile.physics import Physics
-from simulator.profile.surface import Axis, Surface
+from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.surface import Axis, Surface
 
 Array = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from gpu_backend.pool import PagedPool
 from gpu_backend.torch_attention import TorchAttention
 from gpu_backend.weights import random_weights
 from gpu_backend.work import Part, Work, rows_of
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 
 @dataclass(frozen=True, slots=True)

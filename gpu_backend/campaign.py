@@ -26,18 +26,18 @@ from typing import Any
 
 from gpu_backend.extra import require_torch
 from gpu_backend.traffic import TRAFFIC, read_requests
-from simulator.agreement import LIMITS, agreement
-from simulator.blocks import BlockManager
-from simulator.compared_csv import write_compared
-from simulator.cost import CostModel
 from simulator.errors import InputError
-from simulator.executor import Predicted
-from simulator.gpus import find_gpu
-from simulator.kv import KVCache, kv_cache, swap_s_per_block
-from simulator.lockstep import Case, MakeDevice, predicted_clock
-from simulator.metrics import summarize
-from simulator.models import Model, custom_model, find_model
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
+from simulator.hardware.models import Model, custom_model, find_model
+from simulator.lockstep.csv import write_csv
+from simulator.lockstep.run import LockstepCase, MakeDevice, predicted_clock
+from simulator.lockstep.step_errors import LIMITS, agreement
+from simulator.memory.blocks import BlockManager
+from simulator.metrics.summary import summarize
 from simulator.policies import load_policy
+from simulator.timing.cost import CostModel
+from simulator.timing.executor import Predicted
 from simulator.workload import Workload
 
 POLICIES = ("vllm", "continuous", "static", "tgi")
@@ -128,18 +128,18 @@ class Campaign:
     def cost(self) -> CostModel:
         """The profile, or the roofline where there is none."""
         if self.profile is not None:
-            from simulator.profile import ProfileCost, read_profile
+            from simulator.timing.profile import ProfileCost, read_profile
 
             return ProfileCost(read_profile(self.profile))
-        from simulator.roofline import Roofline
+        from simulator.timing.roofline import Roofline
 
         return Roofline(self.plan.model, find_gpu(self.gpu), 1)
 
-    def case(self, workload: Workload, policy: str) -> Case:
+    def case(self, workload: Workload, policy: str) -> LockstepCase:
         """A policy on that traffic."""
         cost, kv = self.cost(), self.plan.kv
         swap_s = swap_s_per_block(kv, find_gpu(self.gpu))
-        return Case(
+        return LockstepCase(
             workload,
             lambda: load_policy(policy, self.plan.policy),
             kv,
@@ -162,7 +162,7 @@ class Campaign:
         """Every plan executed twice, beside its prediction."""
         for name, workload in self.workloads():
             steps = predicted_clock(self.case(workload, POLICIES[0]), make_device)
-            write_compared(self.out / f"lockstep-{name}.csv", steps)
+            write_csv(self.out / f"lockstep-{name}.csv", steps)
             found = agreement(steps)
             self.write(
                 f"lockstep-{name}.json",

@@ -17,7 +17,7 @@ from torch.nn.functional import gelu, layer_norm, linear, rms_norm, silu
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights
 from gpu_backend.work import Attention, Rows
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 NORM_EPS = 1e-5
 ROPE_BASE = 10_000.0

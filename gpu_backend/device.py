@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from simulator.models import Model
-from simulator.no_gc import no_garbage_collection
+from simulator.engine.no_gc import no_garbage_collection
+from simulator.hardware.models import Model
 
 Work = TypeVar("Work")
 

@@ -15,16 +15,16 @@ from gpu_backend.backend import Backend, Done
 from gpu_backend.checks import Checks
 from gpu_backend.tokens import answer_tokens, prompt_tokens
 from gpu_backend.work import Part, Swap, Work
-from simulator.cost import StepShape
+from simulator.engine.state import ReplicaState
 from simulator.errors import InputError
-from simulator.executor import Step
-from simulator.live import LiveRequest
-from simulator.lockstep import Measured
-from simulator.state import ReplicaState
+from simulator.lockstep.run import DeviceStep
+from simulator.request_state import RequestState
+from simulator.timing.cost import StepShape
+from simulator.timing.executor import Step
 
 
 class Tables(Protocol):
-    """Blocks by id: `simulator.blocks.BlockManager`, `simulator.prefix_cache.PrefixCache`."""
+    """Blocks by id: `simulator.memory.blocks.BlockManager`, `simulator.memory.prefix_cache.PrefixCache`."""
 
     @property
     def tables(self) -> dict[int, list[int]]: ...
@@ -70,19 +70,19 @@ class Story:
 
 
 class DeviceExecutor:
-    """A `simulator.executor.Executor`: steps really run, and take as long as the device says.
+    """A `simulator.timing.executor.Executor`: steps really run, and take as long as the device says.
 
     `debug` checks the tables and poisons pages at every step, at a price. `measured` has an entry for each step, and
     `stories` one for each request. It serves one replica.
     """
 
     foresees = False
-    wants_spread = True  # what a cost model may want to know of a step, its rows are to have
+    wants_context_stats = True  # what a cost model may want to know of a step, its rows are to have
 
     def __init__(self, backend: Backend, *, seed: int = 0, debug: bool = False) -> None:
         self.backend = backend
         self.stories: dict[int, Story] = {}
-        self.measured: list[Measured] = []
+        self.measured: list[DeviceStep] = []
         self._seed = seed
         self._checks = Checks(backend.pool) if debug else None
         self._state: ReplicaState | None = None
@@ -107,7 +107,7 @@ class DeviceExecutor:
         if self._checks is not None:
             self._checks.after(work)
         self._commit(work, done)
-        self.measured.append(Measured(work.digest, done.device_s, done.host_s))
+        self.measured.append(DeviceStep(work.digest, done.device_s, done.host_s))
         return done.device_s
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
@@ -178,7 +178,7 @@ class DeviceExecutor:
         assert all(live.num_computed_tokens == self.stories[live.row].computed for live in decoders)
         return tuple(parts)
 
-    def _chunk(self, live: LiveRequest, tokens: int, padded: int) -> Part:
+    def _chunk(self, live: RequestState, tokens: int, padded: int) -> Part:
         """A prompt chunk: of padding, prompt and, after a recomputation, the answer so far."""
         story = self._story(live)
         assert story.computed in (0, live.base_computed), f"row {live.row} has {story.computed} tokens in its pages"
@@ -189,7 +189,7 @@ class DeviceExecutor:
         ids = [0] * padded + story.tokens[begin : begin + tokens - padded]
         return Part(live.row, story.computed, ids, story.table, story.padding, tokens == live.num_tokens_to_compute)
 
-    def _story(self, live: LiveRequest) -> Story:
+    def _story(self, live: RequestState) -> Story:
         story = self.stories.get(live.row)
         if story is None:
             model = self.backend.model

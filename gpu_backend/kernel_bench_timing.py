@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from simulator.gpus import GPUS
-from simulator.no_gc import no_garbage_collection
+from simulator.engine.no_gc import no_garbage_collection
+from simulator.hardware.gpus import GPUS
 
 REPEATS = 30
 

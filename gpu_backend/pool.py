@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.work import Swap
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 _STAGED_BYTES = 256 * 2**20  # of a copy between device and host, at a time
 

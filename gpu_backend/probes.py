@@ -13,7 +13,7 @@ import torch
 from gpu_backend.backend import Backend
 from gpu_backend.operators import Operators
 from gpu_backend.work import Part, Work, rows_of
-from simulator.cost import StepShape
+from simulator.timing.cost import StepShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from gpu_backend.probes import GRIDS, Grid
 from gpu_backend.profiler import Profile, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
-from simulator.models import Model
-from simulator.profile.cost import capture_sizes
+from simulator.hardware.models import Model
 from simulator.simulate import KVMemory
+from simulator.timing.profile.cost import capture_sizes
 
 _CPU_POOL_BYTES = 512 * 2**20
 MAX_CAPTURE = 256

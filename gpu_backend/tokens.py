@@ -1,7 +1,7 @@
 """Tokens of prompts: invented, but the same wherever the trace says that content is the same.
 
-A prefix cache shares blocks by what the trace tells of their content (`simulator.content`). For the pages shared to be
-the right ones, prompts must really have equal tokens there: they are drawn from a hash of what is known.
+A prefix cache shares blocks by what the trace tells of their content (`simulator.memory.block_keys`). For the pages
+shared to be the right ones, prompts must really have equal tokens there: they are drawn from a hash of what is known.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simulator.errors import InputError
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost import StepShape
-from simulator.noting import HELD, digest
+from simulator.lockstep.step_log import HELD, digest
+from simulator.timing.cost import StepShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ class Work:
 
     @property
     def digest(self) -> str:
-        """Names what is done, as `simulator.noting` names what is planned."""
+        """Names what is done, as `simulator.lockstep.step_log` names what is planned."""
         decodes = [(part.row, HELD if part.is_held else part.computed) for part in self.decodes]
         chunks = [(part.row, part.computed, len(part.tokens)) for part in self.chunks]
         return digest(decodes, chunks, len(self.swap_out.source), len(self.swap_in.source))

@@ -20,8 +20,8 @@ from reports.tables import class_rows, class_summaries, class_words, rejection_t
 from reports.timeline import timeline
 from reports.units import number, one_line
 from reports.verdict import verdict_words
-from simulator.latency import Slo
-from simulator.records import Records
+from simulator.metrics.latency import Slo
+from simulator.results.records import Records
 
 
 @dataclass(frozen=True, slots=True)

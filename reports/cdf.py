@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from reports.axes import latency_axis, slo_line
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
-from simulator.latency import Slo, finished, itl, request_latencies
-from simulator.records import Floats, Records
-from simulator.window import measured_window
+from simulator.metrics.latency import Slo, finished, itl, request_latencies
+from simulator.metrics.window import measured_window
+from simulator.results.records import Floats, Records
 
 # Percentiles drawn: even steps, and finer ones where the tail is.
 GRID = np.unique(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.columns import Column, Summaries, Summary
-from simulator.intervals import mean_interval, paired_difference
+from simulator.metrics.intervals import mean_interval, paired_difference
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.tables import Rows
+from reports.tables import TableRows
 
 LEGEND = (
     "Of a request: t0 arrival, tq first time scheduled, t1 first output token, tn last output token, n output tokens. "
@@ -10,7 +10,7 @@ LEGEND = (
     "finished requests."
 )
 
-METRICS = Rows(
+METRICS = TableRows(
     ("metric", "definition", "to know"),
     (
         ("TTFT", "t1 - t0", "time to first token, waiting included"),
@@ -36,7 +36,7 @@ METRICS = Rows(
     3,
 )
 
-OTHER_TOOLS = Rows(
+OTHER_TOOLS = TableRows(
     ("elsewhere", "what it is", "here"),
     (
         ("vLLM bench serve", "TTFT, TPOT, ITL, E2EL, goodput", "the same names and definitions"),

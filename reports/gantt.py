@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from reports.slots import Phase, Stays, assign, stalls, stays, window
 from reports.style import CARD, GRID, HELD, INK, MUTED, Picture, Style, draw, mix, shorten
 from reports.units import Clock, clock_for
-from simulator.records import Floats, Ints, Records
+from simulator.results.records import Floats, Ints, Records
 
 MAX_SLOTS = 32
 MAX_STRIPES = 6000  # of decodes that wait: more cannot be seen apart

@@ -11,7 +11,7 @@ from reports.columns import BLOCKS, Block, Summaries
 from reports.style import Picture, Style
 from reports.svg import inline
 from reports.table import Cell, note, shown
-from reports.tables import Rows
+from reports.tables import TableRows
 from reports.units import tied
 
 MAX_SVG = 1_500_000  # characters; a picture with more than that goes in as PNG
@@ -90,7 +90,7 @@ def _cell(cell: Cell) -> str:
     return f"<td{kind}>{escape(cell.mean)}{half}</td>"
 
 
-def table(rows: Rows | None, *, prose: bool = False) -> str:
+def table(rows: TableRows | None, *, prose: bool = False) -> str:
     """A table of text; with `prose`, its cells may break into lines."""
     if rows is None:
         return ""

@@ -14,10 +14,10 @@ from reports import html
 from reports.axes import log_numbers, plain_numbers
 from reports.files import write
 from reports.style import INK, MUTED, Picture, draw
-from reports.tables import Rows
+from reports.tables import TableRows
 from reports.units import MISSING
-from simulator.agreement import REGIMES, Agreement, Compared, agreement, drift_curve, errors
-from simulator.records import Ints
+from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement, drift_curve, errors
+from simulator.results.records import Ints
 
 COLORS = dict(zip(REGIMES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
 TITLES = {"decode": "decodes alone", "prefill": "prompts alone", "mixed": "both", "swap": "with swapping"}
@@ -29,7 +29,7 @@ class LockstepReport:
     """What the page tells. `device` is the fingerprint of what the steps ran on, `words` the verdict."""
 
     title: str
-    steps: Sequence[Compared]
+    steps: Sequence[ComparedStep]
     device: Mapping[str, str]
     words: Sequence[str]
     scenario_yaml: str = ""
@@ -50,7 +50,7 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
     sections = [
         html.section("Verdict", html.paragraphs(report.words, "verdict"), html.table(lockstep_rows(found))),
         html.section("Step by step", html.pair(pictures[:2]), html.figure(pictures[2])),
-        html.section("Measured on", html.table(Rows(("what", "is"), tuple(report.device.items()), 2))),
+        html.section("Measured on", html.table(TableRows(("what", "is"), tuple(report.device.items()), 2))),
         html.section("Notes", html.paragraphs(list(report.notes), "notes")),
         html.section("Scenario", html.details("scenario.yaml", report.scenario_yaml) if report.scenario_yaml else ""),
     ]
@@ -60,7 +60,7 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
     return path
 
 
-def lockstep_rows(found: Agreement) -> Rows:
+def lockstep_rows(found: LockstepErrors) -> TableRows:
     """The errors of all steps and of each regime."""
     head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "bias (%)")
     body = []
@@ -69,10 +69,10 @@ def lockstep_rows(found: Agreement) -> Rows:
         body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.bias:+.1f}"))
     floor = MISSING if found.floor is None else f"{100 * found.floor:.1f}"
     body.append(("two replays apart", "", floor, "", "", ""))
-    return Rows(head, tuple(body))
+    return TableRows(head, tuple(body))
 
 
-def _by_regime(steps: Sequence[Compared]) -> dict[str, Ints]:
+def _by_regime(steps: Sequence[ComparedStep]) -> dict[str, Ints]:
     """Indices of each regime's steps, those without any left out."""
     named = np.array([step.regime for step in steps])
     found = {name: np.flatnonzero(named == name) for name in REGIMES}
@@ -84,7 +84,7 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
     figure.legend(handles=marks, loc="outside lower center", ncols=4)
 
 
-def _scatter(steps: Sequence[Compared]) -> Picture:
+def _scatter(steps: Sequence[ComparedStep]) -> Picture:
     def paint(figure: Figure) -> str:
         axes = figure.subplots()
         every = max(1, -(-len(steps) // MOST_POINTS))
@@ -110,7 +110,7 @@ def _scatter(steps: Sequence[Compared]) -> Picture:
     return draw("lockstep_scatter", (5.6, 4.6), paint)
 
 
-def _distribution(steps: Sequence[Compared], found: Agreement) -> Picture:
+def _distribution(steps: Sequence[ComparedStep], found: LockstepErrors) -> Picture:
     def paint(figure: Figure) -> str:
         axes = figure.subplots()
         size = np.abs(errors(steps)) * 100
@@ -134,7 +134,7 @@ def _distribution(steps: Sequence[Compared], found: Agreement) -> Picture:
     return draw("lockstep_errors", (5.6, 4.6), paint)
 
 
-def _drift(steps: Sequence[Compared]) -> Picture:
+def _drift(steps: Sequence[ComparedStep]) -> Picture:
     def paint(figure: Figure) -> str:
         axes = figure.subplots()
         axes.axhline(0.0, color=INK, linewidth=1.0)

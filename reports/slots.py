@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.records import Floats, Ints, Records
+from simulator.results.records import Floats, Ints, Records
 
 
 class Phase(IntEnum):

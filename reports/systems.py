@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from simulator.policies import built_in_policies, policy_class, policy_parameters
-from simulator.system import System
+from simulator.policies.parts.system import System
 
 _QUESTIONS = {
     "batch": "the batch may change",

@@ -11,14 +11,14 @@ import numpy as np
 from reports.columns import Summary
 from reports.compare import joined
 from reports.units import MISSING, decimals, number, short
-from simulator.latency import Slo, queue_s
-from simulator.metrics import summarize_by_class
-from simulator.records import Records, Status
-from simulator.window import run_end_s
+from simulator.metrics.latency import Slo, queue_s
+from simulator.metrics.summary import summarize_by_class
+from simulator.metrics.window import run_end_s
+from simulator.results.records import Records, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table as text: `head` names the columns with their units, `text_columns` leading ones are not numbers."""
 
     head: tuple[str, ...]
@@ -47,7 +47,7 @@ PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
 
 def class_table(
     runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
-) -> Rows | None:
+) -> TableRows | None:
     """`class_rows` of `class_summaries`; None where there is but one class."""
     by_run = class_summaries(runs, slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
     return None if by_run is None else class_rows(by_run)
@@ -89,7 +89,7 @@ def class_words(by_run: ByClass, of: str = "") -> str:
     return f"Most requests within the SLO, by class{of}: {'; '.join(parts)}." if parts else ""
 
 
-def class_rows(by_run: ByClass) -> Rows:
+def class_rows(by_run: ByClass) -> TableRows:
     """One line for each class and run, classes first."""
     names = _names(by_run)
     pairs = [(name, label) for name in names for label in by_run if name in by_run[label]]
@@ -100,7 +100,7 @@ def class_rows(by_run: ByClass) -> Rows:
     ]
     cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
     body = tuple((*pair, *values) for pair, values in zip(pairs, zip(*cells, strict=True), strict=True))
-    return Rows(("class", "run", *(title for _, title, _, _ in columns)), body, 2)
+    return TableRows(("class", "run", *(title for _, title, _, _ in columns)), body, 2)
 
 
 def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> list[str]:
@@ -110,7 +110,7 @@ def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | N
     return [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
 
 
-def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> Rows | None:
+def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:
     """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
 
     A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where nobody
@@ -144,10 +144,12 @@ def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> Rows
         "run", "request", "class", "priority", "arrived (s)", "input (tokens)", "output (tokens)", "waited first (s)",
         "waited again (s)", "preemptions", "outcome",
     )  # fmt: skip
-    return _telling(Rows(head, tuple(body), 3), ("class", "priority", "waited again (s)", "preemptions", "outcome"))
+    return _telling(
+        TableRows(head, tuple(body), 3), ("class", "priority", "waited again (s)", "preemptions", "outcome")
+    )
 
 
-def _telling(rows: Rows, optional: Sequence[str]) -> Rows | None:
+def _telling(rows: TableRows, optional: Sequence[str]) -> TableRows | None:
     """The table without those of the optional columns that say the same in every line; None without lines."""
     if not rows.body:
         return None
@@ -155,10 +157,10 @@ def _telling(rows: Rows, optional: Sequence[str]) -> Rows | None:
     keep = [i for i in range(len(rows.head)) if i not in same]
     text_columns = sum(i < rows.text_columns for i in keep)
     body = tuple(tuple(line[i] for i in keep) for line in rows.body)
-    return Rows(tuple(rows.head[i] for i in keep), body, text_columns)
+    return TableRows(tuple(rows.head[i] for i in keep), body, text_columns)
 
 
-def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> Rows | None:
+def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> TableRows | None:
     """Why requests were rejected, by how often, and one of them as an example; None where none was."""
     body = []
     for label, records in runs:
@@ -169,4 +171,4 @@ def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> Rows 
         left = sum(counts.values()) - sum(count for _, count in counts.most_common(most))
         if left > 0:
             body.append((label, "other reasons", MISSING, number(left)))
-    return Rows(("run", "reason", "for instance request", "requests"), tuple(body), 3) if body else None
+    return TableRows(("run", "reason", "for instance request", "requests"), tuple(body), 3) if body else None

@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 from reports.axes import LOG_FROM, log_numbers, plain_numbers
 from reports.style import INK, Picture, Style, draw, shorten
 from reports.units import Clock, clock_for, short
-from simulator.records import Floats, Records
-from simulator.series import (
+from simulator.metrics.series import (
     Points,
     StepFunction,
     downsample,
@@ -28,7 +27,8 @@ from simulator.series import (
     running,
     step_time,
 )
-from simulator.window import run_end_s
+from simulator.metrics.window import run_end_s
+from simulator.results.records import Floats, Records
 
 BUCKETS = 240
 STEP_BUCKETS = 90  # fewer, so that the largest of each make a line

@@ -15,11 +15,11 @@ from reports.axes import LOG_FROM, log_numbers, plain_numbers
 from reports.cdf import GRID, Curve, Quantity, cdf
 from reports.files import write
 from reports.style import INK, MUTED, Picture, Style, draw
-from reports.tables import Rows
+from reports.tables import TableRows
 from reports.timeline import Strip, band, draw_strips
 from reports.units import decimals, number, short
-from simulator.records import Floats
-from simulator.series import StepFunction
+from simulator.metrics.series import StepFunction
+from simulator.results.records import Floats
 
 MEASURED, SIMULATED = "measured", "simulated"
 STYLE = {MEASURED: Style(INK, "-"), SIMULATED: Style("#d55e00", (0, (5.0, 1.8)))}
@@ -52,13 +52,13 @@ class Facing:
     throughput: Mapping[str, float]
     paired_ms: tuple[Floats, Floats] | None
     over_time: Mapping[str, tuple[StepFunction, StepFunction]]
-    parts: Rows | None
+    parts: TableRows | None
     words: Sequence[str]
     notes: Sequence[str]
     scenario_yaml: str
 
 
-def error_table(facing: Facing) -> Rows:
+def error_table(facing: Facing) -> TableRows:
     """One line a metric and statistic: measured, simulated, and the signed error."""
     body = []
     for metric, title in TITLES.items():
@@ -75,7 +75,7 @@ def error_table(facing: Facing) -> Rows:
     for name, error in facing.throughput.items():
         if math.isfinite(error):
             body.append((f"{name} throughput", "", "", "", percent(error)))
-    return Rows(("", "", MEASURED, SIMULATED, "error"), tuple(body), 2)
+    return TableRows(("", "", MEASURED, SIMULATED, "error"), tuple(body), 2)
 
 
 def signed(value: float) -> str:
@@ -221,7 +221,7 @@ def _named(name: str) -> str:
     return f"{TITLES.get(metric, metric)} {statistic}".strip()
 
 
-def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> Rows | None:
+def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> TableRows | None:
     """Name, measured and simulated mean (ms), error, and what it adds to the mean end-to-end error (ms)."""
     if not parts:
         return None
@@ -229,4 +229,4 @@ def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> Rows
         (name, *(short(round(value, 1)) for value in (there, here)), percent(error), signed(carries))
         for name, there, here, error, carries in parts
     )
-    return Rows(("part", "measured (ms)", "simulated (ms)", "error", "carries (ms)"), body)
+    return TableRows(("part", "measured (ms)", "simulated (ms)", "error", "carries (ms)"), body)

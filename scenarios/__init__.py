@@ -15,23 +15,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.comparison import Comparison, compare
-    from scenarios.loader import dump, load, shipped
-    from scenarios.result import Result
-    from scenarios.runner import run
-    from scenarios.schema import Scenario
+    from scenarios.runs.comparison import Comparison, compare
+    from scenarios.runs.result import Result
+    from scenarios.runs.runner import run
+    from scenarios.schema.loader import dump, load, shipped
+    from scenarios.schema.scenario import Scenario
     from simulator.errors import InputError
 
 _WHERE = {
-    "Comparison": "scenarios.comparison",
+    "Comparison": "scenarios.runs.comparison",
     "InputError": "simulator.errors",
-    "Result": "scenarios.result",
-    "Scenario": "scenarios.schema",
-    "compare": "scenarios.comparison",
-    "dump": "scenarios.loader",
-    "load": "scenarios.loader",
-    "run": "scenarios.runner",
-    "shipped": "scenarios.loader",
+    "Result": "scenarios.runs.result",
+    "Scenario": "scenarios.schema.scenario",
+    "compare": "scenarios.runs.comparison",
+    "dump": "scenarios.schema.loader",
+    "load": "scenarios.schema.loader",
+    "run": "scenarios.runs.runner",
+    "shipped": "scenarios.schema.loader",
 }
 
 __all__ = ["Comparison", "InputError", "Result", "Scenario", "compare", "dump", "load", "run", "shipped"]

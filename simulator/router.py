@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.engine import Replica
+from simulator.engine.replica import Replica
 from simulator.errors import InputError
 from simulator.request import Request
 

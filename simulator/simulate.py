@@ -8,18 +8,18 @@ from typing import Any, Protocol
 
 from simpy.events import Event
 
-from simulator.blocks import BlockLedger, KVBlocks
-from simulator.clock import Clock
-from simulator.cost import CostModel
-from simulator.decisions import DecisionLog
-from simulator.engine import Replica
-from simulator.executor import Executor, Predicted
-from simulator.no_gc import no_garbage_collection
+from simulator.engine.clock import Clock
+from simulator.engine.data_parallel import DataParallelGroup, DataParallelRank, GroupCost
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.replica import Replica
+from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
-from simulator.recorder import Recorder
-from simulator.records import Records
+from simulator.results.recorder import Recorder
+from simulator.results.records import Records
 from simulator.router import Router, make_router
-from simulator.waves import Rank, Wave, WaveCost
+from simulator.timing.cost import CostModel
+from simulator.timing.executor import Executor, Predicted
 from simulator.workload import Workload
 
 
@@ -53,7 +53,7 @@ def simulate(
     cost: CostModel | None = None,
     swap_s_per_block: float = 0.0,
     swap_overlap: bool = False,
-    wave: WaveCost | None = None,
+    group_cost: GroupCost | None = None,
     make_executor: Callable[[], Executor] | None = None,
     make_blocks: Callable[[int, int], KVBlocks] = BlockLedger,
     replicas: int = 1,
@@ -65,9 +65,9 @@ def simulate(
     """Serve every request of the workload, and return what happened.
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
-    with the numbers of usable device blocks and of host blocks. With `wave`, the replicas are data-parallel ranks that
-    step together, and it says how long. `progress` is told now and then how many requests
-    have ended. The result does not depend on `fast_forward`, to the last bit.
+    with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
+    that step together, and it says how long. `progress` is told now and then how many requests have ended. The result
+    does not depend on `fast_forward`, to the last bit.
     """
     if make_executor is None:
         if cost is None:
@@ -81,7 +81,7 @@ def simulate(
     num_blocks = kv.num_gpu_blocks - 1
     servers: list[Replica] = []
     for index in range(replicas):
-        server = (Replica if wave is None else Rank)(
+        server = (Replica if group_cost is None else DataParallelRank)(
             index,
             clock,
             make_policy(),
@@ -93,11 +93,15 @@ def simulate(
             decisions=None if logs is None else logs[index],
         )
         servers.append(server)
-        if wave is None:
+        if group_cost is None:
             clock.process(server.serve())
-    if wave is not None:
-        clock.process(Wave(clock, [server for server in servers if isinstance(server, Rank)], wave).serve())
-    if replicas == 1 and fast_forward and wave is None:
+    if group_cost is not None:
+        clock.process(
+            DataParallelGroup(
+                clock, [server for server in servers if isinstance(server, DataParallelRank)], group_cost
+            ).serve()
+        )
+    if replicas == 1 and fast_forward and group_cost is None:
         servers[0].read_ahead(workload.requests())
     else:
         clock.process(_arrivals(clock, workload, servers, chosen))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from calibration.rows import Rows, Table, make_table
+from calibration.rows import KernelRows, Table, make_table
 
 CONTEXTS = (16, 64, 256, 1024, 4096)
 SEQS = (1, 4, 16, 64)
@@ -65,10 +65,12 @@ def skew() -> Table:
     return make_table("skew", dict(zip(names, columns, strict=True)))
 
 
-def rows() -> Rows:
+def rows() -> KernelRows:
     ops = ("qkv", "output_projection", "gate_up", "down", "norm", "rope", "activation", "embedding", "final_norm")
     tables = {"dense": dense(ops), "sampled": sampled(), "attention": attention(), "skew": skew()}
-    return Rows(gpu="h200", model="llama-3.1-8b", software="made up", sources=({"source": "tests"},), tables=tables)
+    return KernelRows(
+        gpu="h200", model="llama-3.1-8b", software="made up", sources=({"source": "tests"},), tables=tables
+    )
 
 
 def write_llmservingsim(folder: Path) -> Path:
@@ -104,5 +106,5 @@ def _csv(path: Path, header: str, table: Table, names: Sequence[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def without(made: Rows, kind: str) -> Rows:
+def without(made: KernelRows, kind: str) -> KernelRows:
     return replace(made, tables={name: table for name, table in made.tables.items() if name != kind})

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from scenarios.cli import main
+from scenarios.cli.app import main
 
 ROOT = Path(__file__).parents[1]
-START = [sys.executable, "-c", "from scenarios.cli import main; main()"]
+START = [sys.executable, "-c", "from scenarios.cli.app import main; main()"]
 
 SMALL = """\
 name: small

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.weights import Dense, Experts, Mlp, Norm, Weights
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 
 def dense_logits(model: Model, weights: Weights, tokens: list[int]) -> Tensor:

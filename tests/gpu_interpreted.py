@@ -8,8 +8,8 @@ from typing import Any
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor, Story
-from simulator.blocks import BlockManager
-from simulator.models import custom_model
+from simulator.hardware.models import custom_model
+from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate
 from tests.gpu_maker import differences, policy_maker
 from tests.laws.scenarios import Memory, make_workload

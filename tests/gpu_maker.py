@@ -11,13 +11,13 @@ import torch
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor, Story
-from simulator.blocks import BlockManager
-from simulator.executor import Executor
-from simulator.models import Model, custom_model
+from simulator.hardware.models import Model, custom_model
+from simulator.memory.blocks import BlockManager
+from simulator.memory.prefix_cache import PrefixCache
 from simulator.plan import Policy
-from simulator.prefix_cache import PrefixCache
-from simulator.records import Records
+from simulator.results.records import Records
 from simulator.simulate import simulate
+from simulator.timing.executor import Executor
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, make_workload
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.linear import Linear
 from simulator.plan import Policy
-from simulator.records import Records
+from simulator.results.records import Records
+from simulator.timing.linear import Linear
 from tests.laws.scenarios import Memory, Scenario, make_workload
 
 ONE_SECOND = Linear(1.0)

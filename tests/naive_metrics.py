@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.metrics import Slo
-from simulator.records import Status
+from simulator.metrics.summary import Slo
+from simulator.results.records import Status
 from tests.story import Story, Told, ToldStep
 
 Value = float | int | bool | None

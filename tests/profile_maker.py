@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from simulator.profile import SCHEMA, VERSION, Profile, load_profile
+from simulator.timing.profile import SCHEMA, VERSION, Profile, load_profile
 
 
 def physics(constant: float, *roofs: dict[str, float], p: float = 2.0, **terms: float) -> dict[str, Any]:

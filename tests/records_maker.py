@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from simulator.records import Floats, GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
+from simulator.results.records import Floats, GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from tests.story import NAN, Story, Told, ToldStep
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.records import (
+from simulator.results.records import (
     GapColumns,
     Records,
     RequestColumns,

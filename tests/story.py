@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.records import (
+from simulator.results.records import (
     Floats,
     GapColumns,
     Ints,

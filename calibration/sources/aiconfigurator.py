@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.names import gpu_name
-from calibration.rows import Rows, Table, make_table
+from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
-from simulator.models import Model
+from simulator.hardware.models import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ BF16 = "bfloat16"
 BF16_BYTES = 2
 
 
-def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> Rows:
+def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
     """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs. InputError where files are missing."""
     gemm = _frame(folder, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[gemm["gemm_dtype"] == BF16]
@@ -38,7 +38,7 @@ def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) ->
     if tensor_parallel > 1:
         tables["all_reduce"] = _all_reduce(folder, tensor_parallel)
     device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else folder.parent.name
-    return Rows(
+    return KernelRows(
         gpu=gpu_name(device) or gpu_name(folder.parent.name),
         model=model.name,
         tensor_parallel=tensor_parallel,

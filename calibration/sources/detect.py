@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibration.names import model_name
-from calibration.rows import Rows, read_rows
+from calibration.rows import KernelRows, read_rows
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
 from calibration.sources.splitwise import read_splitwise
 from calibration.sources.vidur import FILES, read_vidur
-from simulator.dimensions import check_choice
 from simulator.errors import InputError
-from simulator.models import find_model
+from simulator.hardware.dimensions import check_choice
+from simulator.hardware.models import find_model
 
 FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise")
 
@@ -37,7 +37,7 @@ def detect(path: Path) -> str:
     raise InputError("a file of no known format", file=str(path), hint="rows (.jsonl), or Splitwise's perf_model.csv")
 
 
-def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> Rows:
+def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
     """The rows of a path. `model` and `gpu` choose where the source holds several, and name them where it does not."""
     check_choice(form, FORMATS, "format")
     if form == "auto":

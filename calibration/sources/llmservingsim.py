@@ -14,7 +14,7 @@ import numpy as np
 
 from calibration.csv_tables import read_columns
 from calibration.names import gpu_name, model_name
-from calibration.rows import Rows, Table, make_table
+from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
 
 OPS = {
@@ -26,7 +26,7 @@ TWICE = ("norm",)
 """Operators that run twice in a layer; their rows are of one run."""
 
 
-def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> Rows:
+def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> KernelRows:
     """The rows of a `bf16` folder for one parallelism. InputError where files or columns are missing."""
     meta = _meta(folder / "meta.yaml")
     tables = folder / f"tp{tensor_parallel}"
@@ -41,7 +41,7 @@ def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> Rows:
     experts = _experts(tables)
     if experts is not None:
         found["experts"] = experts
-    return Rows(
+    return KernelRows(
         gpu=gpu_name(str(meta.get("gpu", ""))),
         model=model_name(str(meta.get("model", ""))),
         tensor_parallel=tensor_parallel,

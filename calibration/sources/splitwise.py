@@ -12,7 +12,7 @@ import numpy as np
 
 from calibration.csv_tables import read_csv
 from calibration.names import gpu_name, model_name
-from calibration.rows import Rows, make_table
+from calibration.rows import KernelRows, make_table
 from simulator.errors import InputError
 
 COLUMNS = (
@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def read_splitwise(path: Path, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> Rows:
+def read_splitwise(path: Path, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
     """The steps of one model, GPU and parallelism, by batchlab's names. InputError where there are none."""
     columns = read_csv(path, COLUMNS)
     models = np.array([model_name(str(name)) for name in columns["model"]])
@@ -52,4 +52,6 @@ def read_splitwise(path: Path, model: str = "", gpu: str = "", tensor_parallel: 
         "us": (columns["prompt_time"][here] * 1e3, columns["token_time"][here] * 1e3),
     }
     table = make_table("step", {name: np.concatenate(parts) for name, parts in steps.items()})
-    return Rows(gpu=gpu, model=model, tensor_parallel=tensor_parallel, software="not stated", tables={"step": table})
+    return KernelRows(
+        gpu=gpu, model=model, tensor_parallel=tensor_parallel, software="not stated", tables={"step": table}
+    )

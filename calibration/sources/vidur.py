@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from calibration.csv_tables import Columns, read_columns
 from calibration.names import gpu_name, model_name
-from calibration.rows import Rows, Table, make_table
+from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
 
 OPS = {
@@ -23,7 +23,7 @@ OPS = {
 FILES = ("mlp", "attention", "all_reduce")
 
 
-def read_vidur(folder: Path, tensor_parallel: int = 1) -> Rows:
+def read_vidur(folder: Path, tensor_parallel: int = 1) -> KernelRows:
     """The rows of a folder with any of the three files. InputError where there is none, or none for the parallelism."""
     tables: dict[str, Table] = {}
     for kind, read in (("dense", _mlp), ("attention", _attention), ("all_reduce", _all_reduce)):
@@ -33,7 +33,7 @@ def read_vidur(folder: Path, tensor_parallel: int = 1) -> Rows:
     if not tables:
         names = ", ".join(f"{name}.csv" for name in FILES)
         raise InputError(f"none of {names}", file=str(folder), hint="name the folder of a model, or of a network")
-    return Rows(
+    return KernelRows(
         gpu=next((name for part in reversed(folder.parts) if (name := gpu_name(part))), ""),
         model=model_name(folder.name),
         tensor_parallel=tensor_parallel,

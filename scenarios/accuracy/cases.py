@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenarios.loader import load
 from scenarios.measured import read_measured
 from scenarios.places import shared_folder
-from scenarios.runner import run
-from scenarios.validation import Validation, compare, measured_side, validate
-from scenarios.validation_parts import Diagnosis, diagnose
+from scenarios.runs.runner import run
+from scenarios.schema.loader import load
+from scenarios.validate.compare import Validation, compare, measured_side, validate
+from scenarios.validate.parts import Diagnosis, diagnose
 
 GROUND = "measured/ground_truth/llmservingsim_vllm"
 SILICON = "measured/ground_truth/aiconfigurator_silicon/silicon_vllm.csv"

@@ -9,12 +9,12 @@ from typing import Any
 from scenarios.accuracy.cases import CaseResult
 from scenarios.accuracy.sensitivity import Sensitivity
 from scenarios.accuracy.silicon import LOW_CONCURRENCY, Overheads, Scored, grouped, median_error
-from scenarios.validation import Validation
+from scenarios.validate.compare import Validation
 
 FIGURE = "sensitivity.png"
 _HEAD = """# How accurate it is
 
-This page is generated: `python -m scenarios.cli_accuracy docs` runs every case below and writes it again, with its
+This page is generated: `python -m scenarios.cli.accuracy docs` runs every case below and writes it again, with its
 figure. The measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors are
 signed, simulated over measured less one: above 0 the simulation is slower. Nothing is fitted to the end-to-end times
 of a case that is scored here. What was fitted to what:
@@ -23,8 +23,8 @@ of a case that is scored here. What was fitted to what:
 - the host's share of a step, 0.3 ms: assumed, for all profiles alike;
 - the links between GPUs: nothing was measured on these servers. All-reduce takes the nominal figures of the peer's own
   configuration (16 GB/s, 20 microseconds), the exchange of tokens between ranks public nccl-tests of the same card
-  (22.2 GB/s, 24.2 microseconds; `simulator/profile/wave.py`). Either moves its case by more than anything else that is
-  assumed here: the last tables say by how much;
+  (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Either moves its case by more than
+  anything else that is assumed here: the last tables say by how much;
 - the two constants of the closed-loop runs: to those runs of concurrency {low} and less, and scored on the others.
 """
 _NOT_MODELLED = """## What is not modelled

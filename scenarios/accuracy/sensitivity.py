@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.loader import load
-from scenarios.runner import run
-from scenarios.schema import Scenario
+from scenarios.runs.runner import run
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.profile.wave import LINK_EFFICIENCY
+from simulator.timing.profile.expert_parallel import LINK_EFFICIENCY
 
 LINKS_GB_S = (16.0, 38.4)
 """What collectives may get of PCIe 5: LLMServingSim's configuration, and the 60 % of it that we assume elsewhere."""
@@ -78,7 +78,7 @@ def changes_for(source: str) -> list[Change]:
 
 
 def _blocks(scenario: Scenario) -> int:
-    from scenarios.build import build
+    from scenarios.build.parts import build
 
     return build(scenario).kv.num_gpu_blocks
 

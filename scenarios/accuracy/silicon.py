@@ -16,15 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.cost import CostModel, StepShape
 from simulator.errors import InputError
-from simulator.gpus import GPUS, Gpu
-from simulator.kv import kv_cache
-from simulator.latency import finished, tpot_s
-from simulator.models import MODELS, Model
+from simulator.hardware.gpus import GPUS, Gpu
+from simulator.hardware.kv import kv_cache
+from simulator.hardware.models import MODELS, Model
+from simulator.metrics.latency import finished, tpot_s
 from simulator.policies import load_policy
-from simulator.records import Floats, Records
+from simulator.results.records import Floats, Records
 from simulator.simulate import simulate
+from simulator.timing.cost import CostModel, StepShape
 from simulator.workload import Workload
 
 LOW_CONCURRENCY = 16
@@ -87,9 +87,9 @@ class WithOverhead:
     overhead: Overhead
 
     @property
-    def wants_spread(self) -> bool:
+    def wants_context_stats(self) -> bool:
         """As the cost model's own."""
-        return bool(getattr(self.cost, "wants_spread", False))
+        return bool(getattr(self.cost, "wants_context_stats", False))
 
     def step_s(self, shape: StepShape) -> float:
         return self.cost.step_s(shape) + self._added_s(shape) if shape.tokens else 0.0

@@ -25,7 +25,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ClaimResult:
     """What came out: figures by name, which texts and expectations refer to, and the tables to show."""
 
     figures: Figures
@@ -70,7 +70,7 @@ class Claim:
     brief: str
     holds: str
     fails: str
-    measure: Callable[[], Measured]
+    measure: Callable[[], ClaimResult]
 
     @property
     def head(self) -> Head:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scenarios.claims.claim import Claim, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Table
 from scenarios.claims.runs import figure, longest_gap_ms, percent, run, steady_throughput, times
-from scenarios.result import Result
-from simulator.metrics import Summary, summarize_by_class
+from scenarios.runs.result import Result
+from simulator.metrics.summary import Summary, summarize_by_class
 
 LOW = "claim-10-low-rates"
 PERCENTILES = "claim-11-p50-and-p99"
@@ -26,7 +26,7 @@ _RATES = (0.05, 0.1, 0.5, 1, 2, 4, 10)
 _AS_GOOD = 1.1
 
 
-def _low() -> Measured:
+def _low() -> ClaimResult:
     rows = []
     slower: dict[tuple[str, float], float] = {}
     for kind, keys in _KINDS.items():
@@ -44,7 +44,7 @@ def _low() -> Measured:
     chat, short, small = _KINDS
     at_once = run(LOW, "static", f"{_RATE}=1e6")
     mean = float(at_once.records.requests.output_tokens.mean())
-    return Measured(
+    return ClaimResult(
         {
             "chat_static_capacity": steady_throughput(at_once) / mean,
             "chat_as_good_to": _highest(slower, chat),
@@ -85,7 +85,7 @@ _ASKED = {
 }
 
 
-def _percentiles() -> Measured:
+def _percentiles() -> ClaimResult:
     rows = []
     found: dict[tuple[str, float], Result] = {}
     for rate in (1, 2, 6):
@@ -98,7 +98,7 @@ def _percentiles() -> Measured:
         return figure(found[policy, rate], name) / figure(found["static", rate], name)
 
     head = ["requests/s", "policy", *(f"{what} {p}, ms" for what in _ASKED for p in ("p50", "p99"))]
-    return Measured(
+    return ClaimResult(
         {
             "ttft_p50_ratio": over_static("chunked_prefill", 1, "p50_ttft_ms"),
             "ttft_p99_ratio": over_static("chunked_prefill", 1, "p99_ttft_ms"),
@@ -116,7 +116,7 @@ def _percentiles() -> Measured:
 _BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-def _chunks() -> Measured:
+def _chunks() -> ClaimResult:
     found: dict[int, dict[str, float]] = {}
     for budget in _BUDGETS:
         result = run(CHUNKS, "chunked_prefill", f"engine.max_num_batched_tokens={budget}")
@@ -128,7 +128,7 @@ def _chunks() -> Measured:
         return found[one][name] / found[other][name]
 
     head = ["chunk", "TTFT mean, ms", "TTFT p99", "TPOT p99", "ITL p50", "ITL p99", "ITL longest"]
-    return Measured(
+    return ClaimResult(
         {
             "ttft_128_over_512": over("mean_ttft_ms", 128, 512),
             "ttft_8192_over_512": over("mean_ttft_ms", 8192, 512),
@@ -180,7 +180,7 @@ _SEEDS = 5
 _MEANS = ("preemptions", "recomputed", "swapped", "ttft", "attainment", "others", "throughput")
 
 
-def _preemption() -> Measured:
+def _preemption() -> ClaimResult:
     figures: dict[str, float] = {}
     rows = []
     for variant in VARIANTS:
@@ -210,7 +210,7 @@ def _preemption() -> Measured:
         "others' mean e2e, s",
         "tok/s",
     ]
-    return Measured(figures, [Table(head, rows, f"Means of {_SEEDS} seeds")])
+    return ClaimResult(figures, [Table(head, rows, f"Means of {_SEEDS} seeds")])
 
 
 def _outcome(result: Result) -> dict[str, float]:

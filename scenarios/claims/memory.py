@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scenarios.claims.claim import Claim, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Table
 from scenarios.claims.runs import figure, largest_batch, run
-from scenarios.result import Result
-from simulator.gpus import GPUS
+from scenarios.runs.result import Result
+from simulator.hardware.gpus import GPUS
 
 SWAP = "claim-08-swap-per-gigabyte"
 SEVENTY = "claim-09-kv-of-70b"
@@ -24,7 +24,7 @@ def _with_link(gb_s: float) -> Result:
     return run(SWAP, "preemptive", f"hardware.gpu={{base: a100-80gb, host_link_gb_s: {gb_s:g}}}")
 
 
-def _swap() -> Measured:
+def _swap() -> ClaimResult:
     free = _with_link(_ENDLESS_GB_S)
     block_bytes = free.scenario.resolve_model().kv_bytes_per_token() * free.scenario.engine.block_size
     moved_gb = (figure(free, "swapped_out_blocks") + figure(free, "swapped_in_blocks")) * block_bytes / 1e9
@@ -37,7 +37,7 @@ def _swap() -> Measured:
     ]
     rows.append(["no link: recompute", "", f"{recompute_s * 1e3:.0f}", f"{recompute_s * 1e3 / moved_gb:.0f}"])
     ours = lost_s[next(iter(_LINKS))]
-    return Measured(
+    return ClaimResult(
         {
             "moved_gb": moved_gb,
             "lost_ms": ours * 1e3,
@@ -65,7 +65,7 @@ _HEADS = {
 _SHARES = {"4,096 (all full)": (3840, 256), "1,024": (768, 256)}
 
 
-def _seventy() -> Measured:
+def _seventy() -> ClaimResult:
     rows = []
     figures: dict[str, float] = {}
     for heads, (model, blocks) in _HEADS.items():
@@ -86,7 +86,7 @@ def _seventy() -> Measured:
         figures |= {f"gb_{name}": each_gb, f"fit_{name}": fits[0], f"short_{name}": fits[1]}
     figures["requests_of_40_gb"] = 40 / figures["gb_grouped"]
     head = ["keys and values", "bytes per token", "GB at 4,096 tokens", "40 GB / that"]
-    return Measured(figures, [Table([*head, "run at once", "run at once, 1,024 tokens each"], rows)])
+    return ClaimResult(figures, [Table([*head, "run at once", "run at once, 1,024 tokens each"], rows)])
 
 
 CLAIMS = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from scenarios.claims import latency, memory, ratios, steps, systems
-from scenarios.claims.claim import Claim, Expectation, Figures, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Expectation, Figures, Table
 from scenarios.claims.runs import run
 
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -33,7 +33,7 @@ the claim is about slots. CV is the coefficient of variation, standard deviation
 
 
 @cache
-def measured(claim: Claim) -> Measured:
+def measured(claim: Claim) -> ClaimResult:
     """What the claim's runs gave; they are run once."""
     found = claim.measure()
     run.cache_clear()  # runs are shared within a claim; their records need not be kept for the next

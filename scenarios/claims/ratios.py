@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 
-from scenarios.claims.claim import Claim, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Table
 from scenarios.claims.runs import figure, percent, run, slots_key, steady_throughput, times
-from scenarios.result import Result
+from scenarios.runs.result import Result
 
 RATIO = "claim-05-continuous-over-static"
 HALVES = "claim-06-half-short-half-long"
@@ -53,10 +53,10 @@ def _spread(cv: float) -> str:
     return f"{_OUTPUT}={{dist: lognormal, mean: 200, cv: {cv:g}, max: 4096}}"
 
 
-def _over_static() -> Measured:
+def _over_static() -> ClaimResult:
     figures: dict[str, float] = {}
     tables = [_by_spread(figures), _by_load(figures), _by_latency(figures), _by_memory(figures)]
-    return Measured(figures, tables)
+    return ClaimResult(figures, tables)
 
 
 def _by_spread(figures: dict[str, float]) -> Table:
@@ -154,7 +154,7 @@ def _by_memory(figures: dict[str, float]) -> Table:
     return Table(head, rows, "Where memory bounds the batch: chunked_prefill / static, up to 256 slots, CV 1")
 
 
-def _halves() -> Measured:
+def _halves() -> ClaimResult:
     tail = (
         "workload.classes=[{name: tail, input: {dist: fixed, value: 200},"
         " output: {dist: lognormal, mean: 378, cv: 1.05, max: 8000}}]",
@@ -174,7 +174,7 @@ def _halves() -> Measured:
         facts = [f"{tokens.mean():.0f}", f"{tokens.std() / tokens.mean():.2f}", f"{tokens.max():,}"]
         rows.append([label, *facts, *(times(ratios[slots]) for slots in sizes)])
     wasted = figure(run(HALVES, "static", slots_key(64), _ROOMY), "wasted_slot_fraction")
-    return Measured(
+    return ClaimResult(
         {
             "ratio_b8": halves[8],
             "ratio_b64": halves[64],

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 
 import scenarios
-from scenarios.build import with_policy
-from scenarios.result import Result
-from simulator.latency import itl
-from simulator.records import Records
-from simulator.window import measured_window
+from scenarios.build.parts import with_policy
+from scenarios.runs.result import Result
+from simulator.metrics.latency import itl
+from simulator.metrics.window import measured_window
+from simulator.results.records import Records
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from scenarios.claims.claim import Claim, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Table
 from scenarios.claims.runs import figure, percent, run, slots_key
 
 HUNDRED = "claim-01-hundred-requests"
@@ -31,7 +31,7 @@ def _mean_steps(policy: str, spread: str, slots: int) -> float:
     return float(np.mean([figure(run(HUNDRED, policy, *keys, f"seed={seed}"), "num_steps") for seed in range(seeds)]))
 
 
-def _hundred() -> Measured:
+def _hundred() -> ClaimResult:
     steps = {
         (policy, spread, slots): _mean_steps(policy, spread, slots)
         for policy in ("static", "orca")
@@ -45,7 +45,7 @@ def _hundred() -> Measured:
     ]
     rows.append(["any", "no policy can do better than", *(f"{math.ceil(5000 / slots)}" for slots in _SLOTS)])
     widest = "lognormal, CV 1"
-    return Measured(
+    return ClaimResult(
         {
             "static_equal": steps["static", "50 each", 10],
             "continuous_equal": steps["orca", "50 each", 10],
@@ -62,7 +62,7 @@ def _hundred() -> Measured:
     )
 
 
-def _three() -> Measured:
+def _three() -> ClaimResult:
     static, alone = run(THREE, "static"), run(THREE, "orca")
     rows = static.records.rows
     slot_steps = int(np.dot(rows.running, rows.repeat))
@@ -88,7 +88,7 @@ def _three() -> Measured:
             percent(1 - queue["orca"] / queue["static"], 1),
         ],
     ]
-    return Measured(
+    return ClaimResult(
         {
             "wasted_slot_steps": wasted,
             "slot_steps": slot_steps,
@@ -101,7 +101,7 @@ def _three() -> Measured:
     )
 
 
-def _four() -> Measured:
+def _four() -> ClaimResult:
     static, whole = run(FOUR, "static"), run(FOUR, "static", "engine.stream=false")
     rows, requests = static.records.rows, static.records.requests
     steps = int(rows.repeat.sum())
@@ -117,7 +117,7 @@ def _four() -> Measured:
         ]
         for row in range(4)
     ]
-    return Measured(
+    return ClaimResult(
         {
             "idle_first": 1 - int(requests.output_tokens[0]) / steps,
             "idle_all": figure(static, "wasted_slot_fraction"),
@@ -140,7 +140,7 @@ _COSTS = {
 _BATCHES = (1, 2, 3, 6)
 
 
-def _six() -> Measured:
+def _six() -> ClaimResult:
     rows = []
     ratios: dict[tuple[str, str, int], float] = {}
     for lengths, outputs in _LENGTHS.items():
@@ -156,7 +156,7 @@ def _six() -> Measured:
             found = [f"{static[batch]:.1f} ({static[batch] / ragged:.2f})" for batch in _BATCHES]
             rows.append([lengths, cost, f"{ragged:.1f}", *found])
     head = ["outputs", "cost", "ragged", "one at a time", *(f"static, {batch}" for batch in _BATCHES[1:])]
-    return Measured(
+    return ClaimResult(
         {
             "said_ratio": 61.80 / 9.54,
             "most": max(ratios.values()),

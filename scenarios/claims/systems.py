@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenarios.claims.claim import Claim, Measured, Table
+from scenarios.claims.claim import Claim, ClaimResult, Table
 from scenarios.claims.runs import (
     bandwidth_utilisation,
     figure,
@@ -15,7 +15,7 @@ from scenarios.claims.runs import (
     times,
     useful_slots,
 )
-from scenarios.result import Result
+from scenarios.runs.result import Result
 
 EIGHT = "claim-04-static-8-continuous-64"
 USED = "claim-13-utilisation"
@@ -24,7 +24,7 @@ SYSTEMS = "claim-15-four-systems"
 _RATE = "workload.classes.0.arrival.rate"
 
 
-def _eight() -> Measured:
+def _eight() -> ClaimResult:
     cases = (("static", 8), ("static", 64), ("continuous", 8), ("continuous", 64), ("chunked_prefill", 64))
     found = {case: run(EIGHT, case[0], slots_key(case[1])) for case in cases}
     rate = {case: steady_throughput(result) for case, result in found.items()}
@@ -40,7 +40,7 @@ def _eight() -> Measured:
     ]
     static, continuous = found["static", 8], found["continuous", 64]
     head = ["policy, slots", "tok/s", "TPOT p50, ms", "TPOT p99", "ITL p50", "ITL p99", "slots that work", "memory"]
-    return Measured(
+    return ClaimResult(
         {
             "said_static_tokens_s": 8 / 0.045,
             "said_continuous_tokens_s": 64 / 0.052,
@@ -59,7 +59,7 @@ def _eight() -> Measured:
     )
 
 
-def _used() -> Measured:
+def _used() -> ClaimResult:
     rates = {slots: steady_throughput(run(USED, "orca", slots_key(slots))) / 200 for slots in (8, 64)}
     cases: dict[str, Result] = {}
     for slots in (8, 64):
@@ -79,7 +79,7 @@ def _used() -> Measured:
         for label, result in cases.items()
     ]
     quarter = cases["orca, 8 slots, a quarter of orca's load"]
-    return Measured(
+    return ClaimResult(
         {
             "static_slots": useful_slots(cases["static, 8 slots"]),
             "static_slots_64": useful_slots(cases["static, 64 slots"]),
@@ -100,7 +100,7 @@ COMPARED = ("vllm", "tensorrt_llm", "sglang")
 _CAPS = (1000, 4000, 16000)
 
 
-def _systems() -> Measured:
+def _systems() -> ClaimResult:
     static = {slots: steady_throughput(run(SYSTEMS, "static", slots_key(slots))) for slots in (1, 8, 32, 256)}
     best = max(static.values())
     found = {(policy, cap): run(SYSTEMS, policy, f"workload.max_tokens={cap}") for policy in COMPARED for cap in _CAPS}
@@ -119,7 +119,7 @@ def _systems() -> Measured:
         for policy in COMPARED
     ]
     caps = [f"/ vllm, max_tokens {cap:,}" for cap in _CAPS[1:]]
-    return Measured(
+    return ClaimResult(
         {
             "vllm": rate["vllm", _CAPS[0]] / best,
             "vllm_over_8": rate["vllm", _CAPS[0]] / static[8],

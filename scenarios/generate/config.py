@@ -29,9 +29,9 @@ from scenarios.generate.config_lengths import (
     Normal,
     Uniform,
 )
-from scenarios.hints import refusal
-from scenarios.schema_predictor import Predictor
-from scenarios.strict import Strict
+from scenarios.schema.predictor import Predictor
+from scenarios.schema.source.hints import refusal
+from scenarios.schema.strict import Strict
 
 __all__ = [
     "ArrivalConfig",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios.generate import normal
-from scenarios.strict import Strict
+from scenarios.schema.strict import Strict
 
 LARGEST_LENGTH = 2**31 - 1  # where no max is given
 LEAST_MASS = 1e-3  # bounds that leave less of a distribution are taken for a mistake

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scenarios.measured.log import Measured, Timeline
+from scenarios.measured.log import MeasuredRun, Timeline
 from scenarios.measured.read import FORMATS, read_measured
 from scenarios.measured.timeseries import read_timeseries
 
-__all__ = ["FORMATS", "Measured", "Timeline", "read_measured", "read_timeseries"]
+__all__ = ["FORMATS", "MeasuredRun", "Timeline", "read_measured", "read_timeseries"]

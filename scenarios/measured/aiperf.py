@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from scenarios.measured.log import Measured, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
 from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, json_object
 
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "nanoseconds": 1e-9, "milliseconds": 1e-3}
 
 
-def read(lines: list[Line], file: str) -> Measured:
+def read(lines: list[Line], file: str) -> MeasuredRun:
     """The log from its lines. Raises InputError with the line of what is wrong."""
     served = []
     rows = 0

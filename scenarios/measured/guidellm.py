@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from scenarios.measured.log import Measured, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
 from simulator.errors import InputError
 
 
-def read(document: Any, file: str, which: int | None) -> Measured:
+def read(document: Any, file: str, which: int | None) -> MeasuredRun:
     """The one benchmark of the file, or the one that was chosen. Raises InputError."""
     runs = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(runs, list) or not runs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.measured.log import Measured, Served, assemble, bad_row, number, token_count, whole
+from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
 from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, json_object
 
@@ -31,7 +31,7 @@ class _Stamps:
     last_s: float
 
 
-def read(lines: list[Line], file: str) -> Measured:
+def read(lines: list[Line], file: str) -> MeasuredRun:
     """The log from its lines. Raises InputError with the line of what is wrong."""
     stamps = [_stamps(line, text, file) for line, text in lines]
     apart = [each.queued_s - each.arrival_s for each in stamps]

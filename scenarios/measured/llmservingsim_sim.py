@@ -6,14 +6,14 @@ in the order in which requests ended, sorted here by their id.
 
 from __future__ import annotations
 
-from scenarios.measured.log import Measured, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
 from scenarios.measured.plain_csv import rows_of
 from scenarios.traces.lines import Line
 
 COLUMNS = ("request id", "input", "output", "arrival", "end_time", "latency", "TTFT", "TPOT")
 
 
-def read(lines: list[Line], file: str) -> Measured:
+def read(lines: list[Line], file: str) -> MeasuredRun:
     """The prediction from its lines. Raises InputError with the line of what is wrong."""
     found = []
     for line, fields in rows_of(lines, COLUMNS, file):

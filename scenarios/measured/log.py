@@ -11,7 +11,7 @@ import numpy as np
 
 from scenarios.traces.rows import RowError, integer, plural, real, tokens
 from simulator.errors import InputError
-from simulator.records import Floats, Ints
+from simulator.results.records import Floats, Ints
 
 CLOCK_SLACK_S = 1e-3  # stamps of one request may be out of order by this much: rounding, several threads
 LONGEST_S = 1e7  # a latency above this is a mistaken unit
@@ -46,7 +46,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A server's log, one entry a request that was served, in the log's order.
 
     `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
@@ -97,7 +97,7 @@ def assemble(
     failed: str = "",
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
-) -> Measured:
+) -> MeasuredRun:
     """The log from its requests, checked. `failed` says what became of the others.
 
     Raises InputError, with the place in the file, for times that cannot be, and for a log without a served request.
@@ -115,7 +115,7 @@ def assemble(
     tpot = np.full(len(served), np.nan)
     np.divide(e2el - ttft, outputs - 1, out=tpot, where=outputs > 1)
     dropped = rows - len(served)
-    return Measured(
+    return MeasuredRun(
         format=format_,
         file=file,
         rows=rows,

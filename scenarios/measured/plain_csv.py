@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from scenarios.measured.log import Measured, Served, assemble, bad_row, number, token_count, whole
+from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
 from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, split_csv
 from simulator.errors import InputError
@@ -20,7 +20,7 @@ _STAMPS, _LATENCIES = ("first_token_s", "last_token_s"), ("ttft_ms", "e2el_ms")
 Row = Mapping[str, str]
 
 
-def read(lines: list[Line], file: str) -> Measured:
+def read(lines: list[Line], file: str) -> MeasuredRun:
     """The log from its lines. Raises InputError with the line of what is wrong."""
     served = []
     row = -1

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.hints import did_you_mean
 from scenarios.measured import aiperf, guidellm, llmservingsim, llmservingsim_sim, plain_csv, vllm_bench
-from scenarios.measured.log import Measured
+from scenarios.measured.log import MeasuredRun
+from scenarios.schema.source.hints import did_you_mean
 from scenarios.traces.lines import Line, numbered_lines
 from scenarios.traces.rows import RowError, split_csv
 from simulator.errors import InputError
@@ -19,7 +19,7 @@ FORMATS = ("vllm_bench", "aiperf", "guidellm", "llmservingsim", "llmservingsim_s
 """`vllm bench serve --save-detailed`, AIPerf's profile_export.jsonl, GuideLLM's benchmarks.json, LLMServingSim's
 requests.jsonl of a real server and its simulator's CSV, and any CSV with our columns (`plain_csv`)."""
 
-_LINES: Mapping[str, Callable[[list[Line], str], Measured]] = {
+_LINES: Mapping[str, Callable[[list[Line], str], MeasuredRun]] = {
     "aiperf": aiperf.read,
     "llmservingsim": llmservingsim.read,
     "llmservingsim_sim": llmservingsim_sim.read,
@@ -50,7 +50,7 @@ class _File:
             raise InputError("the JSON document is nested too deeply", file=self.name) from None
 
 
-def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = None) -> Measured:
+def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = None) -> MeasuredRun:
     """The log of a real server, plain or gzipped.
 
     `benchmark` chooses one of several runs in a file, counted from 1 (GuideLLM's sweeps, appended vLLM results).

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.measured.log import Measured
+from scenarios.measured.log import MeasuredRun
 from simulator.errors import InputError
 from simulator.workload import Workload
 
 
-def workload_of(log: Measured) -> Workload:
+def workload_of(log: MeasuredRun) -> Workload:
     """The requests of a log, ties in its order, each under its name (or its row's number) in the log.
 
     Failed requests are not in it. Raises InputError for a log without arrivals, or with prompts of unknown length.

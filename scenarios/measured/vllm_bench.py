@@ -11,13 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from scenarios.measured.log import Measured, Served, assemble, number, token_count
+from scenarios.measured.log import MeasuredRun, Served, assemble, number, token_count
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
-def read(results: Sequence[Any], file: str, which: int | None) -> Measured:
+def read(results: Sequence[Any], file: str, which: int | None) -> MeasuredRun:
     """The one result of the file, or the one that was chosen. Raises InputError."""
     if which is None and len(results) > 1:
         raise InputError(f"the file holds {len(results)} results", file=file, hint="choose one: --benchmark 1, ...")

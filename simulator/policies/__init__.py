@@ -21,7 +21,7 @@ from simulator.plan import Policy
 
 def built_in_policies() -> tuple[str, ...]:
     """Names of the policies that come with batchlab, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
 
 
 def policy_class(name: str, base: Path | None = None) -> type[Policy]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from simulator.admission import Door, admit, admit_next
-from simulator.grants import refuse_beyond_budget
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.admission import AdmissionRule, admit, admit_next
+from simulator.policies.parts.reservations import refuse_beyond_budget
+from simulator.policies.parts.system import System
+from simulator.policies.parts.token_budget import share, split_budget
+from simulator.policies.parts.vllm_versions import NEWEST, RULES, check_version
 from simulator.request import RequestView
-from simulator.shares import hand_out, share
-from simulator.system import System
-from simulator.vllm_versions import NEWEST, RULES, check_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ChunkedPrefill:
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
 
     With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default.
-    `version` is vLLM's: see `simulator.vllm_versions` for what earlier ones did.
+    `version` is vLLM's: see `simulator.policies.parts.vllm_versions` for what earlier ones did.
     """
 
     max_num_seqs: int = 256
@@ -43,7 +43,7 @@ class ChunkedPrefill:
     long_prefill_token_threshold_adaptive: bool = False
     async_scheduling: bool = False
     version: str = NEWEST
-    _door: Door = field(init=False, repr=False, compare=False)
+    _door: AdmissionRule = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
 
@@ -59,7 +59,9 @@ class ChunkedPrefill:
         if not 1 <= slots <= self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be 1 to max_num_seqs = {self.max_num_seqs}, not {slots}")
         tests_whole = self.reserve_full_isl and RULES[self.version].tests_whole_prompt
-        object.__setattr__(self, "_door", Door(slots, self.watermark, tests_whole, self.enable_chunked_prefill))
+        object.__setattr__(
+            self, "_door", AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill)
+        )
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """Without chunks, a prompt beyond the budget would wait for ever."""
@@ -120,7 +122,7 @@ class ChunkedPrefill:
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:
         """The general case: budget or blocks do not suffice for everybody who runs."""
-        chunks, preempted, paused, budget, free = hand_out(
+        chunks, preempted, paused, budget, free = split_budget(
             view, self.max_num_batched_tokens, threshold, self.order, RULES[self.version].passes_itself
         )
         more = not preempted and budget > 0 and view.caches_prefixes

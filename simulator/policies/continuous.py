@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.system import System
-from simulator.victims import make_room
+from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import make_room
 
 
 @dataclass(frozen=True, slots=True)

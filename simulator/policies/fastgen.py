@@ -10,10 +10,10 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
-from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
-from simulator.draft import Draft
-from simulator.parameters import check_counts
 from simulator.plan import Holds, StepPlan, Traits, View
+from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.plan_builder import PlanBuilder
+from simulator.policies.parts.system import System
 from simulator.queues import Order
 from simulator.queues.mlfq import Mlfq, level, levels
 from simulator.request import RequestView
-from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Fastserve:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
             return _UNTIL_ARRIVAL
-        draft = Draft(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
+        draft = PlanBuilder(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
         draft.fit_decodes()
         draft.fit_prompts(view.prefilling)
         if not draft.gone:
             self._admit(draft)
         return draft.plan()
 
-    def _admit(self, draft: Draft) -> None:
+    def _admit(self, draft: PlanBuilder) -> None:
         """The heads of the queue enter, at the expense of lower levels if need be."""
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step takes a token a slot
         slots -= len(draft.view.running)
@@ -95,7 +95,7 @@ class Fastserve:
         )
         return [request for _, _, request in ranked]
 
-    def _below(self, draft: Draft, request: RequestView) -> Iterable[RequestView]:
+    def _below(self, draft: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
         """Those who run on a lower level than that of `request`, the first to leave first."""
         mine = self.level(request)
         if not draft.gone and not any(level > mine for level in self._levels(draft.view.running)):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.grants import most_tokens, refuse_reservation
-from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.reservations import most_tokens, refuse_reservation
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
-from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)

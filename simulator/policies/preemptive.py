@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
-from simulator.draft import Draft
-from simulator.parameters import check_choice, check_counts
 from simulator.plan import Holds, StepPlan, Traits, View
-from simulator.preemption import MODES, swap_pays
+from simulator.policies.parts.parameters import check_choice, check_counts
+from simulator.policies.parts.plan_builder import PlanBuilder
+from simulator.policies.parts.preemption import MODES, swap_pays
+from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import VICTIMS, rank
 from simulator.request import RequestView
-from simulator.system import System
-from simulator.victims import VICTIMS, rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Preemptive:
 
     A waiting request of higher priority takes the slot or the memory of the lowest-priority running one as soon as it
     arrives; equals never displace each other. Of victims of equal priority the latest to arrive leaves, or whom
-    `victim` says (`simulator.victims.VICTIMS`). They return in their order when they fit.
+    `victim` says (`simulator.policies.parts.victims.VICTIMS`). They return in their order when they fit.
 
     `preemption_mode` says how victims leave: `recompute` throws their KV away, `swap` moves it to the host while that
-    has room, `auto` swaps where that pays (`simulator.preemption.swap_pays`). With `pause` a victim whose slot is
-    wanted keeps its KV and its place in the batch and sits out, as long as `max_num_seqs` more important ones run;
-    that frees no memory, so who must make room for that is recomputed, the paused first. A prompt that is not computed
-    yet is recomputed in every mode.
+    has room, `auto` swaps where that pays (`simulator.policies.parts.preemption.swap_pays`). With `pause` a victim
+    whose slot is wanted keeps its KV and its place in the batch and sits out, as long as `max_num_seqs` more important
+    ones run; that frees no memory, so who must make room for that is recomputed, the paused first. A prompt that is not
+    computed yet is recomputed in every mode.
     """
 
     swaps: ClassVar[bool] = True
@@ -58,7 +58,7 @@ class Preemptive:
         if quiet and fits and view.num_decoding <= min(self.max_num_batched_tokens, self.max_num_seqs):
             return _DECODE
         key = rank if self.victim in (None, "lowest_priority") else self._importance
-        draft = Draft(
+        draft = PlanBuilder(
             view,
             self.max_num_batched_tokens,
             lambda: sorted(view.running, key=key),
@@ -74,7 +74,7 @@ class Preemptive:
             self._admit(draft)
         return draft.plan(Holds.ARRIVAL)
 
-    def _admit(self, draft: Draft) -> None:
+    def _admit(self, draft: PlanBuilder) -> None:
         """The heads of the queue enter, at the expense of less important ones if need be; nobody is passed over."""
         slots = self.max_num_seqs - len(draft.view.running) + len(draft.paused)
         for request in draft.view.waiting:
@@ -102,7 +102,7 @@ class Preemptive:
         return swap_pays(view, request, _ahead(view, request))
 
 
-def _less_important(draft: Draft, request: RequestView) -> Iterable[RequestView]:
+def _less_important(draft: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
     """Those who run with a lower priority than that of `request`, the first to leave first."""
     priority = request.priority
     if not draft.gone and not any(other.priority > priority for other in draft.view.running):

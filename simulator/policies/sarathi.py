@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.grants import refuse_beyond_watermark, watermark_blocks
-from simulator.parameters import check_counts, check_share
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_counts, check_share
+from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
+from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import first_to_leave
 from simulator.request import RequestView
-from simulator.system import System
-from simulator.victims import first_to_leave
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from simulator.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.plan import Holds, Preemption, StepPlan, Traits, View
-from simulator.prefill_adder import PrefillAdder
+from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.policies.parts.prefill_adder import PrefillAdder
+from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import VICTIMS
 from simulator.request import RequestView
-from simulator.system import System
-from simulator.victims import VICTIMS
 
 
 class Note(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from simulator.grants import refuse_reservation
-from simulator.parameters import check_counts
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.reservations import refuse_reservation
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
-from simulator.system import System
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from simulator.grants import most_tokens, refuse_reservation
-from simulator.parameters import check_choice, check_counts
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_choice, check_counts
+from simulator.policies.parts.reservations import most_tokens, refuse_reservation
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
-from simulator.system import System
 
 CAPACITY_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
-from simulator.grants import refuse_beyond_watermark, watermark_blocks
-from simulator.parameters import check_choice, check_counts, check_share
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.parameters import check_choice, check_counts, check_share
+from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
+from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import VICTIMS, make_room
 from simulator.request import RequestView
-from simulator.system import System
-from simulator.victims import VICTIMS, make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class VllmV0:
     leave: to be recomputed, or with `preemption_mode: swap` moved to host memory while there is room. While anybody
     is swapped no prompt is begun; the swapped return in the queue's order as soon as they fit above the watermark.
     With `order: priority`, who has the lowest priority leaves first; `victim` chooses another rule
-    (`simulator.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where that pays
-    (`simulator.preemption.swap_pays`).
+    (`simulator.policies.parts.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where that pays
+    (`simulator.policies.parts.preemption.swap_pays`).
 
     `continuous` has neither watermark nor swap, and tests for room for the first decode instead. `chunked_prefill`,
     vLLM's v1, computes prompts and decodes in the same step.

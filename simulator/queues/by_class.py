@@ -7,9 +7,9 @@ from heapq import heapify, heappop, heappush
 
 from sortedcontainers import SortedDict
 
-from simulator.live import LiveRequest
+from simulator.request_state import RequestState
 
-Rank = Callable[[LiveRequest], float]
+DataParallelRank = Callable[[RequestState], float]
 
 
 class Classes:
@@ -18,7 +18,7 @@ class Classes:
     __slots__ = ("_queues", "_size")
 
     def __init__(self) -> None:
-        self._queues: dict[str, SortedDict[int, LiveRequest]] = {}
+        self._queues: dict[str, SortedDict[int, RequestState]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class Classes:
         """The classes of those who wait."""
         return [name for name, queue in self._queues.items() if queue]
 
-    def add(self, request: LiveRequest) -> None:
+    def add(self, request: RequestState) -> None:
         """`request` waits."""
         queue = self._queues.get(request.class_name)
         if queue is None:
@@ -40,17 +40,17 @@ class Classes:
         queue[request.row] = request
         self._size += 1
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         """`request` waits no longer."""
         del self._queues[request.class_name][request.row]
         self._size -= 1
 
-    def first(self, rank: Rank) -> LiveRequest:
+    def first(self, rank: DataParallelRank) -> RequestState:
         """Among the heads of the classes the one of the smallest rank, then of the earliest arrival."""
         heads = [queue.peekitem(0)[1] for queue in self._queues.values() if queue]
         return min(heads, key=lambda head: (rank(head), head.row))
 
-    def in_order(self, rank: Rank) -> Iterator[LiveRequest]:
+    def in_order(self, rank: DataParallelRank) -> Iterator[RequestState]:
         """Everybody, each time the head of the smallest rank; `rank` is asked of a head when it becomes one."""
         heads = []
         for queue in self._queues.values():

@@ -7,8 +7,8 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
-from simulator.live import LiveRequest
 from simulator.request import RequestView
+from simulator.request_state import RequestState
 
 Key = Callable[[RequestView], tuple[Any, ...]]
 
@@ -23,25 +23,25 @@ class ByKey:
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._queue: SortedDict[tuple[Any, ...], LiveRequest] = SortedDict()
+        self._queue: SortedDict[tuple[Any, ...], RequestState] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         return iter(self._queue.values())
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return self._queue.peekitem(0)[1]
 
     def at(self, now_s: float) -> None:
         pass
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         self._queue[self._key(request)] = request
 
     put_back = push
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         del self._queue[self._key(request)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulator.live import LiveRequest
 from simulator.queues.by_class import Classes, check_prices, checked_weights
 from simulator.queues.expected import expected_output
 from simulator.request import RequestView
+from simulator.request_state import RequestState
 
 MOST_BOOST = 0.3
 
@@ -56,17 +56,17 @@ class Fair:
     def __len__(self) -> int:
         return len(self._classes)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         return self._classes.in_order(self._rank)
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return self._classes.first(self._rank)
 
     def at(self, now_s: float) -> None:
         self._now_s = now_s
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         name = request.class_name
         start = max(self._virtual_now, self._finish.get(name, 0.0))
         length = self._length(request)
@@ -74,11 +74,11 @@ class Fair:
         self._tags[request.row] = start, length
         self._classes.add(request)
 
-    def put_back(self, request: LiveRequest) -> None:
+    def put_back(self, request: RequestState) -> None:
         self._tags[request.row] = self._virtual_now, 0.0
         self._classes.add(request)
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         self._virtual_now = max(self._virtual_now, self._rank(request))
         del self._tags[request.row]
         self._classes.remove(request)

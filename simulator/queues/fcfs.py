@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from simulator.live import LiveRequest
+from simulator.request_state import RequestState
 
 
-class Fcfs(OrderedDict[LiveRequest, None]):
+class Fcfs(OrderedDict[RequestState, None]):
     """In order of arrival. A preempted request goes to the front, as in vLLM's deque."""
 
     timeless = True
     meter = None
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return next(iter(self))
 
     def at(self, now_s: float) -> None:
         pass
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         self[request] = None
 
-    def put_back(self, request: LiveRequest) -> None:
+    def put_back(self, request: RequestState) -> None:
         self[request] = None
         self.move_to_end(request, last=False)
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         del self[request]

@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simulator.live import LiveRequest
+from simulator.request_state import RequestState
 
 if TYPE_CHECKING:
-    from simulator.cache import Cache
+    from simulator.memory.cache import Cache
 
 MOST_COMPARED = 128
 
@@ -33,15 +33,15 @@ class Lpm:
 
     def __init__(self) -> None:
         self.cache: Cache | None = None
-        self._waiting: OrderedDict[LiveRequest, None] = OrderedDict()
+        self._waiting: OrderedDict[RequestState, None] = OrderedDict()
         self._now_s = 0.0
         self._is_told = False  # what the order is now: that of `_sorted`, or of waiting where that is None
-        self._sorted: list[LiveRequest] | None = None
+        self._sorted: list[RequestState] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         if not self._is_told:
             self._is_told = True
             if len(self._waiting) <= MOST_COMPARED:
@@ -49,7 +49,7 @@ class Lpm:
         return iter(self._waiting if self._sorted is None else self._sorted)
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return next(iter(self))
 
     def at(self, now_s: float) -> None:
@@ -57,13 +57,13 @@ class Lpm:
             self._now_s = now_s
             self._forget()
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         self._waiting[request] = None
         self._forget()
 
     put_back = push
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         del self._waiting[request]
         if self._sorted is not None:
             self._sorted.remove(request)
@@ -72,5 +72,5 @@ class Lpm:
         self._is_told = False
         self._sorted = None
 
-    def _found(self, request: LiveRequest) -> int:
+    def _found(self, request: RequestState) -> int:
         return 0 if self.cache is None else self.cache.hits(request.request, request.num_tokens)[0]

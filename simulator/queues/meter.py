@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.batch import Batch
-    from simulator.live import LiveRequest
+    from simulator.engine.decode_batch import DecodeBatch
+    from simulator.request_state import RequestState
 
 
 class OutputMeter:
@@ -15,20 +15,20 @@ class OutputMeter:
     __slots__ = ("_batch", "_decoding", "_settled")
 
     def __init__(self) -> None:
-        self._batch: Batch | None = None
+        self._batch: DecodeBatch | None = None
         self._decoding: dict[str, int] = {}
         self._settled: dict[str, int] = {}
 
-    def sampled(self, live: LiveRequest) -> None:
+    def sampled(self, live: RequestState) -> None:
         """A prefill has given a token."""
         self._settled[live.class_name] = self._settled.get(live.class_name, 0) + 1
 
-    def joined(self, live: LiveRequest) -> None:
+    def joined(self, live: RequestState) -> None:
         """`live` decodes from now on."""
         self._batch = live.batch
         self._change(live, 1)
 
-    def left(self, live: LiveRequest) -> None:
+    def left(self, live: RequestState) -> None:
         """`live` decodes no longer."""
         self._change(live, -1)
 
@@ -37,7 +37,7 @@ class OutputMeter:
         ticks = 0 if self._batch is None else self._batch.ticks
         return self._settled.get(class_name, 0) + self._decoding.get(class_name, 0) * ticks
 
-    def _change(self, live: LiveRequest, by: int) -> None:
+    def _change(self, live: RequestState, by: int) -> None:
         name = live.class_name
         self._decoding[name] = self._decoding.get(name, 0) + by
         self._settled[name] = self._settled.get(name, 0) - by * live.batch.ticks

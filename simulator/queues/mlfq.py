@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedDict
 
-from simulator.live import LiveRequest
 from simulator.request import RequestView
+from simulator.request_state import RequestState
 
 
 class Mlfq:
@@ -44,19 +44,19 @@ class Mlfq:
         self._min_quantum_tokens = min_quantum_tokens
         self._prompt_tokens = prompt_tokens_per_quantum
         self._starve_limit_s = starve_limit_s
-        self._levels: SortedDict[tuple[int, int], LiveRequest] = SortedDict()  # by level and turn
-        self._keys: dict[LiveRequest, tuple[int, int]] = {}
-        self._since: OrderedDict[LiveRequest, float] = OrderedDict()  # since when they wait, not promoted yet
+        self._levels: SortedDict[tuple[int, int], RequestState] = SortedDict()  # by level and turn
+        self._keys: dict[RequestState, tuple[int, int]] = {}
+        self._since: OrderedDict[RequestState, float] = OrderedDict()  # since when they wait, not promoted yet
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         return iter(self._levels.values())
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return self._levels.peekitem(0)[1]
 
     def at(self, now_s: float) -> None:
@@ -70,17 +70,17 @@ class Mlfq:
             del self._levels[self._keys[request]]
             self._enter(request, _PROMOTED)
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         self._since[request] = request.waiting_since_s
         self._enter(request, level(request, self._min_quantum_tokens, self._prompt_tokens))
 
     put_back = push
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         self._since.pop(request, None)
         del self._levels[self._keys.pop(request)]
 
-    def _enter(self, request: LiveRequest, place: int) -> None:
+    def _enter(self, request: RequestState, place: int) -> None:
         self._turn += 1
         self._keys[request] = key = place, self._turn
         self._levels[key] = request

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from simulator.live import LiveRequest
     from simulator.queues.meter import OutputMeter
+    from simulator.request_state import RequestState
 
 
 class WaitingQueue(Protocol):
@@ -30,19 +30,19 @@ class WaitingQueue(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __iter__(self) -> Iterator[LiveRequest]: ...
+    def __iter__(self) -> Iterator[RequestState]: ...
 
     @property
-    def head(self) -> LiveRequest: ...
+    def head(self) -> RequestState: ...
 
     def at(self, now_s: float) -> None:
         """From now on the order is that of this moment. Told before each plan, unless the order is timeless."""
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         """A request that has just arrived."""
 
-    def put_back(self, request: LiveRequest) -> None:
+    def put_back(self, request: RequestState) -> None:
         """A request that was preempted."""
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         """A request that enters the batch."""

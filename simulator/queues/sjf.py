@@ -7,11 +7,11 @@ from itertools import chain
 
 from sortedcontainers import SortedDict
 
-from simulator.live import LiveRequest
 from simulator.queues.by_key import ByKey
 from simulator.queues.expected import expected_output
 from simulator.queues.protocol import WaitingQueue
 from simulator.request import RequestView
+from simulator.request_state import RequestState
 
 
 def sjf(aging_s: float | None = None) -> WaitingQueue:
@@ -43,17 +43,17 @@ class SjfWithAging:
         self._aging_s = aging_s
         self._now_s = 0.0
         self._by_length = ByKey(_key)
-        self._young: SortedDict[int, LiveRequest] = SortedDict()  # the same ones, by row
-        self._aged: SortedDict[int, LiveRequest] = SortedDict()
+        self._young: SortedDict[int, RequestState] = SortedDict()  # the same ones, by row
+        self._aged: SortedDict[int, RequestState] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._aged) + len(self._young)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         return chain(self._aged.values(), self._by_length)
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return self._aged.peekitem(0)[1] if self._aged else self._by_length.head
 
     def at(self, now_s: float) -> None:
@@ -64,7 +64,7 @@ class SjfWithAging:
             self._by_length.remove(request)
             self._aged[row] = request
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         if self._is_old(request):
             self._aged[request.row] = request
         else:
@@ -73,10 +73,10 @@ class SjfWithAging:
 
     put_back = push
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         if self._aged.pop(request.row, None) is None:
             del self._young[request.row]
             self._by_length.remove(request)
 
-    def _is_old(self, request: LiveRequest) -> bool:
+    def _is_old(self, request: RequestState) -> bool:
         return self._now_s - request.arrival_s > self._aging_s

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from simulator.live import LiveRequest
 from simulator.queues.by_class import Classes, check_prices, checked_weights
 from simulator.queues.meter import OutputMeter
 from simulator.request import RequestView
+from simulator.request_state import RequestState
 
 
 @dataclass(slots=True)
@@ -55,12 +55,12 @@ class Vtc:
     def __len__(self) -> int:
         return len(self._classes)
 
-    def __iter__(self) -> Iterator[LiveRequest]:
+    def __iter__(self) -> Iterator[RequestState]:
         """Each time of the class with the smallest counter, were those before admitted and charged."""
         taken: dict[str, int] = {}  # prompt tokens of those before, by class
-        last: dict[str, LiveRequest] = {}
+        last: dict[str, RequestState] = {}
 
-        def rank(head: LiveRequest) -> float:
+        def rank(head: RequestState) -> float:
             name = head.class_name
             if name in last:
                 taken[name] = taken.get(name, 0) + _prompt_to_charge(last[name])
@@ -70,7 +70,7 @@ class Vtc:
         return self._classes.in_order(rank)
 
     @property
-    def head(self) -> LiveRequest:
+    def head(self) -> RequestState:
         return self._classes.first(lambda head: self.counter(head.class_name))
 
     def counter(self, class_name: str, more_prompt_tokens: int = 0) -> float:
@@ -94,7 +94,7 @@ class Vtc:
             waiting.append(name)
         self._newcomers.clear()
 
-    def push(self, request: LiveRequest) -> None:
+    def push(self, request: RequestState) -> None:
         name = request.class_name
         if name not in self._classes:
             self._newcomers.append(name)
@@ -102,7 +102,7 @@ class Vtc:
 
     put_back = push
 
-    def remove(self, request: LiveRequest) -> None:
+    def remove(self, request: RequestState) -> None:
         self._classes.remove(request)
         self._last_left = request.class_name
         self._account(request.class_name).prompt_tokens += _prompt_to_charge(request)

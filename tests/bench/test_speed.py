@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from simulator.metrics import summarize
+from simulator.metrics.summary import summarize
 from simulator.policies import built_in_policies
 from tests.bench.workloads import normal_lengths, per_second, serve_on_h200
 from tests.shared_data import shared
@@ -64,7 +64,7 @@ def test_summary_of_a_hundred_thousand_requests(benchmark: Any) -> None:
 MILLION = """
 import resource, sys
 from tests.bench.workloads import normal_lengths, serve_on_h200
-from simulator.metrics import summarize
+from simulator.metrics.summary import summarize
 summarize(serve_on_h200(normal_lengths(1_000_000, 10.0), "chunked_prefill")().records)
 usage = resource.getrusage(resource.RUSAGE_SELF)
 print(f"{usage.ru_utime + usage.ru_stime:.1f} CPU s, {usage.ru_maxrss / 2**20:.2f} GiB")
@@ -90,7 +90,7 @@ def test_whole_process(arguments: list[str], tmp_path: Path, capsys: pytest.Capt
         "      output: {dist: normal, mean: 512, sd: 256, min: 2}\n"
         "engine: {policy: chunked_prefill, max_num_seqs: 256}\n"
     )
-    entry = "import sys; from scenarios.cli import main; sys.exit(main())"
+    entry = "import sys; from scenarios.cli.app import main; sys.exit(main())"
     command = [sys.executable, "-c", entry, *(str(scenario) if a == "SCENARIO" else a for a in arguments)]
     if arguments[0] == "run":
         command += ["--out", str(tmp_path / "out")]

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from simulator.gpus import GPUS
-from simulator.kv import kv_cache
-from simulator.models import MODELS
+from simulator.hardware.gpus import GPUS
+from simulator.hardware.kv import kv_cache
+from simulator.hardware.models import MODELS
 from simulator.plan import Policy
 from simulator.policies import load_policy
-from simulator.roofline import Roofline
 from simulator.simulate import Run, simulate
+from simulator.timing.roofline import Roofline
 from simulator.workload import Workload
 
 

@@ -9,9 +9,9 @@ from functools import partial
 
 from hypothesis import strategies as st
 
-from simulator.cache import Cache
+from simulator.memory.cache import Cache
+from simulator.memory.prefix_cache import PrefixCache
 from simulator.plan import Policy
-from simulator.prefix_cache import PrefixCache
 from simulator.request import PromptContent, Request
 from simulator.simulate import Run
 from simulator.workload import Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from simulator.blocks import BlockManager
+from simulator.memory.blocks import BlockManager
 
 
 class CheckingBlocks(BlockManager):

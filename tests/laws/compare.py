@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from simulator.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
 
 Columns = RequestColumns | RowColumns | GapColumns | RequeueColumns
 

@@ -1,7 +1,8 @@
 """A second engine, written to be obvious: every request, every block and every token walked at every step.
 
 It takes the same policies and keeps no sums, no heaps and no runs of steps, so that it shares no shortcut with
-`simulator.engine`. What it leaves behind is a list of steps and a list of requests with the time of every token.
+`simulator.engine.replica`. What it leaves behind is a list of steps and a list of requests with the time of every
+token.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, cast
 
-from simulator.cost import StepShape
 from simulator.plan import BatchView, Policy, StepPlan, Traits, WaitingView, cdiv
 from simulator.request import Request, RequestView
+from simulator.timing.cost import StepShape
 from tests.laws.naive_orders import NaiveOrder
 from tests.laws.scenarios import Scenario
 

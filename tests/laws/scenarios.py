@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.blocks import BlockLedger, KVBlocks
-from simulator.linear import Linear
+from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.policies import load_policy
 from simulator.policies.fastserve import Fastserve
+from simulator.policies.parts.preemption import MODES
+from simulator.policies.parts.victims import VICTIMS
 from simulator.policies.static import Static
-from simulator.preemption import MODES
 from simulator.simulate import Run, simulate
-from simulator.victims import VICTIMS
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 
 POLICIES = (

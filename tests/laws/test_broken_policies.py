@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from simulator import engine
-from simulator.blocks import BlockManager
+from simulator.engine import replica as engine
 from simulator.errors import PolicyError
-from simulator.linear import Linear
+from simulator.memory.blocks import BlockManager
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
-from simulator.records import Status
+from simulator.results.records import Status
+from simulator.timing.linear import Linear
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.laws.scripted import Line, Scripted, admit_all, admit_one_token, go_on, reserve_all, serve
 

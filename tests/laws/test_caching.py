@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from simulator.linear import Linear
-from simulator.metrics import summarize
-from simulator.prefix_cache import PrefixCache
-from simulator.records import Status
+from simulator.memory.prefix_cache import PrefixCache
+from simulator.metrics.summary import summarize
+from simulator.results.records import Status
 from simulator.simulate import Run
+from simulator.timing.linear import Linear
 from tests.laws.caching import (
     CheckingCache,
     caching_scenarios,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.records import Status
+from simulator.results.records import Status
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 
 FEW = settings(max_examples=30)

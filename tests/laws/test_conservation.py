@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.latency import itl
-from simulator.records import Records, Status
+from simulator.metrics.latency import itl
+from simulator.results.records import Records, Status
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
 
 FEW = settings(max_examples=30)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
 from simulator.simulate import Run
+from simulator.timing.linear import Linear
 from tests.laws.compare import differences
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
 from simulator.queues import Order
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.orders import CLASSES, ORDERED
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.batch import Batch
-from simulator.live import LiveRequest
+from simulator.engine.decode_batch import DecodeBatch
 from simulator.queues import Order, make_queue
 from simulator.queues.vtc import Vtc
 from simulator.request import Request
+from simulator.request_state import RequestState
 from tests.laws.orders import CLASSES, ORDERED, ordered_scenarios
 
 Job = tuple[str, int, int]  # class, prompt and output tokens
@@ -38,15 +38,15 @@ class Server:
     counters: list[dict[str, float]] = field(default_factory=list)  # of those who wait, if the order has any
 
     def run(self) -> None:
-        queue, batch = make_queue(self.order), Batch(4)
+        queue, batch = make_queue(self.order), DecodeBatch(4)
         batch.meter = queue.meter
         given = dict.fromkeys(CLASSES, 0.0)
-        running: list[LiveRequest] = []
+        running: list[RequestState] = []
         coming = list(enumerate(self.jobs))
         for step in range(100_000):
             while coming and coming[0][1][0] <= step:
                 row, (_, (name, inputs, outputs)) = coming.pop(0)
-                queue.push(LiveRequest(Request(row, str(row), 0.0, inputs, outputs, outputs, 0, name), batch))
+                queue.push(RequestState(Request(row, str(row), 0.0, inputs, outputs, outputs, 0, name), batch))
             queue.at(float(step))
             new = []
             while len(queue) and self.fits([*running, queue.head]):
@@ -80,7 +80,7 @@ class Server:
 
     decoding: list[str] = field(default_factory=list)  # of each request that decodes in the next step
 
-    def fits(self, requests: Sequence[LiveRequest]) -> bool:
+    def fits(self, requests: Sequence[RequestState]) -> bool:
         return sum(live.input_tokens + live.output_tokens for live in requests) <= self.capacity
 
     def widest_gap(self, weights: dict[str, float]) -> float:
@@ -187,12 +187,12 @@ def test_nobody_passes_who_has_aged(policy: str, data: st.DataObject) -> None:
 def test_without_aging_the_long_wait_for_as_long_as_short_ones_come() -> None:
     """A long request among short ones, one slot: the last of all, or next when it has waited 5 steps."""
     queue, aged = make_queue("sjf"), make_queue("sjf", aging_s=5.0)
-    batch = Batch(16)
+    batch = DecodeBatch(16)
     served = {}
     for name, one in (("never", queue), ("aged", aged)):
-        one.push(LiveRequest(Request(0, "long", 0.0, 1, 90, 90), batch))
+        one.push(RequestState(Request(0, "long", 0.0, 1, 90, 90), batch))
         for step in range(1, 60):
-            one.push(LiveRequest(Request(step, str(step), float(step), 1, 2, 2), batch))
+            one.push(RequestState(Request(step, str(step), float(step), 1, 2, 2), batch))
             one.at(float(step))
             head = one.head
             one.remove(head)

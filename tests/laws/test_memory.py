@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
-from simulator.records import Status
+from simulator.results.records import Status
+from simulator.timing.linear import Linear
 from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.compare import differences
 from tests.laws.scenarios import (
@@ -77,7 +77,7 @@ def test_used_blocks_are_those_that_tokens_need(name: str, data: st.DataObject) 
     """Free blocks in the log, step by step, from nothing but the tokens scheduled and the sizes of the requests."""
     scenario = data.draw(scenarios(name))
     if name in RESERVING:
-        return  # more than their tokens need: tests/test_policies_static.py, tests/test_policies_orca.py
+        return  # more than their tokens need: see the tests of static and of orca
     run = scenario.run(log_decisions=True)
     assert run.decisions is not None
     size, total = scenario.memory.block_size, scenario.memory.num_gpu_blocks - 1

@@ -10,11 +10,11 @@ from functools import cache, partial
 import pytest
 
 import scenarios
-from scenarios.result import Result
+from scenarios.runs.result import Result
 from scenarios.traces import TraceOptions, read_trace
-from simulator.linear import Linear
+from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.prefix_cache import PrefixCache
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, Scenario
 from tests.shared_data import shared

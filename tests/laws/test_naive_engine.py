@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
 from simulator.plan import Holds
 from simulator.policies.static import Static
-from simulator.records import Records, Status
+from simulator.results.records import Records, Status
 from simulator.simulate import Run
+from simulator.timing.linear import Linear
 from tests.laws.naive_engine import NaiveReplica, NaiveRequest, serve
 from tests.laws.random_policy import RandomPolicy
 from tests.laws.scenarios import POLICIES, Scenario, scenarios

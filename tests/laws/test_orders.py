@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.records import Status
+from simulator.results.records import Status
 from tests.laws.compare import differences
 from tests.laws.orders import ORDERED, ORDERS, ordered_scenarios, slower
 from tests.laws.scenarios import scaled

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.preemption import MODES
-from simulator.victims import VICTIMS
+from simulator.policies.parts.preemption import MODES
+from simulator.policies.parts.victims import VICTIMS
 from tests.laws.compare import differences
 from tests.laws.orders import ORDERS, dressed, orders
 from tests.laws.scenarios import Scenario, scenarios

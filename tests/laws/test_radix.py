@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
+from simulator.memory.radix_cache import RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang
 from simulator.queues.lpm import Lpm
-from simulator.radix_cache import RadixCache
-from simulator.records import Status
 from simulator.request import Request
+from simulator.results.records import Status
 from simulator.simulate import Run
+from simulator.timing.linear import Linear
 from tests.laws.caching import caching_scenarios, common_prefix, mixed, run_cached, sequence_of, with_contents
 from tests.laws.compare import differences
 from tests.laws.scenarios import Memory, Scenario, make_workload

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.linear import Linear
-from simulator.records import Records
+from simulator.results.records import Records
 from simulator.router import ROUTERS
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.compare import differences
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.records import Records
+from simulator.results.records import Records
 from tests.laws.compare import differences
 from tests.laws.scenarios import POLICIES, scaled, scenarios
 from tests.laws.test_naive_engine import in_step

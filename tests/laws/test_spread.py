@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost import StepShape
-from simulator.linear import Linear
-from simulator.profile import ProfileCost
+from simulator.timing.cost import StepShape
+from simulator.timing.linear import Linear
+from simulator.timing.profile import ProfileCost
 from tests.laws.compare import differences
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 from tests.laws.test_naive_engine import same_story
@@ -23,7 +23,7 @@ MANY = settings(max_examples=60)
 class Uneven:
     """Every count of a step shows in its time."""
 
-    wants_spread = True
+    wants_context_stats = True
     base: Linear
     told: list[StepShape] = field(default_factory=list, compare=False)
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost import StepShape
-from simulator.executor import Predicted, Step
-from simulator.linear import Linear
-from simulator.records import Status
+from simulator.results.records import Status
 from simulator.simulate import simulate
+from simulator.timing.cost import StepShape
+from simulator.timing.executor import Predicted, Step
+from simulator.timing.linear import Linear
 from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload, scenarios
 

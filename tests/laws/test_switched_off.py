@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
-from simulator.records import Status
+from simulator.results.records import Status
 from tests.laws.compare import differences
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, Scenario, scenarios
 

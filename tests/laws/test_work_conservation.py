@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.policies.static import Static
-from simulator.records import Records, Status
+from simulator.results.records import Records, Status
 from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, Scenario, scenarios
 
 

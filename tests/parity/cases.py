@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.blocks import BlockLedger, BlockManager, KVBlocks
-from simulator.linear import Linear
+from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
+from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.prefix_cache import PrefixCache
 from simulator.request import PromptContent
 from simulator.simulate import simulate
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 
 Case = dict[str, Any]

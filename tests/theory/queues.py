@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.intervals import Interval, mean_interval
-from simulator.linear import Linear
-from simulator.records import Floats, Ints, Records
+from simulator.metrics.intervals import Interval, mean_interval
+from simulator.results.records import Floats, Ints, Records
+from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, Scenario, make_policy
 

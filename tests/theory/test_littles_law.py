@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.metrics import summarize
-from simulator.records import Floats, Records, Status
-from simulator.series import StepFunction, queue_depth, running
+from simulator.metrics.series import StepFunction, queue_depth, running
+from simulator.metrics.summary import summarize
+from simulator.results.records import Floats, Records, Status
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
 
 IN_TURN = [name for name in POLICIES if name not in OVERLAPPING]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.linear import Linear
-from simulator.records import Floats, Ints
+from simulator.results.records import Floats, Ints
+from simulator.timing.linear import Linear
 from tests.laws.scenarios import Scenario, make_policy
 from tests.theory.queues import AMPLE, BUDGET, Sample, Service, holds, interval, replications, settled
 

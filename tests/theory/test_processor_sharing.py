@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.linear import Linear
-from simulator.records import Ints
+from simulator.results.records import Ints
+from simulator.timing.linear import Linear
 from tests.theory.queues import SEEDS, Service, holds, interval, sample, settled, single_server, sojourns_s
 
 TOKENS = 200  # mean: a token, the quantum, is that part of a service

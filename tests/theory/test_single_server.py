@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from simulator.linear import Linear
-from simulator.records import Ints
+from simulator.results.records import Ints
+from simulator.timing.linear import Linear
 from tests.theory.queues import (
     Service,
     bulk_wait_s,

@@ -1,0 +1,44 @@
+"""Data-parallel replicas that share the experts of a mixture: what a scenario must be for it, and what it changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scenarios.schema.scenario import Scenario
+    from simulator.engine.data_parallel import GroupCost
+    from simulator.hardware.models import Model
+    from simulator.timing.cost import CostModel
+
+_KEY = "hardware.enable_expert_parallel"
+
+
+def held_model(scenario: Scenario) -> Model:
+    """The model as one replica holds it: with its share of the experts, where they are shared."""
+    model = scenario.resolve_model()
+    if not scenario.hardware.enable_expert_parallel or not model.experts:
+        return model
+    return replace(model, experts=max(model.experts // scenario.replicas, model.active_experts))
+
+
+def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
+    """The cost of the replicas' common steps; None where each goes its own way. Raises InputError with the key."""
+    if not scenario.hardware.enable_expert_parallel:
+        return None
+    from simulator.timing.profile import ProfileCost
+    from simulator.timing.profile.expert_parallel import ExpertParallelCost
+
+    model = scenario.resolve_model()
+    if not model.experts:
+        raise scenario.error(_KEY, f"the model {model.name} has no experts to share", "leave the key out")
+    if scenario.replicas < 2:
+        raise scenario.error(_KEY, "one replica has nobody to share experts with", "give replicas: 2 or more")
+    if model.experts % scenario.replicas:
+        what = f"{model.experts} experts cannot be shared evenly by {scenario.replicas} replicas"
+        raise scenario.error(_KEY, what, None)
+    if not isinstance(cost, ProfileCost):
+        raise scenario.error(_KEY, "the steps of replicas that share experts need a profile", "cost: {kind: profile}")
+    if scenario.engine.preemption_mode != "recompute":
+        raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
+    return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu())

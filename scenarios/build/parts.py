@@ -1,0 +1,279 @@
+"""From a scenario to what the simulator takes: workload, KV memory, step costs, policy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scenarios.build.expert_parallel import build_group_cost, held_model
+from scenarios.build.orders import build_order, order_keys, who_takes
+from scenarios.build.preemption import check_overlap, overlaps, why_fixed
+from scenarios.build.vllm_keys import why_vllms
+from scenarios.schema.engine import ORDER_KEYS, Engine
+from scenarios.schema.loader import dump, load
+from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.source.hints import did_you_mean
+from simulator.errors import InputError
+from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
+from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.radix_cache import RadixCache
+from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
+from simulator.queues import Order
+from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from simulator.engine.data_parallel import GroupCost
+    from simulator.plan import Policy
+    from simulator.timing.cost import CostModel
+
+_ENGINE_OWN = ("policy", "block_size", "enable_prefix_caching", "swap_overlap")  # keys that no policy takes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a simulation is made of, the workload apart. `make_policy` makes each replica one of its own."""
+
+    make_policy: Callable[[], Policy]
+    kv: KVCache
+    cost: CostModel
+    swap_s_per_block: float
+    make_blocks: Callable[[int, int], KVBlocks]
+    swap_overlap: bool = False
+    group_cost: GroupCost | None = None
+
+
+def build_workload(scenario: Scenario) -> Workload:
+    """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
+
+    Raises InputError for a trace that cannot be read, and for weights of classes that there are not.
+    """
+    workload = _given_workload(scenario)
+    for name in scenario.engine.class_weights or ():
+        if name not in workload.class_names:
+            hint = did_you_mean(name, workload.class_names)
+            raise scenario.error(f"engine.class_weights.{name}", f"no class is called {name!r}", hint)
+    predictor = scenario.workload.predictor
+    if predictor is None:
+        return workload
+    from scenarios.build.predict import predict
+
+    return predict(workload, predictor, scenario.seed)
+
+
+def _given_workload(scenario: Scenario) -> Workload:
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        from scenarios.traces import read_trace
+
+        return read_trace(workload.path, workload.options(scenario.seed))
+    from scenarios.generate import generate
+
+    return generate(workload, scenario.seed)
+
+
+def build(scenario: Scenario) -> Parts:
+    """Policy, memory and costs. Raises InputError where they do not fit together, before anything is simulated."""
+    policy = build_policy(scenario)
+    kv = _build_kv(scenario, policy)
+    swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
+    check_overlap(scenario)
+    cost, make_blocks = build_cost(scenario), _build_blocks(scenario)
+    group_cost = build_group_cost(scenario, cost)
+    return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, group_cost)
+
+
+def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
+    """Counts of blocks, or blocks with a prefix cache where the scenario asks for one and the policy can have it."""
+    engine = scenario.engine
+    if not engine.enable_prefix_caching:
+        return BlockLedger
+    if not caches_prefixes(engine.policy):
+        able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
+        what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
+        raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
+    has_radix_tree = getattr(policy_class(engine.policy), "has_radix_tree", False)
+    return partial(RadixCache if has_radix_tree else PrefixCache, block_size=engine.block_size)
+
+
+def check_content(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError if the workload's block hashes cannot be told in the engine's blocks."""
+    engine = scenario.engine
+    if not engine.enable_prefix_caching or workload.content is None:
+        return
+    sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
+    for size in sorted(sizes):
+        if size % engine.block_size and engine.block_size % size:
+            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {engine.block_size}"
+            raise scenario.error("engine.block_size", f"{what}: one must be a multiple of the other", None)
+
+
+def caches_prefixes(policy: str) -> bool:
+    """Whether the policy's admissions reckon with what a prefix cache holds."""
+    return bool(getattr(policy_class(policy), "caches_prefixes", False))
+
+
+def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
+    """The KV cache beside the activations of a step: of the policy's own budget, where the scenario gives none."""
+    engine, hardware = scenario.engine, scenario.hardware
+    budget = getattr(policy, "max_num_batched_tokens", None)
+    try:
+        return kv_cache(
+            held_model(scenario),
+            scenario.resolve_gpu(),
+            hardware.tensor_parallel,
+            hardware.gpu_memory_utilization,
+            engine.block_size,
+            budget if isinstance(budget, int) else engine.max_num_batched_tokens,
+            hardware.swap_space_gib,
+            hardware.num_gpu_blocks,
+        )
+    except InputError as error:
+        raise scenario.error("hardware", error.message, error.hint) from None
+
+
+def build_cost(scenario: Scenario) -> CostModel:
+    """The model of step times."""
+    cost = scenario.cost
+    if cost.kind == "linear":
+        from simulator.timing.linear import Linear
+
+        return Linear(cost.base_s, cost.per_token_s, cost.per_context_token_s)
+    if cost.kind == "profile":
+        from scenarios.build.profiles import build_profile_cost
+
+        return build_profile_cost(scenario, cost)
+    from simulator.timing.roofline import Roofline
+
+    return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
+
+
+def build_policy(scenario: Scenario) -> Policy:
+    """The policy with the parameters that the scenario gives it.
+
+    A key that the policy does not have is an InputError, unless it holds the schema's default and so asks for nothing.
+    """
+    engine = scenario.engine
+    try:
+        taken = policy_keys(engine.policy)
+    except InputError as error:
+        raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
+    given = engine.parameters(given_only=True)
+    order = _order(engine.policy, given)
+    for key in _asked_for(given, (*taken, *order_keys(order))):
+        if key in ORDER_KEYS and order is not None:
+            raise scenario.error(f"engine.{key}", f"the order {order} does not use this key", who_takes(key))
+        near = difflib.get_close_matches(key, taken, n=1)
+        hint = f"{f'did you mean {near[0]}? ' if near else ''}it takes: {', '.join(taken)}"
+        hint = why_fixed(engine.policy, key) or why_vllms(key) or hint
+        raise scenario.error(f"engine.{key}", f"the policy {policy_label(engine.policy)} does not use this key", hint)
+    parameters = {key: value for key, value in given.items() if key in taken}
+    if order is not None:
+        parameters["order"] = build_order(scenario, order, given)
+    try:
+        return load_policy(engine.policy, parameters)
+    except InputError as error:
+        key = next((key for key in parameters if f": {key} " in error.message), "policy")
+        raise error if error.file else scenario.error(f"engine.{key}", error.message, error.hint) from None
+
+
+def _order(policy: str, given: Mapping[str, object]) -> str | None:
+    """The queue order that is given to a policy, or its own; None for one that takes none."""
+    own = policy_parameters(policy_class(policy)).get("order")
+    return str(given.get("order", own)) if isinstance(own, str) else None
+
+
+def _asked_for(given: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
+    """Keys that a policy does not take and that ask for something: all but those at the schema's default."""
+    defaults = Engine.defaults()
+    return tuple(key for key, value in given.items() if key not in taken and value != defaults.get(key, _NOTHING))
+
+
+def policy_keys(policy: str) -> tuple[str, ...]:
+    """The parameters that a policy takes, in its own order. Raises InputError for a policy that cannot be loaded."""
+    return tuple(policy_parameters(policy_class(policy)))
+
+
+def policy_label(policy: str) -> str:
+    """What tables call a policy: its name, or the class of a user's own."""
+    return policy.rpartition(":")[2] if ".py:" in policy else policy
+
+
+def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario under another policy, and the keys given to the engine that this policy does not take.
+
+    These are left out. A relative path in `policy` counts from the working directory.
+    """
+    data = scenario.model_dump(exclude_unset=True)
+    given = dict(data.get("engine", {}))
+    engine = {"policy": policy, **{key: given[key] for key in _ENGINE_OWN[1:] if key in given}}
+    try:
+        bare = load({**data, "engine": engine})
+    except InputError as error:
+        raise InputError(error.message, file="--policies", hint=error.hint) from None
+    taken = policy_keys(bare.engine.policy)
+    parameters = {key: value for key, value in given.items() if key not in _ENGINE_OWN}
+    used = (*taken, *order_keys(_order(bare.engine.policy, parameters)))
+    kept = {key: value for key, value in parameters.items() if key in used}
+    dropped = _asked_for(parameters, used)
+    if engine.get("swap_overlap") and not overlaps(bare.engine.policy):
+        del engine["swap_overlap"]
+        dropped = ("swap_overlap", *dropped)
+    if engine.get("enable_prefix_caching") and not caches_prefixes(bare.engine.policy):
+        del engine["enable_prefix_caching"]
+        dropped = ("enable_prefix_caching", *dropped)
+        if kept.get("order") == "lpm":
+            del kept["order"]
+            dropped = ("order", *dropped)
+    return load({**data, "engine": {**engine, **kept}}), dropped
+
+
+def resolved_yaml(scenario: Scenario) -> str:
+    """The scenario as YAML with nothing left to a default, those of the policy itself included."""
+    data = scenario.model_dump(exclude_unset=True)
+    data["engine"] = {**data.get("engine", {}), "policy": scenario.engine.policy, **_plain_parameters(scenario)}
+    return dump(load(data, check_files=False))
+
+
+def cost_per_million(scenario: Scenario, output_throughput: float | None) -> float | None:
+    """USD for a million output tokens on the scenario's GPUs; None where the price or the throughput is not known."""
+    from simulator.metrics.summary import cost_per_million_output_tokens
+
+    usd_per_hour = scenario.resolve_gpu().usd_per_hour
+    if usd_per_hour is None:
+        return None
+    gpus = scenario.replicas * scenario.hardware.tensor_parallel
+    return cost_per_million_output_tokens(output_throughput, gpus=gpus, usd_per_gpu_hour=usd_per_hour)
+
+
+def is_random(scenario: Scenario) -> bool:
+    """Whether another seed can make another workload, or other predictions of it."""
+    workload = scenario.workload
+    if not isinstance(workload, TraceWorkload) or workload.trace.jitter_s > 0:
+        return True
+    return workload.predictor is not None and workload.predictor.kind == "noisy"
+
+
+def same_requests(one: Workload, other: Workload) -> bool:
+    """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+
+
+_NOTHING = object()
+
+
+def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
+    """The policy's parameters as far as YAML can hold them."""
+    policy = build_policy(scenario)
+    values = {key: getattr(policy, key) for key in policy_keys(scenario.engine.policy)}
+    order = values.get("order")
+    if isinstance(order, Order):
+        values |= {"order": str(order), **{key: order.parameters[key] for key in ORDER_KEYS if key in order.parameters}}
+    return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool, dict))}

@@ -1,0 +1,95 @@
+"""`python -m scenarios.cli.accuracy FOLDER`: write accuracy.md and its figure again, from the measurements.
+
+This brings together what may not know of each other: scenarios, profiles and pictures.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from scenarios.accuracy.sensitivity import Sensitivity
+    from scenarios.accuracy.silicon import KernelsOf
+
+SENSITIVE = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2", "measured-rtxpro6000-qwen3-30b-a3b")
+"""A server short of memory, one whose GPUs add up what they compute, and one whose GPUs share experts."""
+
+
+def accuracy(folder: Path) -> None:
+    """Write accuracy.md and sensitivity.png into `folder`. Raises InputError where the measurements are not here."""
+    from reports.files import write
+    from reports.sensitivity import sensitivity_picture
+    from scenarios.accuracy.page import FIGURE
+
+    text, sensitivities = compute()
+    titles = {each.scenario: [(effect.change.name, effect.moves) for effect in each.effects] for each in sensitivities}
+    write(folder / FIGURE, sensitivity_picture(titles).png)
+    write(folder / "accuracy.md", text)
+
+
+def compute() -> tuple[str, list[Sensitivity]]:
+    """The page's text, and what its figure shows."""
+    from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
+    from scenarios.accuracy.page import load_documents, page
+    from scenarios.accuracy.sensitivity import changes_for, sensitivity
+    from scenarios.accuracy.silicon import fit_overheads, read_silicon, score
+    from scenarios.build.profiles import shipped_profiles
+    from scenarios.places import shared_folder
+    from scenarios.runs.runner import run
+
+    runs = read_silicon(shared_folder() / SILICON)
+    kernels_of = kernels()
+    overheads = fit_overheads(runs, kernels_of)
+    sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
+    text = page(
+        load_documents(list(shipped_profiles().values())),
+        [evaluate(case) for case in CASES],
+        {name: run(name).summary for name in BLIND},
+        score(runs, kernels_of, overheads),
+        overheads,
+        sensitivities,
+    )
+    return text, sensitivities
+
+
+def kernels() -> KernelsOf:
+    """Kernels of closed-loop runs: by a shipped profile of model, GPU, dtype and parallelism, else by roofline."""
+    from dataclasses import replace
+
+    from scenarios.accuracy.silicon import Kernels, SiliconRun
+    from scenarios.build.profiles import shipped_profiles
+    from simulator.timing.profile import Options, ProfileCost, read_profile
+    from simulator.timing.roofline import Roofline
+
+    profiles = [read_profile(path) for path in shipped_profiles().values()]
+    known = {(p.model, p.gpu, p.tensor_parallel, str(p.document.get("dtype", "bf16"))): p for p in profiles}
+
+    def kernels_of(run: SiliconRun) -> Kernels:
+        profile = known.get((run.model, run.gpu, run.tensor_parallel, run.dtype))
+        if profile is not None:
+            return Kernels("profile", ProfileCost(replace(profile, host_per_seq_s=0.0), Options(host_s=0.0)))
+        gpu = run.resolve_gpu()
+        if run.dtype == "fp8":
+            gpu = replace(gpu, bf16_tflops=2.0 * gpu.bf16_tflops)  # Hopper's tensor cores in fp8
+        return Kernels("roofline", Roofline(run.resolve_model(), gpu, run.tensor_parallel, host_s=0.0))
+
+    return kernels_of
+
+
+def main() -> None:
+    """The command."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m scenarios.cli.accuracy FOLDER")
+    try:
+        accuracy(Path(sys.argv[1]))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The command line: which verbs there are. What each does is in its own module, imported when help needs its flags.
+
+Nothing heavy is imported here or at the top of those modules: a verb imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+
+from scenarios.cli.calibrate import check, fit, import_
+from scenarios.cli.guard import guarded
+from scenarios.cli.lockstep import lockstep
+from scenarios.cli.look import kv, list_, trace_inspect
+from scenarios.cli.measure import measure
+from scenarios.cli.new import new_policy, new_scenario
+from scenarios.cli.report import report
+from scenarios.cli.run import compare, run
+from scenarios.cli.validate import validate
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings=_HELP,
+    help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
+)
+trace = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds.")
+calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
+new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a file to start from.")
+
+app.command("run")(guarded(run))
+app.command("compare")(guarded(compare))
+app.command("validate")(guarded(validate))
+app.command("lockstep")(guarded(lockstep))
+app.command("report")(guarded(report))
+app.command("list")(guarded(list_))
+app.command("kv")(guarded(kv))
+app.add_typer(calibrate, name="calibrate")
+app.add_typer(trace, name="trace")
+app.add_typer(new, name="new")
+calibrate.command("measure")(guarded(measure))
+calibrate.command("import")(guarded(import_))
+calibrate.command("fit")(guarded(fit))
+calibrate.command("check")(guarded(check))
+trace.command("inspect")(guarded(trace_inspect))
+new.command("policy")(guarded(new_policy))
+new.command("scenario")(guarded(new_scenario))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            known = version("batchlab")
+        except PackageNotFoundError:
+            known = "of a source tree that is not installed"
+        typer.echo(f"batchlab {known}")
+        raise typer.Exit
+
+
+@app.callback()
+def _batchlab(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    del version  # its callback has done all
+
+
+@trace.callback()
+def _trace() -> None:
+    """Keeps `inspect` a word of its own while it is the only verb of its group."""
+
+
+def main() -> None:
+    """The command `batchlab`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no ± shows ?
+    signal.signal(signal.SIGTERM, _stop)
+    app(prog_name="batchlab")
+
+
+def _stop(number: int, frame: object) -> None:
+    """A polite kill (as of `timeout`) ends like Ctrl-C: what was half-written is taken away."""
+    del frame
+    sys.exit(128 + number)

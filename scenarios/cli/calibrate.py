@@ -1,0 +1,176 @@
+"""`batchlab calibrate import | fit | check`: from measured kernels to a profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Quiet
+
+if TYPE_CHECKING:
+    from calibration.limits import Rejected
+    from calibration.rows import KernelRows
+    from simulator.hardware.gpus import Gpu
+
+Model = Annotated[str, typer.Option("--model", metavar="M", help="A model (batchlab list models).")]
+GpuName = Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")]
+Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs a replica.")]
+
+
+def import_(
+    sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Folders or files of public profiles.")],
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows."),
+    ] = "auto",
+    model: Model = "",
+    gpu: GpuName = "",
+    tensor_parallel: Ranks = 1,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of rows.")] = Path("rows.jsonl.gz"),
+    quiet: Quiet = False,
+) -> None:
+    """Bring public kernel tables into one format.
+
+    Rows that are faster than the GPU can be are left out, counted and listed.
+    """
+    from calibration.rows import write_rows
+
+    rows, _ = _read(sources, format_, model, gpu, tensor_parallel, quiet)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(rows, out)
+    kinds = ", ".join(f"{len(table['us']):,} {kind}" for kind, table in rows.tables.items())
+    typer.echo(f"rows: {out} ({kinds})")
+
+
+def fit(
+    sources: Annotated[
+        list[Path] | None, typer.Argument(metavar="[ROWS...]", help="Files of rows, or what import reads.")
+    ] = None,
+    from_steps: Annotated[
+        Path | None,
+        typer.Option("--from-steps", metavar="FILE", help="A log of steps instead: tokens, contexts, milliseconds."),
+    ] = None,
+    model: Model = "",
+    gpu: GpuName = "",
+    tensor_parallel: Ranks = 1,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The profile's name.")] = "",
+    held_out: Annotated[bool, typer.Option("--held-out/--no-held-out", help="Test it on rows held out.")] = True,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The profile; default: NAME.json.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a profile, and say how far it is off on rows that were held out.
+
+    A log of steps is a CSV with a column ms and either tokens and context, which gives `cost: {kind: linear}`, or
+    decode_seqs, decode_context, prefill_tokens and, where they are known, prefill_seqs, prefill_context, prefill_pairs.
+    """
+    from calibration.document import write_document
+    from simulator.errors import InputError
+    from simulator.hardware.models import find_model
+
+    if from_steps is not None:
+        _fit_steps(from_steps, model, gpu, tensor_parallel, name, out)
+        return
+    if not sources:
+        raise InputError("nothing to fit", hint="give files of rows, or --from-steps FILE")
+    rows, rejected = _read(sources, "auto", model, gpu, tensor_parallel, quiet)
+    if len(rows.table("step")["us"]) and not len(rows.table("attention")["us"]):
+        _fit_steps(sources[0], rows.model, rows.gpu, rows.tensor_parallel, name, out, rows)
+        return
+    from calibration.fit import fit_profile
+    from calibration.heldout import held_out as test
+
+    chosen, device = find_model(rows.model or model), _gpu(rows.gpu)
+    name = name or "-".join(part for part in (rows.gpu, rows.model) if part)
+    document = fit_profile(rows, chosen, device, name)
+    document["rejected"] = [part.document() for part in rejected]
+    if held_out:
+        document["errors"] = test(rows, chosen, device)
+    target = out or Path(f"{name}.json")
+    write_document(document, target)
+    check(target)
+    typer.echo(f"profile: {target}")
+
+
+def check(profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile's file.")]) -> None:
+    """Read a profile, say what it holds and how well it was predicted, and try it on a few steps."""
+    from calibration.check import check_profile
+    from simulator.errors import InputError
+
+    report = check_profile(profile)
+    for line in report.lines:
+        typer.echo(line)
+    if report.complaints:
+        raise InputError(f"the profile cannot be used: {report.complaints[0]}", file=str(profile))
+
+
+def _read(
+    sources: list[Path], form: str, model: str, gpu: str, tensor_parallel: int, quiet: bool
+) -> tuple[KernelRows, list[Rejected]]:
+    """The rows of all sources as one, without what cannot be; says on stderr what was left out."""
+    from dataclasses import replace
+
+    from calibration.limits import reject_impossible
+    from calibration.rows import merge
+    from calibration.sources.detect import read_source
+    from simulator.errors import InputError
+    from simulator.hardware.models import MODELS
+
+    parts = [read_source(path, form, model, gpu, tensor_parallel) for path in sources]
+    rows = merge(parts)
+    rows = replace(rows, model=model or rows.model, gpu=gpu or rows.gpu)
+    known = {(part.gpu, part.tensor_parallel) for part in parts if part.gpu}
+    if len(known) > 1:
+        raise InputError(f"sources of different GPUs or parallelism: {sorted(known)}", hint="fit one profile for each")
+    if not rows.gpu:
+        return rows, []
+    rows, rejected = reject_impossible(rows, _gpu(rows.gpu), MODELS.get(rows.model))
+    for part in rejected:
+        if not quiet:
+            typer.echo(f"{part.count:,} of {part.of:,} rows of {part.kind} are faster than the GPU can be:", err=True)
+            for line in part.listed:
+                typer.echo(f"  {line}", err=True)
+    return rows, rejected
+
+
+def _gpu(name: str) -> Gpu:
+    from simulator.errors import InputError
+    from simulator.hardware.gpus import find_gpu
+
+    if not name:
+        raise InputError("the rows do not say on which GPU they were measured", hint="--gpu G (batchlab list gpus)")
+    return find_gpu(name)
+
+
+def _fit_steps(
+    path: Path, model: str, gpu: str, tensor_parallel: int, name: str, out: Path | None, rows: KernelRows | None = None
+) -> None:
+    from calibration.document import write_document
+    from calibration.steps import fit_steps, read_step_log
+    from scenarios.runs.storage.run_folder import to_json
+
+    name = name or path.name.split(".")[0]
+    fitted = fit_steps(read_step_log(path) if rows is None else rows, name, model, gpu, tensor_parallel)
+    if fitted.document is None:
+        linear = fitted.linear
+        assert linear is not None
+        found = fitted.errors["random"]
+        typer.echo(
+            f"cost: {{kind: linear, base_s: {linear.base_s:g}, per_token_s: {linear.per_token_s:g}, "
+            f"per_context_token_s: {linear.per_context_token_s:g}}}"
+        )
+        typer.echo(
+            f"held out: MAPE {found['mape']:.1f} %, bias {found['bias']:+.1f} %, {found['rows']} steps", err=True
+        )
+        if out is not None:
+            out.write_text(to_json({"cost": {"kind": "linear", **_coefficients(linear)}}), encoding="utf-8")
+        return
+    target = out or Path(f"{name}.json")
+    write_document(fitted.document, target)
+    check(target)
+    typer.echo(f"profile: {target}")
+
+
+def _coefficients(linear: object) -> dict[str, float]:
+    return {key: getattr(linear, key) for key in ("base_s", "per_token_s", "per_context_token_s")}

@@ -1,0 +1,229 @@
+"""`batchlab lockstep`: the simulator's plans executed on the real backend, predicted against measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.measure import Device, Layers
+from scenarios.cli.report import aligned
+
+if TYPE_CHECKING:
+    from scenarios.schema.scenario import Scenario as ScenarioModel
+    from simulator.lockstep.run import MakeDevice
+    from simulator.lockstep.step_errors import ComparedStep
+
+NOT_WITHIN = 3
+"""Exit code: everything ran, and the prediction is not within its limits."""
+
+STEPS, SUMMARY = "lockstep.csv", "lockstep.json"
+
+
+def lockstep(
+    scenario: Scenario,
+    device: Device = "cpu",
+    profile: Annotated[
+        Path | None,
+        typer.Option("--profile", metavar="FILE", help="Predict by this profile, not by the scenario's cost."),
+    ] = None,
+    clock: Annotated[
+        str, typer.Option("--clock", metavar="predicted|device", help="Whose durations the run goes by.")
+    ] = "predicted",
+    replay: Annotated[
+        Path | None, typer.Option("--replay", metavar="FILE", help="Steps of an earlier lockstep instead of a device.")
+    ] = None,
+    as_recorded: Annotated[
+        bool, typer.Option("--as-recorded", help="With --replay: price the recorded steps, plan nothing.")
+    ] = False,
+    free_running: Annotated[
+        bool, typer.Option("--free-running", help="Each side on its own: latencies and the order of policies.")
+    ] = False,
+    policies: Annotated[
+        str | None, typer.Option("--policies", metavar="A,B,...", help="With --free-running: policies to compare.")
+    ] = None,
+    rates: Annotated[
+        str, typer.Option("--rates", metavar="X,Y,...", help="With --free-running: arrivals so many times as fast.")
+    ] = "0.5,0.75,1,1.25,1.5",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="K", help="With --free-running.")] = 3,
+    layers: Layers = None,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Out = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
+) -> None:
+    """Predicted against executed, step by step.
+
+    Errors by regime go to stdout, rows and a report to --out, else to runs/NAME-lockstep. Exit code 3: not within the
+    limits (CPU: MAPE 15 % or 1.3 times the device's own noise, drift 10 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
+    """
+    from scenarios.schema.loader import load
+    from simulator.errors import InputError
+    from simulator.hardware.dimensions import check_choice
+
+    check_choice(device, ("cuda", "cpu"), "device")
+    check_choice(clock, ("predicted", "device"), "clock")
+    given = overrides(set_, seed)
+    if profile is not None:
+        if not profile.is_file():
+            raise InputError(f"no such file: {profile}", file="--profile", hint="batchlab calibrate fit writes one")
+        given = [*given, f"cost={{kind: profile, path: {str(profile.resolve())!r}}}"]
+    chosen = load(scenario, given)
+    console = Console(quiet=quiet)
+    target = out or Path("runs") / f"{chosen.name}-lockstep"
+    if free_running:
+        scales = _numbers(rates)
+        names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
+        _free_running(chosen, names, scales, seeds, device, layers, target, console, json=json)
+        return
+    if replay is not None:
+        steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
+    else:
+        steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
+    _tell(chosen, steps, fingerprint, device, target, console, json=json, report=not no_report)
+
+
+def _numbers(text: str) -> list[float]:
+    from simulator.errors import InputError
+
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) <= 0:
+        raise InputError(f"not a list of positive numbers: {text!r}", file="--rates", hint="as in: --rates 0.5,1,2")
+    return found
+
+
+def _replayed(
+    scenario: ScenarioModel, path: Path, profile: Path | None, *, plan: bool
+) -> tuple[list[ComparedStep], dict[str, str]]:
+    """Today's plans and predictions against recorded durations: needs no device, and no torch."""
+    from scenarios.build.parts import build
+    from scenarios.validate.lockstep import lockstep_case, measured_swap_s
+    from simulator.lockstep.csv import read_csv
+    from simulator.lockstep.run import replayed, repriced
+
+    recorded = read_csv(path)
+    told = {"device": "recorded", "file": path.name}
+    swap_s = measured_swap_s(profile)
+    if plan:
+        return replayed(lockstep_case(scenario, swap_s), recorded), told
+    parts = build(scenario)
+    return repriced(recorded, parts.cost, parts.swap_s_per_block if swap_s is None else swap_s), told
+
+
+def _device_maker(
+    scenario: ScenarioModel, device: str, layers: int | None, repeats: int | None = None
+) -> tuple[MakeDevice, dict[str, str]]:
+    """What makes executors on the device for a scenario, and what the device is."""
+    from gpu_backend.extra import require_torch
+
+    require_torch(device)
+    from gpu_backend.session import executors
+    from scenarios.build.parts import build
+
+    kv = build(scenario).kv
+    return executors(scenario.resolve_model(), device, kv, layers=layers, seed=scenario.seed, repeats=repeats)
+
+
+def _executed(
+    scenario: ScenarioModel, device: str, layers: int | None, profile: Path | None, clock: str, console: Console
+) -> tuple[list[ComparedStep], dict[str, str]]:
+    from scenarios.validate.lockstep import lockstep_case, measured_swap_s
+    from simulator.lockstep.run import device_clock, predicted_clock
+
+    case = lockstep_case(scenario, measured_swap_s(profile))
+    make_device, fingerprint = _device_maker(scenario, device, layers)
+    with console.timed() as timed:
+        told = timed.progress(f"{scenario.name} on {device}", len(case.workload))
+        if clock == "device":
+            steps, _ = device_clock(case, make_device, progress=told)
+        else:
+            steps = predicted_clock(case, make_device, progress=told)
+    return steps, fingerprint
+
+
+def _tell(
+    scenario: ScenarioModel,
+    steps: Sequence[ComparedStep],
+    fingerprint: dict[str, str],
+    device: str,
+    target: Path,
+    console: Console,
+    *,
+    json: bool,
+    report: bool,
+) -> None:
+    """Write the steps and the report, print the verdict; exit code 3 where it is a bad one."""
+    from reports.lockstep import LockstepReport, lockstep_rows, write_lockstep
+    from scenarios.build.parts import resolved_yaml
+    from scenarios.runs.storage.run_folder import REPORT, report_files, to_json
+    from scenarios.runs.storage.staging import staging
+    from scenarios.validate.lockstep import lockstep_json, lockstep_verdict
+    from simulator.lockstep.csv import write_csv
+    from simulator.lockstep.step_errors import LIMITS, agreement
+
+    found = agreement(steps)
+    fine, words = lockstep_verdict(found, LIMITS[device])
+    data = lockstep_json(found, fingerprint)
+    with staging(target, owned=[STEPS, SUMMARY, *report_files(target)]) as folder:
+        write_csv(folder / STEPS, steps)
+        (folder / SUMMARY).write_text(to_json(data), encoding="utf-8", newline="\n")
+        if report:
+            console.note("drawing the report")
+            title = f"{scenario.name}: predicted and executed"
+            write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
+    if json:
+        console.out(to_json(data))
+    else:
+        table = lockstep_rows(found)
+        console.out(f"{aligned([table.head, *table.body], table.text_columns)}\n\n{words}\n\n")
+    say = console.note if json else console.out
+    say(f"steps: {target / STEPS}\n")
+    if report:
+        say(f"report: {target / REPORT}\n")
+    if not fine:
+        raise typer.Exit(NOT_WITHIN)
+
+
+def _free_running(
+    scenario: ScenarioModel,
+    policies: Sequence[str],
+    rates: Sequence[float],
+    seeds: int,
+    device: str,
+    layers: int | None,
+    target: Path,
+    console: Console,
+    *,
+    json: bool,
+) -> None:
+    from scenarios.runs.storage.run_folder import to_json
+    from scenarios.runs.storage.staging import staging
+    from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows
+    from scenarios.validate.free_running import free_running as run_both
+    from scenarios.validate.lockstep import lockstep_case
+
+    lockstep_case(scenario)  # refuses what one device cannot be
+    # Sums over a whole run need no median of each step.
+    make_device, fingerprint = _device_maker(scenario, device, layers, repeats=1)
+    points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
+    data = free_running_json(points, fingerprint)
+    with staging(target, owned=["free-running.json"]) as folder:
+        (folder / "free-running.json").write_text(to_json(data), encoding="utf-8", newline="\n")
+    if json:
+        console.out(to_json(data))
+        return
+    tau = data["kendall_tau"]
+    order = "" if tau is None else f"The policies' order on both sides: Kendall tau {tau:.2f} (1: the same). "
+    same = "Every policy gave" if data["same_answers"] else "NOT every policy gave"
+    console.out(
+        f"{aligned(duration_rows(points), 1)}\n\n{aligned(free_running_rows(points), 1)}\n\n"
+        f"Errors are (simulated - executed) / executed. {order}{same} every request the same tokens.\n"
+    )

@@ -1,0 +1,85 @@
+"""`batchlab calibrate measure`: the rows of a profile, measured on the device at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Quiet, Set
+
+if TYPE_CHECKING:
+    from scenarios.schema.scenario import Scenario as ScenarioModel
+    from simulator.hardware.models import Model
+
+Device = Annotated[str, typer.Option("--device", metavar="cuda|cpu", help="What to run on.")]
+Layers = Annotated[int | None, typer.Option("--layers", min=1, metavar="N", help="Only the model's first N layers.")]
+
+
+def measure(
+    device: Device = "cpu",
+    model: Annotated[str | None, typer.Option("--model", metavar="M", help="A model (batchlab list models).")] = None,
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", metavar="SCENARIO", help="Model, block size and limits of a scenario.")
+    ] = None,
+    set_: Set = None,
+    layers: Layers = None,
+    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1, help="The largest batch.")] = None,
+    max_context: Annotated[int | None, typer.Option("--max-context", min=16, help="The longest context.")] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option("--max-num-batched-tokens", min=16, help="The largest step.")
+    ] = None,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="G", help="The GPU's name in batchlab list gpus.")] = "",
+    steps_only: Annotated[bool, typer.Option("--steps-only", help="Whole steps, no kernels apart.")] = False,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write to.")] = Path("runs/measured"),
+    quiet: Quiet = False,
+) -> None:
+    """Measure the step times of a model on this machine.
+
+    Writes rows.jsonl.gz, which `batchlab calibrate fit` reads, and measured.json, which says on what it was measured
+    and how steady that was.
+    """
+    from gpu_backend.extra import require_torch
+    from scenarios.schema.loader import load
+    from simulator.errors import InputError
+    from simulator.hardware.dimensions import check_choice
+    from simulator.hardware.models import find_model
+
+    check_choice(device, ("cuda", "cpu"), "device")
+    if (model is None) == (scenario is None):
+        raise InputError("which model is to be measured?", hint="--model M (batchlab list models) or --scenario S")
+    if set_ and scenario is None:
+        raise InputError("--set changes a key of a scenario, and none is given", hint="--scenario S")
+    require_torch(device)
+    console = Console(quiet=quiet)
+    from gpu_backend.profiler import MEASURED, ROWS
+    from gpu_backend.session import measure_into
+
+    chosen = None if scenario is None else load(scenario, set_ or [])
+    dimensions = chosen.resolve_model() if chosen is not None else find_model(model or "")
+    limits = (max_num_seqs, max_context, max_num_batched_tokens)
+    if chosen is not None:
+        limits = _limits(chosen, dimensions, limits)
+    measure_into(
+        out,
+        dimensions,
+        device,
+        layers=layers,
+        limits=limits,
+        block_size=16 if chosen is None else chosen.engine.block_size,
+        gpu=gpu,
+        steps_only=steps_only,
+        say=console.note,
+    )
+    console.out(f"rows: {out / ROWS}\nmeasured on: {out / MEASURED}\n")
+
+
+Limits = tuple[int | None, int | None, int | None]
+
+
+def _limits(scenario: ScenarioModel, model: Model, given: Limits) -> Limits:
+    """The batch, the context and the step that a scenario can come to, where they are not given."""
+    seqs, context, tokens = given
+    engine = scenario.engine
+    return seqs or engine.max_num_seqs, context or model.max_model_len, tokens or engine.max_num_batched_tokens

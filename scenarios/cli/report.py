@@ -1,0 +1,162 @@
+"""`batchlab report`, and what all verbs show of results: tables on stdout, pictures in a folder.
+
+This is the way to `reports`, which is imported when used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.cli.flags import Console, Out, Quiet
+
+if TYPE_CHECKING:
+    from scenarios.schema.scenario import Scenario
+    from simulator.results.records import Records
+
+DEFAULT = Path("runs", "report")  # for several folders together
+_UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of a table or a report: a run, and the summaries of all its seeds."""
+
+    label: str
+    scenario: Scenario
+    scenario_yaml: str
+    records: Records  # of the first seed
+    summaries: Sequence[Mapping[str, Any]]
+
+
+def tables(runs: Sequence[Shown]) -> str:
+    """The verdict table, and the table by class where there are several."""
+    from reports.table import verdict_table
+    from reports.tables import class_table
+
+    first = runs[0].scenario
+    slo = first.resolve_slo()
+    parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
+    by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
+    if by_class is not None:
+        seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
+        parts.append(f"By class{seeds}\n{aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
+    return "\n".join(parts)
+
+
+def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
+    """Plots and report.html into an existing folder."""
+    from reports.build import ReportRun, write_report
+
+    report_runs = [
+        ReportRun(
+            label=run.label,
+            policy=run.scenario.engine.policy,
+            records=run.records,
+            summaries=run.summaries,
+            scenario_yaml=run.scenario_yaml,
+            slo=run.scenario.resolve_slo(),
+            warmup_s=run.scenario.measure.warmup_s,
+            cooldown_s=run.scenario.measure.cooldown_s,
+        )
+        for run in runs
+    ]
+    write_report(folder, report_runs, notes)
+
+
+def aligned(rows: Sequence[Sequence[str]], text_columns: int) -> str:
+    """Rows as lines: text to the left, numbers to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if index < text_columns else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs and comparisons.")],
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Draw the report of saved runs again.
+
+    From their rows: nothing is simulated. Plots and report.html go to --out, else into the folder given, or to
+    runs/report where there are several.
+    """
+    from scenarios.runs.storage.run_folder import REPORT, check_target, report_files
+    from scenarios.runs.storage.staging import staging
+
+    console = Console(quiet=quiet)
+    given = list(dict.fromkeys(folders))
+    runs, notes = _together([entry for folder in given for entry in _read(folder)])
+    target = out or (given[0] if len(given) == 1 else DEFAULT)
+    check_target(target)
+    console.notes(notes)
+    with staging(target, owned=report_files(target)) as inside:
+        console.note("drawing the report")
+        write_pictures(inside, runs, notes)
+    console.out(tables(runs))
+    console.out(f"\nreport: {target / REPORT}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A line that a folder holds."""
+
+    shown: Shown
+    folder: Path
+    notes: Sequence[str]  # of all its seeds
+
+
+def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
+    """The lines of several folders under labels of their own, and what there is to say about them."""
+    from scenarios.runs.comparison import merge_notes
+
+    count = Counter(each.shown.label for each in found)
+    seeds = min(len(each.shown.summaries) for each in found)
+    unequal = any(len(each.shown.summaries) != seeds for each in found)
+    runs: list[Shown] = []
+    notes: dict[str, list[str]] = {}
+    for each in found:
+        shown = each.shown
+        label = shown.label if count[shown.label] == 1 else f"{shown.label} ({each.folder})"
+        # Comparisons are paired by seed.
+        runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
+        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else [])]
+    return runs, merge_notes(notes)
+
+
+def _read(folder: Path) -> list[_Found]:
+    """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
+    from scenarios.build.parts import policy_label
+    from scenarios.runs.storage.run_folder import SCENARIO
+    from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
+    from scenarios.schema.loader import load
+
+    lines = {"": [folder]}
+    if is_comparison(folder):
+        lines = read_runs(folder)
+    found = []
+    for label, places in lines.items():
+        first = read_run(places[0])
+        others = [read_summary(place) for place in places[1:]]
+        scenario = load(places[0] / SCENARIO, check_files=False)
+        shown = Shown(
+            label or policy_label(scenario.engine.policy),
+            scenario,
+            first.scenario_yaml,
+            first.records,
+            [first.summary, *(summary for summary, _ in others)],
+        )
+        notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
+        found.append(_Found(shown, folder, list(notes)))
+    return found

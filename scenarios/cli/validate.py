@@ -1,0 +1,207 @@
+"""`batchlab validate`: how far a simulation is from a real server's own log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.report import aligned
+
+if TYPE_CHECKING:
+    from reports.validation import Facing
+    from scenarios.measured import MeasuredRun, Timeline
+    from scenarios.runs.result import Result
+    from scenarios.validate.compare import Side, Validation
+    from scenarios.validate.parts import Diagnosis
+    from simulator.metrics.series import StepFunction
+
+
+def validate(
+    scenario: Scenario,
+    measured: Annotated[Path, typer.Option("--measured", metavar="FILE", help="The server's per-request log.")],
+    format_: Annotated[str, typer.Option("--format", metavar="F", help="The log's format, where not clear.")] = "auto",
+    benchmark: Annotated[
+        int | None, typer.Option("--benchmark", metavar="N", help="Which run of the log, where it holds several.")
+    ] = None,
+    timeseries: Annotated[
+        Path | None, typer.Option("--timeseries", metavar="FILE", help="A CSV of t, running, waiting beside the log.")
+    ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Take arrivals and lengths from the log, not from the scenario.")
+    ] = False,
+    client_ms: Annotated[
+        float, typer.Option("--client-ms", metavar="X", min=0, help="What lies between client and engine.")
+    ] = 0.0,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Out = None,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
+) -> None:
+    """Simulate, and compare with a server's own log.
+
+    Reads logs of `vllm bench serve --save-detailed`, AIPerf, GuideLLM and LLMServingSim, and plain CSV. Errors and a
+    verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate.
+    """
+    from scenarios.build.parts import policy_label
+    from scenarios.cli.run import RUNS
+    from scenarios.measured import read_measured
+    from scenarios.measured.replay import workload_of
+    from scenarios.runs.runner import run, run_on
+    from scenarios.runs.storage.run_folder import (
+        REPORT,
+        check_target,
+        owned_files,
+        to_json,
+        write_result,
+        write_validation,
+    )
+    from scenarios.runs.storage.staging import staging
+    from scenarios.schema.loader import load
+    from scenarios.validate.compare import to_data
+    from scenarios.validate.compare import validate as compare
+    from scenarios.validate.parts import diagnose
+
+    console = Console(quiet=quiet)
+    chosen = load(scenario, overrides(set_, seed))
+    log = read_measured(measured, format_=format_, benchmark=benchmark)
+    ticks = _ticks(measured, timeseries)
+    target = out or RUNS / f"{chosen.name}-validate"
+    check_target(target)
+    with console.timed() as timed, staging(target, owned=owned_files(target)) as folder:
+        if replay:
+            result = run_on(chosen, workload_of(log), progress=timed.progress)
+        else:
+            result = run(chosen, progress=timed.progress)
+        timed.simulated()
+        found = compare(log, result.records, client_ms / 1e3)
+        verdict = diagnose(found, at_client=log.at_client)
+        console.notes((*result.notes, *log.notes, *found.notes))
+        write_result(folder, result)
+        data = {**to_data(found), **_verdict_data(verdict)}
+        write_validation(folder, data, found)
+        facing = _facing(chosen.name, policy_label(chosen.engine.policy), log, ticks, result, found, verdict)
+        if not no_report:
+            from reports.validation import write_validation as write_pictures
+
+            console.note("drawing the report")
+            write_pictures(folder, facing)
+    console.out(to_json(data) if json else _text(facing, found))
+    say = console.note if json else console.out
+    say(f"run folder: {target}\n")
+    if not no_report:
+        say(f"report: {target / REPORT}\n")
+
+
+def _ticks(log: Path, given: Path | None) -> Timeline | None:
+    from scenarios.measured.timeseries import beside, read_timeseries
+
+    path = given or beside(log)
+    return None if path is None else read_timeseries(path)
+
+
+def _text(facing: Facing, found: Validation) -> str:
+    from reports.table import wrapped
+    from reports.validation import error_table
+
+    tables = [error_table(facing), *([facing.parts] if facing.parts is not None else [])]
+    texts = [aligned([table.head, *table.body], table.text_columns) for table in tables]
+    return "\n\n".join([*texts, "\n".join(wrapped(text) for text in facing.words)]) + "\n\n"
+
+
+def _verdict_data(verdict: Diagnosis | None) -> dict[str, object]:
+    if verdict is None:
+        return {"carrier": None, "parts": {}}
+    parts = {part.name: {"error": _known(part.error), "carries_ms": part.carries_ms} for part in verdict.parts}
+    return {"carrier": verdict.carrier or None, "parts": parts}
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _facing(
+    name: str,
+    policy: str,
+    log: MeasuredRun,
+    ticks: Timeline | None,
+    result: Result,
+    found: Validation,
+    verdict: Diagnosis | None,
+) -> Facing:
+    from reports.validation import Facing, parts_table
+    from scenarios.validate.compare import METRICS
+
+    sides = (found.measured, found.simulated)
+    there, here = ({metric: 1e3 * side.seconds(metric) for metric in METRICS} for side in sides)
+    parts = [] if verdict is None else verdict.parts
+    count = len(found.measured.names)
+    matched = f"matched by {found.matched}" if found.matched else "not matched"
+    return Facing(
+        title=f"{name}: simulated and measured",
+        subtitle=f"{count:,} requests of {Path(log.file).name} ({log.format}), {matched}; policy {policy}",
+        measured_ms={metric: there[metric] for metric in found.errors},
+        simulated_ms={metric: here[metric] for metric in found.errors},
+        errors=found.numbers(),
+        makespan_s=(found.measured.makespan_s, found.simulated.makespan_s),
+        throughput=found.throughput,
+        paired_ms=(1e3 * found.measured.e2el_s, 1e3 * found.simulated.e2el_s) if found.matched else None,
+        over_time=_over_time(ticks, result, found),
+        parts=parts_table([(p.name, p.measured_ms, p.simulated_ms, p.error, p.carries_ms) for p in parts]),
+        words=[_score_words(found), *(verdict.words if verdict is not None else ())],
+        notes=(*result.notes, *log.notes, *found.notes),
+        scenario_yaml=result.scenario_yaml,
+    )
+
+
+def _score_words(found: Validation) -> str:
+    name, worst = found.worst
+    metric, _, statistic = name.partition(" ")
+    what = f"{statistic} {metric.upper()}".strip() if statistic else name
+    text = (
+        f"Off by {100 * found.score:.1f} % on average over {len(found.numbers())} figures;"
+        f" the worst is {what}, {100 * worst:+.1f} %."
+    )
+    if (e2e := found.per_request.get("e2e")) is not None:
+        half, most = (100 * size for size in (e2e.median_size, e2e.p90_size))
+        text += f" Half of the requests are within {half:.1f} % end to end, nine in ten within {most:.1f} %."
+    return text
+
+
+def _over_time(
+    ticks: Timeline | None, result: Result, found: Validation
+) -> Mapping[str, tuple[StepFunction, StepFunction]]:
+    """Queue and batch of both: from the server's own ticks, else from the stamps of its requests."""
+    import numpy as np
+
+    from simulator.metrics.series import StepFunction, queue_depth, running
+
+    measured, simulated = found.measured, found.simulated
+    if ticks is not None:
+        end_s = float(ticks.time_s[-1])
+        return {
+            "waiting\n(requests)": (StepFunction(ticks.time_s, ticks.waiting, end_s), queue_depth(result.records)),
+            "in the batch\n(requests)": (StepFunction(ticks.time_s, ticks.running, end_s), running(result.records)),
+        }
+    if np.isnan(measured.arrival_s).any():
+        return {}
+
+    def between(side: Side, begin: str, end: str) -> StepFunction:
+        starts, ends = np.sort(getattr(side, begin)), np.sort(getattr(side, end))
+        times = np.unique(np.concatenate((starts, ends)))
+        count = np.searchsorted(starts, times, side="right") - np.searchsorted(ends, times, side="right")
+        return StepFunction(times, count.astype(np.float64), float(times[-1]))
+
+    wanted = {"in flight\n(requests)": ("arrival_s", "last_s")}
+    if not np.isnan(measured.scheduled_s).any():
+        wanted = {
+            "waiting\n(requests)": ("arrival_s", "scheduled_s"),
+            "in the batch\n(requests)": ("scheduled_s", "last_s"),
+        }
+    return {title: (between(measured, *names), between(simulated, *names)) for title, names in wanted.items()}

@@ -1,0 +1,183 @@
+"""The same workload through several policies, paired by seed: common random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scenarios.build.parts import build, build_workload, is_random, policy_label, same_requests, with_policy
+from scenarios.runs.result import Result
+from scenarios.runs.runner import ProgressMaker, Source, run_on
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.metrics.intervals import mean_interval, paired_difference
+
+_NO_METRIC = ("schema_version",)
+_NO_INTERVALS = (
+    "every seed makes the same requests: one run of each policy, and no intervals"
+    " (workload.trace.jitter_s or a generated workload gives them)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several policies on the same requests. `summaries` has one summary a seed for each label, seeds in order.
+
+    `first` are the results of the first seed, whose rows the pictures show.
+    """
+
+    seeds: tuple[int, ...]
+    summaries: Mapping[str, Sequence[Mapping[str, Any]]]
+    first: Mapping[str, Result]
+    notes: tuple[str, ...]
+
+    def means(self) -> dict[str, dict[str, Any]]:
+        """For each label its summary: over several seeds the means, their intervals and paired differences.
+
+        `intervals` maps a metric to the [low, high] of its mean's 95 % confidence interval. `difference_to` maps the
+        first label to [mean, low, high] of each metric's difference to it, paired by seed. Both are empty for one
+        seed. A flag is true if it is for any seed.
+        """
+        baseline = next(iter(self.summaries), "")
+        found = {}
+        for label, summaries in self.summaries.items():
+            entry = _mean_summary(summaries)
+            entry["seeds"] = list(self.seeds)
+            entry["intervals"] = _intervals(summaries)
+            entry["difference_to"] = {}
+            if label != baseline and len(self.seeds) > 1:
+                entry["difference_to"] = {baseline: _differences(summaries, self.summaries[baseline])}
+            found[label] = entry
+        return found
+
+
+class Compare:
+    """A comparison that is being run: iterate over it for the results, one at a time, then ask for `comparison`.
+
+    Every policy of a seed gets the very same workload. Labels are the policies' names, made unique. Where another
+    seed makes the same workload again, one seed is run and the notes say so: an interval over equal runs means nothing.
+    """
+
+    def __init__(
+        self, scenario: Source, policies: Sequence[str], seeds: int = 1, *, progress: ProgressMaker | None = None
+    ) -> None:
+        base = scenario if isinstance(scenario, Scenario) else load(scenario)
+        if not policies:
+            raise InputError("no policy to compare", file="--policies", hint="as in --policies static,chunked_prefill")
+        if twice := [policy for policy in policies if policies.count(policy) > 1]:
+            raise InputError(f"{twice[0]} is named twice", file="--policies")
+        if seeds < 1:
+            raise InputError(f"at least one seed is needed, not {seeds}", file="--seeds")
+        self._progress = progress
+        self._scenarios: dict[str, Scenario] = {}
+        self._notes: dict[str, dict[str, None]] = {}  # by label; a dictionary as a set in order
+        for policy in policies:
+            chosen, dropped = with_policy(base, policy)
+            label = self._label(policy)
+            self._scenarios[label] = chosen
+            self._notes[label] = {f"does not take {', '.join(dropped)}, left out here": None} if dropped else {}
+            build(chosen)  # what is wrong with it, it says before anything runs
+        self._workloads = {base.seed: build_workload(base)}  # built already and not used yet
+        self.seeds = tuple(range(base.seed, base.seed + seeds))
+        if seeds > 1 and not self._seeds_differ(base):
+            self.seeds = self.seeds[:1]
+            for notes in self._notes.values():
+                notes[_NO_INTERVALS] = None
+        self._summaries: dict[str, list[Mapping[str, Any]]] = {label: [] for label in self._scenarios}
+        self._first: dict[str, Result] = {}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the policies are called, in the order given."""
+        return tuple(self._scenarios)
+
+    def __iter__(self) -> Iterator[tuple[str, int, Result]]:
+        """Label, seed and result of each simulation, seeds outermost."""
+        for seed in self.seeds:
+            of_seed = {label: load(s, [f"seed={seed}"]) for label, s in self._scenarios.items()}
+            workload = self._workloads.pop(seed, None) or build_workload(next(iter(of_seed.values())))
+            for label, scenario in of_seed.items():
+                result = run_on(scenario, workload, progress=self._progress)
+                notes = tuple(dict.fromkeys((*result.notes, *self._notes[label])))
+                result = replace(result, notes=notes)
+                self._notes[label] |= dict.fromkeys(notes)
+                self._summaries[label].append(result.summary)
+                self._first.setdefault(label, result)
+                yield label, seed, result
+
+    def comparison(self) -> Comparison:
+        """What has come out so far."""
+        notes = merge_notes({label: list(notes) for label, notes in self._notes.items()})
+        return Comparison(self.seeds, self._summaries, self._first, notes)
+
+    def _label(self, policy: str) -> str:
+        """The policy's name; numbered where classes of several files have the same one."""
+        label = name = policy_label(policy)
+        number = 2
+        while label in self._scenarios:
+            label = f"{name}-{number}"
+            number += 1
+        return label
+
+    def _seeds_differ(self, base: Scenario) -> bool:
+        """Whether the next seed makes another workload."""
+        if not is_random(base):
+            return False
+        following = base.seed + 1
+        self._workloads[following] = build_workload(load(base, [f"seed={following}"]))
+        return not same_requests(self._workloads[base.seed], self._workloads[following])
+
+
+def compare(
+    scenario: Source, policies: Sequence[str], *, seeds: int = 1, progress: ProgressMaker | None = None
+) -> Comparison:
+    """The same workload through several policies, for each of `seeds` seeds from the scenario's own upwards.
+
+    A key of the engine that a policy does not take is left out for it, and the notes name it.
+    """
+    running = Compare(scenario, policies, seeds, progress=progress)
+    for _ in running:
+        pass
+    return running.comparison()
+
+
+def merge_notes(by_label: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The notes of several runs as one list: those of all runs once, the others with their label in front."""
+    merged: dict[str, None] = {}
+    for label, notes in by_label.items():
+        for note in notes:
+            shared = all(note in other for other in by_label.values())
+            merged.setdefault(note if shared else f"{label}: {note}")
+    return tuple(merged)
+
+
+def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = summaries[0]
+    if len(summaries) == 1:
+        return dict(first)
+    found: dict[str, Any] = {}
+    for name, value in first.items():
+        values = [summary[name] for summary in summaries]
+        if isinstance(value, bool):
+            found[name] = any(values)
+        elif all(other == value for other in values):
+            found[name] = value
+        else:
+            mean = mean_interval(values).mean
+            found[name] = None if math.isnan(mean) else mean
+    return found
+
+
+def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    names = [name for name, value in summaries[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
+    intervals = {name: mean_interval([summary[name] for summary in summaries]) for name in names}
+    return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
+
+
+def _differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    names = [name for name, value in ours[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
+    pairs = {name: paired_difference([s[name] for s in ours], [s[name] for s in theirs]) for name in names}
+    return {name: [found.mean, found.low, found.high] for name, found in pairs.items() if found.n > 1}

@@ -1,0 +1,148 @@
+"""Run folders read back: the same `Records`, to the last bit, that were written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from scenarios.runs.storage.run_folder import COMPARISON, FORMAT, REQUESTS, REST, SCALARS, SCENARIO, STEPS, SUMMARY
+from scenarios.runs.storage.tables import read_csv, requests_from, rows_from
+from simulator.errors import InputError
+from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+
+T = TypeVar("T")
+
+_SPOILT = (
+    OSError,
+    EOFError,
+    zlib.error,
+    zipfile.BadZipFile,
+    csv.Error,
+    KeyError,
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+)
+_HINT = "a run folder is what `batchlab run` and `batchlab compare` write"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run folder read back."""
+
+    folder: Path
+    scenario_yaml: str
+    summary: dict[str, Any]
+    records: Records
+    notes: tuple[str, ...]
+
+
+def read_run(folder: Path) -> SavedRun:
+    """Read a run folder. Raises InputError where it is none, or where a file of it is missing or spoilt."""
+    for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
+    scenario_yaml = _read(folder / SCENARIO, lambda path: path.read_text(encoding="utf-8"))
+    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
+    rest = _read(folder / REST, _read_arrays)
+    about = _read(folder / REST, lambda _: _about(rest))
+    names = tuple(about["class_names"])
+    table = _read(folder / REQUESTS, read_csv)
+    requests = _read(folder / REQUESTS, lambda _: requests_from(table, names))
+    rows = _read(folder / STEPS, lambda path: rows_from(read_csv(path)))
+    parts = (requests, rows, rest, about, names, table)
+    records = _read(folder / REST, lambda _: _assemble(*parts))
+    return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
+
+
+def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Summary and notes of a run folder alone. Raises InputError where they cannot be read."""
+    for name in (SUMMARY, REST):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
+    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
+    about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
+    return summary, tuple(about["notes"])
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether `folder` holds a comparison, and not a single run."""
+    return (folder / COMPARISON).is_file()
+
+
+def read_runs(folder: Path) -> dict[str, list[Path]]:
+    """A comparison's run folders by label, in the order of the seeds. Raises InputError where it cannot be read."""
+
+    def runs(path: Path) -> dict[str, list[Path]]:
+        comparison = json.loads(path.read_text(encoding="utf-8"))
+        return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in comparison.items()}
+
+    found = _read(folder / COMPARISON, runs)
+    if not found or not all(found.values()):
+        raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is spoilt; run the comparison again")
+    return found
+
+
+def _below(run: str) -> Path:
+    """A run's path in compare.json, which must not lead out of the folder."""
+    path = Path(run)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{run} is not below the folder")
+    return path
+
+
+def _read(path: Path, how: Callable[[Path], T]) -> T:
+    try:
+        return how(path)
+    except _SPOILT as error:
+        raise InputError(f"{path} cannot be read: {error}", hint="the file is spoilt; run the scenario again") from None
+
+
+def _assemble(
+    requests: RequestColumns,
+    rows: RowColumns,
+    rest: Mapping[str, Any],
+    about: Mapping[str, Any],
+    class_names: tuple[str, ...],
+    table: Mapping[str, Any],
+) -> Records:
+    if len(rest["step_end_s"]) != rows.repeat.sum() or len(rest["step_used_blocks"]) != rows.repeat.sum():
+        raise ValueError(f"{STEPS} has another number of steps")
+    return Records(
+        requests=requests,
+        rows=rows,
+        gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"], end_s=rest["gap_end_s"]),
+        requeues=RequeueColumns(
+            row=rest["requeue_row"],
+            from_s=rest["requeue_from_s"],
+            to_s=rest["requeue_to_s"],
+            swapped=rest["requeue_swapped"],
+        ),
+        step_end_s=rest["step_end_s"],
+        step_used_blocks=rest["step_used_blocks"],
+        reject_reasons={row: reason for row, reason in enumerate(table["reject_reason"]) if reason},
+        class_names=class_names,
+        request_ids=tuple(table["request_id"]) if about["named"] else None,
+        **{name: about[name] for name in SCALARS},
+    )
+
+
+def _read_arrays(path: Path, only: str | None = None) -> dict[str, Any]:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in (archive.files if only is None else [only])}
+
+
+def _about(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    about = dict(json.loads(arrays["about"].tobytes()))
+    if about["format"] != FORMAT:
+        raise ValueError(f"it was written in format {about['format']}, and this version of batchlab reads {FORMAT}")
+    return about

@@ -1,0 +1,239 @@
+"""A scenario from a file, a name or a mapping: found, read, changed by `--set`, checked; and written again."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from scenarios.places import unset_hint, with_variables
+from scenarios.schema.scenario import Scenario, TraceWorkload, UserEngine
+from scenarios.schema.source.explain import Finding, explain
+from scenarios.schema.source.hints import nearest
+from scenarios.schema.source.origin import Origin
+from scenarios.schema.source.overrides import apply_overrides
+from scenarios.schema.source.yaml_nodes import plain_scalar
+from scenarios.schema.source.yaml_source import KeyPath, describe, read_yaml
+from simulator.errors import InputError
+
+_LIBRARY = Path(__file__).parents[1] / "library"
+
+
+def load(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    check_files: bool = True,
+) -> Scenario:
+    """The scenario that `source` is or names, with the overrides `a.b=VALUE` applied, checked as a whole.
+
+    A text is the name of a shipped scenario or else the path of a YAML file. Relative paths in a file are relative to
+    it; those in a mapping or an override to the working directory. All of them come out absolute, and unless
+    `check_files` is False what they name must exist.
+
+    Raises InputError with file:line:column of the offending key, or with the override that is wrong, what is allowed
+    there and the nearest match. Where several things are wrong, the others are listed too.
+    """
+    document = _open(source)
+    document.origin.overrides.update(apply_overrides(document.data, overrides))
+    _make_absolute(document)
+    document.data.setdefault("name", document.name)
+    findings = _contradictions(document)
+    try:
+        scenario = Scenario.model_validate(document.data)
+    except ValidationError as error:
+        raise document.origin.error(_together(findings, explain(error, Scenario, document.data))) from None
+    if check_files:
+        findings += _missing_files(scenario)
+    if findings:
+        raise document.origin.error(findings)
+    scenario._base_dir, scenario._origin = document.base_dir, document.origin
+    return scenario
+
+
+def dump(scenario: Scenario) -> str:
+    """The scenario as YAML, every default shown, in the schema's order. `load` of it gives an equal scenario.
+
+    Only the parameters of a user's policy that were not given are left out: their defaults are in its own file.
+    """
+    data = {**scenario.model_dump(), "engine": scenario.engine.resolved()}
+    return yaml.dump(_plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the scenarios that come with the package, sorted."""
+    return tuple(sorted(path.stem for path in _LIBRARY.glob("*.yaml")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Plain data on their way to a scenario."""
+
+    data: dict[str, Any]
+    name: str  # of the scenario, unless it has one
+    base_dir: Path
+    origin: Origin
+
+
+# ------------------------------------------------------------------------------------------------------------- finding
+
+
+def _open(source: object) -> _Document:
+    if isinstance(source, Scenario):
+        return _Document(_plain(source.model_dump(exclude_unset=True)), source.name, source.base_dir, Origin())
+    if isinstance(source, Mapping):
+        return _Document(_plain(source), "scenario", Path.cwd(), Origin())
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"a scenario is a path, a name or a mapping, not {describe(source)}")
+    path = Path(source)
+    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and source in shipped():
+        path = _LIBRARY / f"{source}.yaml"
+    elif isinstance(source, str) and not _exists(path):
+        raise _not_found(source)
+    read = read_yaml(path)
+    assert isinstance(read.data, dict)
+    name = re.sub(r"[^\w.+-]+", "-", path.stem).strip("-._+") or "scenario"
+    return _Document(read.data, name, path.absolute().parent, Origin(read.file, {**read.values, **read.keys}))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except (OSError, ValueError):
+        return []
+
+
+def _not_found(source: str) -> InputError:
+    names = shipped()
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or "/" in source or os.sep in source:
+        if path.stem in names:
+            return InputError("no such file", file=source, hint=f"the shipped scenario is called `{path.stem}`")
+        near = nearest(path.name, [name for name in _names_in(path.parent) if name.endswith((".yaml", ".yml"))])
+        return InputError("no such file", file=source, hint=f"did you mean {path.parent / near}?" if near else None)
+    near = nearest(source, names)
+    known = f"shipped scenarios: {', '.join(names) or 'none'}; anything else is the path of a YAML file"
+    hint = f"did you mean `{near}`? {known}" if near else known
+    return InputError(f"no scenario of the name {source!r}, and no such file", hint=hint)
+
+
+# ---------------------------------------------------------------------------------------------------------- resolution
+
+
+def _make_absolute(document: _Document) -> None:
+    """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
+    for path in (("workload", "trace", "path"), ("cost", "path"), ("engine", "policy")):
+        holder: Any = document.data
+        for key in path[:-1]:
+            holder = holder.get(key) if isinstance(holder, dict) else None
+        value = holder.get(path[-1]) if isinstance(holder, dict) else None
+        if not isinstance(value, str) or not value:
+            continue
+        written, colon, name = value.rpartition(":") if path[0] == "engine" else (value, "", "")
+        if path[0] == "engine" and not written.endswith(".py"):
+            continue
+        from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
+        base = Path.cwd() if from_override else document.base_dir
+        holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
+
+
+def _absolute(base: Path, written: str) -> Path:
+    try:
+        return (base / Path(written).expanduser()).resolve()
+    except (OSError, ValueError, RuntimeError):  # no such home, a NUL in the name: reading it will say so
+        return base / written
+
+
+_GENERATED = tuple(("workload", key) for key in ("requests", "duration_s", "arrival", "classes"))
+
+
+def _contradictions(document: _Document) -> list[Finding]:
+    """A workload that is both read and generated, or neither: the schema would call one of the keys unknown."""
+    workload = document.data.get("workload")
+    if not isinstance(workload, Mapping):
+        return []
+    generated = [path for path in _GENERATED if workload.get(path[1]) is not None]
+    if workload.get("trace") is None:
+        known = ("trace", "max_tokens", "predictor", *(key for _, key in _GENERATED))
+        if generated or any(key not in known for key in workload):
+            return []
+        hint = "give `trace: {path: ...}`, or `classes` with `requests` or `duration_s`"
+        return [Finding(("workload",), "holds neither a trace nor classes", hint)]
+    if not generated:
+        return []
+    trace = ("workload", "trace")
+    if document.origin.place(trace).line is None and document.origin.place(generated[0]).line is not None:
+        hint = "to replace what the file generates: --set 'workload={trace: {path: ...}}'"
+        return [Finding(trace, f"contradicts {'.'.join(generated[0])}: a workload is either read or generated", hint)]
+    hint = "keep `trace`, or `classes` with `requests` or `duration_s`"
+    return [Finding(generated[0], "contradicts workload.trace: a workload is either read or generated", hint)]
+
+
+def _together(contradictions: list[Finding], others: list[Finding]) -> list[Finding]:
+    """All findings, without those that a contradiction entails: its keys called unknown, or missing."""
+    if not contradictions:
+        return others
+    return contradictions + [
+        finding
+        for finding in others
+        if not (finding.path[:2] in _GENERATED and finding.message in ("unknown key", "missing"))
+    ]
+
+
+def _missing_files(scenario: Scenario) -> list[Finding]:
+    found = []
+    if isinstance(scenario.workload, TraceWorkload) and not _exists(scenario.workload.path):
+        found.append(_no_file(("workload", "trace", "path"), scenario.workload.path))
+    if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
+        found.append(_no_file(("engine", "policy"), scenario.engine.path))
+    return found
+
+
+def _no_file(key: KeyPath, path: Path) -> Finding:
+    if (hint := unset_hint(path)) is not None:
+        return Finding(key, f"no such file: {path}", hint)
+    near = nearest(path.name, _names_in(path.parent))
+    hint = f"did you mean {near}, in the same folder?" if near else None
+    return Finding(key, f"no such file: {path}", hint if _exists(path.parent) else f"there is no folder {path.parent}")
+
+
+# ---------------------------------------------------------------------------------------------------------- plain data
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, sequences, paths and numbers of any make as YAML has them."""
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, (int, float)) else str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, (bool, int)) else value
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # a base class chosen at run time
+    """Quotes what YAML 1.1 or our reading of 1.2 would take for something else than text."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    quoted = None if isinstance(plain_scalar(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=quoted)
+
+
+_Dumper.add_representer(str, _represent_text)

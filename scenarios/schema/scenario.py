@@ -1,0 +1,271 @@
+"""The scenario as data: every key of the YAML, its type, its range and its default.
+
+What is wrong with a value is said by pydantic and turned into file:line:column by `scenarios.schema.loader`; what only
+goes wrong together is said by the validators here, through `refusal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from scenarios.generate.config import GeneratedWorkload
+from scenarios.schema.cost import Cost, RooflineCostConfig
+from scenarios.schema.engine import Count, Engine, Seconds, UserEngine
+from scenarios.schema.predictor import Predictor
+from scenarios.schema.source.explain import Finding
+from scenarios.schema.source.hints import refusal
+from scenarios.schema.source.origin import Origin
+from scenarios.schema.strict import Strict
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from scenarios.traces.options import TraceOptions
+    from simulator.hardware.gpus import Gpu
+    from simulator.hardware.models import Model
+    from simulator.metrics.summary import Slo as MetricsSlo
+
+__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "Slo", "TraceConfig", "TraceWorkload", "UserEngine"]
+
+Scale = Annotated[float, Field(gt=0, le=1e6)]
+Milliseconds = Annotated[float, Field(gt=0, le=1e12)]
+
+
+def _by_shape(name: str, mapping: str) -> Discriminator:
+    """Chooses the tag `mapping` for mappings, `name` for everything else."""
+    return Discriminator(lambda value: mapping if isinstance(value, Mapping) else name)
+
+
+def _refusing(check: Callable[[Any], object]) -> AfterValidator:
+    """A check that raises InputError, as a validator."""
+
+    def validate(value: Any) -> Any:
+        try:
+            check(value)
+        except InputError as error:
+            raise refusal(error.message, error.hint) from None
+        return value
+
+    return AfterValidator(validate)
+
+
+def _find_model(name: str) -> Model:
+    from simulator.hardware.models import find_model
+
+    return find_model(name)
+
+
+def _custom_model(dimensions: Mapping[str, object]) -> Model:
+    from simulator.hardware.models import custom_model
+
+    return custom_model(dimensions)
+
+
+def _find_gpu(name: str) -> Gpu:
+    from simulator.hardware.gpus import find_gpu
+
+    return find_gpu(name)
+
+
+def _custom_gpu(figures: Mapping[str, object]) -> Gpu:
+    from simulator.hardware.gpus import custom_gpu
+
+    return custom_gpu(figures)
+
+
+class Hardware(Strict):
+    """What the server runs on, and how much of its memory the KV cache gets.
+
+    `num_gpu_blocks` is vLLM's own count, its null block included; null means computed from model and GPU.
+    `enable_expert_parallel`: the replicas are data-parallel ranks that share the experts and step together.
+    """
+
+    gpu: Annotated[
+        Annotated[str, _refusing(_find_gpu), Tag("<name>")]
+        | Annotated[dict[str, Any], _refusing(_custom_gpu), Tag("<mapping>")],
+        _by_shape("<name>", "<mapping>"),
+        Field(description="the name of a GPU (`batchlab list gpus`) or a mapping of its figures"),
+    ] = "h200"
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    num_gpu_blocks: Annotated[int, Field(ge=2, le=10**9)] | None = None
+    swap_space_gib: Annotated[float, Field(ge=0, le=1e6)] = 0.0
+    enable_expert_parallel: bool = False
+
+
+class TraceConfig(Strict):
+    """A trace to replay: where it is, and how it is read (`scenarios.traces.options.TraceOptions`)."""
+
+    path: Annotated[str, Field(min_length=1, description="the path of a trace file")]
+    format: str = "auto"
+    rate_scale: Scale = 1.0
+    start_s: Seconds = 0.0
+    duration_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    limit: Count | None = None
+    jitter_s: Seconds = 0.0
+    strict: bool = False
+    time_unit: Literal["s", "ms", "us", "ns"] | None = None
+    input_scale: Scale = 1.0
+    output_scale: Scale = 1.0
+
+    @field_validator("format")
+    @classmethod
+    def _readable(cls, name: str) -> str:
+        from scenarios.traces.options import TraceOptions
+
+        try:
+            TraceOptions(format=name)
+        except InputError as error:
+            raise refusal(error.message.removeprefix("format: "), error.hint) from None
+        return name
+
+
+class TraceWorkload(Strict):
+    """Requests read from a trace. `max_tokens` is the cap of requests that bring none.
+
+    `predictor` replaces what the trace predicts of output lengths; without one that is kept.
+    """
+
+    trace: TraceConfig
+    max_tokens: Count | None = None
+    predictor: Predictor | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the trace is: absolute, if the scenario came from `load`."""
+        return Path(self.trace.path)
+
+    def options(self, seed: int) -> TraceOptions:
+        """How to read it; `seed` is of the jitter."""
+        from scenarios.traces.options import TraceOptions
+
+        settings = self.trace.model_dump(exclude={"path"})
+        return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
+
+
+def _workload_tag(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "<trace>" if value.get("trace") is not None else "<generated>"
+    return "<trace>" if isinstance(value, TraceWorkload) else "<generated>"
+
+
+def _engine_tag(value: object) -> str:
+    policy = value.get("policy") if isinstance(value, Mapping) else getattr(value, "policy", None)
+    return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
+
+
+class Slo(Strict):
+    """Limits that a request should meet; a limit left out is met by all."""
+
+    ttft_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+    e2el_ms: Milliseconds | None = None
+
+
+class Measure(Strict):
+    """What is cut off before metrics are taken: so many seconds at the start and at the end.
+
+    `front_end_s` is what lies between the client and the engine: a request's tokens reach the client so much later,
+    which adds to TTFT and end-to-end latency and leaves the gaps between tokens alone. 15 to 28 ms were seen through
+    HTTP; 0 for a client in the engine's process.
+    """
+
+    warmup_s: Seconds = 0.0
+    cooldown_s: Seconds = 0.0
+    front_end_s: Seconds = 0.0
+
+    def window(self) -> dict[str, float]:
+        """What is cut off, as the metrics take it."""
+        return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
+
+
+class Scenario(Strict):
+    """One scenario, whole: what a run needs to know.
+
+    From `scenarios.schema.loader.load`, paths in it are absolute and `base_dir` is the folder of its file. Two
+    scenarios are equal if all their values are, wherever they came from.
+    """
+
+    name: Annotated[
+        str,
+        Field(
+            max_length=100, pattern=r"^[^\W_][\w .+-]*$", description="at most 100 letters, digits, spaces and _ . + -"
+        ),
+    ]
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    model: Annotated[
+        Annotated[str, _refusing(_find_model), Tag("<name>")]
+        | Annotated[dict[str, Any], _refusing(_custom_model), Tag("<mapping>")],
+        _by_shape("<name>", "<mapping>"),
+        Field(description="the name of a model (`batchlab list models`) or a mapping of its dimensions"),
+    ] = "llama-3.1-8b"
+    hardware: Hardware = Hardware()
+    cost: Cost = RooflineCostConfig(kind="roofline")
+    workload: Annotated[
+        Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
+        Discriminator(_workload_tag),
+    ]
+    engine: Annotated[
+        Annotated[Engine, Tag("<built-in>")] | Annotated[UserEngine, Tag("<user>")], Discriminator(_engine_tag)
+    ] = Engine()
+    replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
+    router: Literal["round_robin", "least_loaded"] = "round_robin"
+    slo: Slo | None = None
+    measure: Measure = Measure()
+    _base_dir: Path = PrivateAttr(default=Path())
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder of the scenario's file; for a mapping, the working directory when it was loaded."""
+        return self._base_dir
+
+    def error(self, key: str, message: str, hint: str | None = None) -> InputError:
+        """An error about a key (dotted, as `engine.order`), placed where the scenario's source wrote it."""
+        return self._origin.error([Finding(tuple(key.split(".")), message, hint)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scenario) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment] # says that it cannot be hashed
+
+    def resolve_model(self) -> Model:
+        """The model's dimensions, by name or from the mapping."""
+        return _find_model(self.model) if isinstance(self.model, str) else _custom_model(self.model)
+
+    def resolve_gpu(self) -> Gpu:
+        """The GPU's figures, by name or from the mapping."""
+        gpu = self.hardware.gpu
+        return _find_gpu(gpu) if isinstance(gpu, str) else _custom_gpu(gpu)
+
+    def resolve_slo(self) -> MetricsSlo | None:
+        """The limits as the metrics take them; None where the scenario has none."""
+        from simulator.metrics.summary import Slo as MetricsSlo
+
+        return None if self.slo is None else MetricsSlo(**self.slo.model_dump())
+
+    @model_validator(mode="after")
+    def _hangs_together(self) -> Self:
+        mode = self.engine.preemption_mode
+        if mode in ("swap", "auto") and self.hardware.swap_space_gib == 0:
+            raise refusal(
+                f"`{mode}` has no host memory to swap to: hardware.swap_space_gib is 0",
+                "give hardware.swap_space_gib, or preemption_mode: recompute",
+                key="engine.preemption_mode",
+            )
+        try:
+            self.resolve_model().local_kv_heads(self.hardware.tensor_parallel)
+        except InputError as error:
+            raise refusal(error.message, error.hint, key="hardware.tensor_parallel") from None
+        return self

@@ -1,0 +1,267 @@
+"""How far a simulation is from a real server's log: errors of means and percentiles, request by request, and the score.
+
+Every error is a signed fraction, simulated / measured - 1: above 0 the simulation is slower (or, of throughput,
+better). The score is the mean size of 13 errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the
+makespan (first arrival to last token). Percentiles are `numpy.percentile`, linear. Times count from the arrival at the
+engine, or at the client where the log was taken there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scenarios.measured.log import MeasuredRun
+from simulator.errors import InputError
+from simulator.metrics.latency import e2el_s, finished, tpot_s, ttft_s
+from simulator.results.records import Floats, Ints, Records
+
+STATISTICS = ("mean", "p50", "p90", "p99")
+METRICS = ("ttft", "tpot", "e2e")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one of the two did, one entry a request; seconds, NaN where not known.
+
+    `arrival_s` and `scheduled_s` count from the first arrival. Both sides of a comparison hold the same requests in
+    the same order where they could be matched.
+    """
+
+    names: tuple[str, ...]
+    arrival_s: Floats
+    scheduled_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    tpot_s: Floats
+    e2el_s: Floats
+    preemptions: Ints | None
+    makespan_s: float
+
+    @property
+    def queue_s(self) -> Floats:
+        """Until first scheduled."""
+        return self.scheduled_s - self.arrival_s
+
+    @property
+    def last_s(self) -> Floats:
+        """When the last token came."""
+        return self.arrival_s + self.e2el_s
+
+    def seconds(self, metric: str) -> Floats:
+        """One of METRICS, where it is defined."""
+        values: Floats = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2el_s}[metric]
+        return values[~np.isnan(values)]
+
+    def only(self, keep: Ints) -> Side:
+        """These requests, in this order."""
+        columns = ("arrival_s", "scheduled_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2el_s")
+        return replace(
+            self,
+            names=tuple(self.names[place] for place in keep.tolist()),
+            preemptions=None if self.preemptions is None else self.preemptions[keep],
+            **{name: getattr(self, name)[keep] for name in columns},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PerRequest:
+    """Of one metric, over matched requests: the median error, the median of its size, and its 90th percentile."""
+
+    median: float
+    median_size: float
+    p90_size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A comparison. `matched` says by what requests were matched; empty where they could not be."""
+
+    measured: Side
+    simulated: Side
+    matched: str
+    errors: Mapping[str, Mapping[str, float]]
+    makespan: float
+    throughput: Mapping[str, float]
+    per_request: Mapping[str, PerRequest]
+    notes: tuple[str, ...]
+
+    def numbers(self) -> dict[str, float]:
+        """The errors that the score is made of, by name; the makespan's is missing where the log has no arrivals."""
+        found = {f"{metric} {name}": error for metric, of in self.errors.items() for name, error in of.items()}
+        return found if math.isnan(self.makespan) else {**found, "makespan": self.makespan}
+
+    @property
+    def score(self) -> float:
+        """The mean size of the errors."""
+        return float(np.mean(np.abs(list(self.numbers().values()))))
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The largest error, by name."""
+        return max(self.numbers().items(), key=lambda item: abs(item[1]))
+
+
+def measured_side(log: MeasuredRun) -> Side:
+    """The log's requests."""
+    names = log.request_ids or tuple(str(row) for row in log.row.tolist())
+    return Side(
+        names,
+        log.arrival_s,
+        log.scheduled_s,
+        log.input_tokens,
+        log.output_tokens,
+        log.ttft_s,
+        log.tpot_s,
+        log.e2el_s,
+        log.preemptions,
+        log.makespan_s,
+    )
+
+
+def simulated_side(records: Records, client_s: float = 0.0) -> Side:
+    """A run's finished requests; `client_s` is what lies between client and engine, for logs taken at the client.
+
+    Raises InputError where nothing finished.
+    """
+    done = np.flatnonzero(finished(records))
+    if not len(done):
+        raise InputError("nothing to compare: the simulation finished no request")
+    requests = records.requests
+    first = float(requests.arrival_s.min())
+    side = Side(
+        tuple(records.request_id(row) for row in range(len(requests.row))),
+        requests.arrival_s - first,
+        requests.scheduled_s - first,
+        requests.input_tokens,
+        requests.output_tokens,
+        ttft_s(records) + client_s,
+        tpot_s(records),
+        e2el_s(records) + client_s,
+        requests.preemptions,
+        float(requests.last_token_s[done].max()) - first + client_s,
+    )
+    return side.only(done)
+
+
+def validate(log: MeasuredRun, records: Records, client_s: float = 0.0) -> Validation:
+    """Compare a run with a log of the same requests. Raises InputError where there is nothing to compare."""
+    measured, simulated = measured_side(log), simulated_side(records, client_s)
+    total = len(records.requests.row)
+    matched, mine, theirs = _match(log, measured, simulated, total)
+    notes = []
+    if matched:
+        makespan_s = simulated.makespan_s
+        measured, simulated = measured.only(mine), simulated.only(theirs)
+        notes += _unlike(measured, simulated)
+        simulated = replace(simulated, makespan_s=makespan_s)
+    else:
+        notes.append(
+            f"warning: the log has {log.rows:,} requests and the scenario {total:,}: requests are not compared one by"
+            " one, and the errors say little if the workloads differ"
+        )
+    return compare(measured, simulated, matched, notes)
+
+
+def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] = ()) -> Validation:
+    """The errors of one side against the other."""
+    errors = {
+        metric: _errors(_statistics(measured.seconds(metric)), _statistics(simulated.seconds(metric)))
+        for metric in METRICS
+        if len(measured.seconds(metric)) and len(simulated.seconds(metric))
+    }
+    makespan = _error(measured.makespan_s, simulated.makespan_s)
+    throughput = {
+        "request": _error(_rate(measured, len(measured.names)), _rate(simulated, len(simulated.names))),
+        "output": _error(*(_rate(side, int(side.output_tokens.sum())) for side in (measured, simulated))),
+    }
+    each = {}
+    for metric, name in (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("e2e", "e2el_s")):
+        if matched and (found := _per_request(getattr(measured, name), getattr(simulated, name))) is not None:
+            each[metric] = found
+    return Validation(measured, simulated, matched, errors, makespan, throughput, each, tuple(notes))
+
+
+def to_data(found: Validation) -> dict[str, object]:
+    """The comparison as JSON has it: signed fractions, None where a figure is not known."""
+    name, worst = found.worst
+    e2e = found.per_request.get("e2e")
+    return {
+        "errors": {metric: dict(of) for metric, of in found.errors.items()},
+        "makespan": _known(found.makespan),
+        "throughput": {key: _known(value) for key, value in found.throughput.items()},
+        "score": found.score,
+        "worst": worst,
+        "worst_of": name,
+        "per_request_e2e_median": None if e2e is None else e2e.median_size,
+        "per_request": {
+            metric: {"median": of.median, "median_size": of.median_size, "p90_size": of.p90_size}
+            for metric, of in found.per_request.items()
+        },
+        "matched_by": found.matched or None,
+        "requests": {"measured": len(found.measured.names), "simulated": len(found.simulated.names)},
+    }
+
+
+def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tuple[str, Ints, Ints]:
+    """By what requests are matched, and the places of the matched on both sides."""
+    nobody = np.zeros(0, dtype=np.int64)
+    place = {name: index for index, name in enumerate(simulated.names)}
+    if log.request_ids is not None and sum(name in place for name in log.request_ids) > len(log.request_ids) / 2:
+        keys, by = list(log.request_ids), "request id"
+    elif log.rows == total:
+        keys, by = [str(row) for row in log.row.tolist()], "order"
+        if not any(key in place for key in keys):  # the scenario's requests have names of their own
+            keys = list(simulated.names[: len(keys)])
+    else:
+        return "", nobody, nobody
+    pairs = [(index, place[key]) for index, key in enumerate(keys) if key in place]
+    mine, theirs = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return by, mine, theirs
+
+
+def _unlike(measured: Side, simulated: Side) -> list[str]:
+    """A warning where matched requests are not as long as each other."""
+    names = ("input_tokens", "output_tokens")
+    unlike = [int(np.sum(getattr(measured, name) != getattr(simulated, name))) for name in names]
+    if not any(unlike):
+        return []
+    count = len(measured.names)
+    return [
+        f"warning: of {count:,} requests {unlike[0]:,} have another prompt length in the log than in the scenario and"
+        f" {unlike[1]:,} another answer length: is it the same workload?"
+    ]
+
+
+def _statistics(seconds: Floats) -> tuple[float, ...]:
+    return (float(seconds.mean()), *np.percentile(seconds, (50, 90, 99)).tolist())
+
+
+def _errors(measured: Sequence[float], simulated: Sequence[float]) -> dict[str, float]:
+    return {name: _error(m, s) for name, m, s in zip(STATISTICS, measured, simulated, strict=True)}
+
+
+def _rate(side: Side, amount: int) -> float:
+    return amount / side.makespan_s if side.makespan_s > 0 else math.nan
+
+
+def _error(measured: float, simulated: float) -> float:
+    """simulated / measured - 1; NaN where the measured is not above 0."""
+    return simulated / measured - 1.0 if measured > 0 else math.nan
+
+
+def _per_request(measured: Floats, simulated: Floats) -> PerRequest | None:
+    known = (measured > 0) & np.isfinite(simulated)
+    if not known.any():
+        return None
+    errors = simulated[known] / measured[known] - 1.0
+    sizes = np.abs(errors)
+    return PerRequest(float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,95 @@
+"""A scenario as `simulator.lockstep.run.LockstepCase`, and what is said of the outcome."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scenarios.build.parts import Parts, build, build_workload, check_content
+from scenarios.schema.scenario import Scenario
+from simulator.lockstep.run import LockstepCase
+from simulator.lockstep.step_errors import Limits, LockstepErrors, StepErrors
+from simulator.memory.blocks import BlockLedger, BlockManager
+from simulator.timing.executor import Executor, Predicted
+from simulator.workload import Workload
+
+
+def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> LockstepCase:
+    """The scenario as a lockstep runs it. Raises InputError for what one device cannot be.
+
+    `swap_s_per_block` is what the device takes to move a block, where that was measured.
+    """
+    if scenario.replicas != 1:
+        raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
+    if scenario.hardware.tensor_parallel != 1:
+        raise scenario.error("hardware.tensor_parallel", "a lockstep has one GPU", "--set hardware.tensor_parallel=1")
+    if scenario.engine.swap_overlap:
+        what = "the real backend moves blocks before the step, not beside it"
+        raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
+    workload = build_workload(scenario)
+    check_content(scenario, workload)
+    return case_of(workload, build(scenario), swap_s_per_block)
+
+
+def case_of(workload: Workload, parts: Parts, swap_s_per_block: float | None = None) -> LockstepCase:
+    """The parts of a scenario as a lockstep runs them: blocks get ids where counts of them would do."""
+    swap_s = parts.swap_s_per_block if swap_s_per_block is None else swap_s_per_block
+    shares = parts.make_blocks is not BlockLedger
+
+    def predicted() -> Executor:
+        return Predicted(parts.cost, swap_s)
+
+    return LockstepCase(
+        workload=workload,
+        make_policy=parts.make_policy,
+        kv=parts.kv,
+        make_predicted=predicted,
+        make_blocks=parts.make_blocks if shares else BlockManager,
+        shares=shares,
+    )
+
+
+def measured_swap_s(profile: Path | None) -> float | None:
+    """Seconds to move a block, as measured.json says beside a profile; None where nothing says so."""
+    if profile is None:
+        return None
+    try:
+        seen = json.loads((profile.parent / "measured.json").read_text(encoding="utf-8"))
+        return float(seen["swap_s_per_block"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def lockstep_json(found: LockstepErrors, device: Mapping[str, str]) -> dict[str, Any]:
+    """What `--json` prints: fractions, 0.04 is 4 %."""
+    return {
+        "steps": found.all.steps,
+        "plans_equal": found.plans_equal,
+        **_prefixed(found.all),
+        "noise_floor_mape": found.floor,
+        "drift": found.drift,
+        "regimes": {name: {"steps": each.steps, **_prefixed(each)} for name, each in found.regimes.items()},
+        "device": dict(device),
+    }
+
+
+def _prefixed(errors: StepErrors) -> dict[str, float]:
+    return {
+        "step_mape": errors.mape,
+        "step_median": errors.median,
+        "step_p95": errors.p95,
+        "step_bias": errors.bias,
+    }
+
+
+def lockstep_verdict(found: LockstepErrors, limits: Limits) -> tuple[bool, str]:
+    """Whether the prediction is within the limits, and a sentence."""
+    failures = limits.failures(found)
+    floor = "" if found.floor is None else f", two replays of the same steps differ by {found.floor:.1%}"
+    plans = "plans equal" if found.plans_equal else "plans differ"
+    said = f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}"
+    return not failures, f"{said}. " + (
+        f"Not within the limits: {'; '.join(failures)}." if failures else "Within the limits."
+    )

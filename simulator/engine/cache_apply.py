@@ -1,0 +1,120 @@
+"""Carrying a plan out in the order in which vLLM's scheduler comes to its parts.
+
+Without a prefix cache only the sums matter. With one, a block that is taken evicts what it held, and a block that is
+scheduled can be hit at once: who takes when decides what is cached. So running requests take their blocks in order of
+admission, victims leave when somebody lacks a block, and each admission is planned after the one before it was done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.engine.state import ReplicaState, ScheduledChunk
+from simulator.engine.view import ReplicaView
+from simulator.memory.cache import Cache
+from simulator.plan import Policy, Preemption, StepPlan, cdiv
+from simulator.request import RequestView
+from simulator.request_state import DECODING, PREFILLING, RequestState
+
+
+@dataclass(slots=True)
+class AppliedPlan:
+    """A plan that has been carried out, all its instalments together."""
+
+    plan: StepPlan  # of the first instalment, but with everybody's chunks and the last one's `holds`
+    prefill: list[ScheduledChunk] = field(default_factory=list)
+    changes: bool = False
+    taken: bool = False  # the blocks of the step's decodes are taken already
+
+
+def apply_in_order(
+    state: ReplicaState, cache: Cache, policy: Policy, view: ReplicaView, plan: StepPlan, now_s: float
+) -> AppliedPlan:
+    """Apply `plan`, and what the policy adds to it for the same step."""
+    if plan.resume or any(preemption.swap for preemption in plan.preempt):
+        raise state.broken("swaps, which a prefix cache does not allow")
+    done = AppliedPlan(plan)
+    done.changes = state.set_paused(plan.paused)
+    if plan.preempt or plan.prefill or plan.more:
+        done.taken = True
+        done.changes |= bool(plan.preempt or plan.prefill)
+        _run_on(state, cache, plan, done, now_s)
+    last = plan
+    tokens = 0
+    if plan.more:
+        tokens = sum([chunk[1] for chunk in done.prefill]) + (state.batch.size if plan.decode else 0)
+    while last.more:
+        view.look_again(tokens)
+        last = policy.plan(view)
+        if last.__class__ is not StepPlan or last.preempt or last.resume or last.paused:
+            raise state.broken(f"goes on with {last!r}: later instalments may only admit")
+        view.note = last.note
+        if last.more and not last.prefill:
+            raise state.broken("has a part without anything in it, and asks for more")
+        for chunk in last.prefill:
+            if chunk.request in state.running:
+                raise state.broken(f"goes on with {chunk!r}: later instalments may only admit")
+            done.prefill.append(state.compute(chunk, now_s))
+            done.changes = True
+            tokens += chunk.num_tokens
+    done.plan = plan._replace(holds=last.holds)
+    return done
+
+
+def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan, now_s: float) -> None:
+    """Running requests take what their next tokens need, in order; then the first instalment's admissions."""
+    chunks = {chunk.request: chunk for chunk in plan.prefill}
+    victims = list(plan.preempt)
+    given: dict[RequestView, int] = {p.request: p.scheduled_tokens for p in plan.preempt}
+    if len(chunks) < len(plan.prefill):
+        raise state.broken("computes a request twice in one step")
+    for request in chunks:
+        if request in given:
+            raise state.broken(f"preempts request {request.request_id} and computes it in the same step")
+    for live in list(state.running):
+        if live.state not in (DECODING, PREFILLING):
+            continue  # a victim that has left already
+        chunk = chunks.pop(live, None)
+        if chunk is not None:
+            _make_room(state, cache, live, chunk.num_tokens, victims, now_s)
+            done.prefill.append(state.compute(chunk, now_s))
+        elif live not in given:
+            if plan.decode and live.state is DECODING and not live.paused:
+                _take(state, cache, live, 1, victims, now_s)
+        elif given[live]:
+            _take(state, cache, live, given[live], victims, now_s)
+        else:  # it found no room itself
+            while live.state in (DECODING, PREFILLING):
+                state.preempt(victims.pop(0), now_s)
+    for victim in victims:
+        state.preempt(victim, now_s)
+    for chunk in plan.prefill:
+        if chunk.request in chunks:
+            done.prefill.append(state.compute(chunk, now_s))
+
+
+def _take(
+    state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
+) -> None:
+    """Blocks for a running request's next tokens, which are no chunk: of a decode, or of a victim to be."""
+    if not 0 < tokens <= live.num_tokens_to_compute:
+        left = live.num_tokens_to_compute
+        raise state.broken(f"had given {tokens} tokens to its victim {live.request_id}, which has {left} left")
+    needed = _make_room(state, cache, live, tokens, victims, now_s)
+    if needed > 0:
+        cache.allocate(live.row, needed)
+    if cache.enters_decoded:
+        known = live.num_tokens - (state.unknown(live) if live.state is DECODING else 0)
+        cache.enter(live.request, min(live.num_computed_tokens + tokens, known) // state.batch.block_size)
+
+
+def _make_room(
+    state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
+) -> int:
+    """Let the next victims go until a running request's next tokens fit; returns the blocks that these take."""
+    needed = cdiv(live.num_computed_tokens + tokens, state.batch.block_size) - live.num_blocks
+    while needed > cache.num_free:
+        if not victims:
+            raise state.broken(f"takes {needed} blocks for request {live.request_id}; {cache.num_free} are free")
+        state.preempt(victims.pop(0), now_s)
+    return needed

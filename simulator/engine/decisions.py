@@ -1,0 +1,123 @@
+"""The decision log: one dictionary a step, whatever the engine folded or jumped over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simulator.request_state import DECODING, RequestState
+
+if TYPE_CHECKING:
+    from simulator.engine.in_flight import InFlight
+    from simulator.engine.state import ReplicaState
+
+
+class DecisionLog:
+    """Decisions of one replica, in the form of `decisions.jsonl`.
+
+    `scheduled` names the tokens of a request that are computed; padding, and what held requests compute, is not in it.
+    """
+
+    def __init__(self, replica: int) -> None:
+        self.replica = replica
+        self.steps: list[dict[str, Any]] = []
+        self._decided: dict[str, Any] = {}
+        self._waiting: list[RequestState] = []
+        self._admissions = 0  # those decided up to now
+        self._planned_s = 0.0
+        self._open: dict[str, Any] = {}  # asynchronous: the step whose end has not been told yet
+
+    def decided(self, state: ReplicaState, flight: InFlight, now_s: float) -> None:
+        """The plan has been applied, at `now_s`."""
+        self._planned_s = now_s
+        chunks = {live: tokens - padding for live, tokens, padding in flight.prefill}
+        scheduled = {}
+        for live in state.running:
+            if live in chunks:
+                if chunks[live]:
+                    scheduled[live.request_id] = chunks[live]
+            elif flight.decode_seqs and live.state is DECODING and not live.paused:
+                scheduled[live.request_id] = 1
+        plan = flight.plan
+        self._waiting = list(state.waiting)
+        self._decided = {
+            "scheduled": scheduled,
+            "admitted": {
+                live.request_id: live.num_computed_tokens for live in chunks if live.admission > self._admissions
+            },
+            "preempted": [p.request.request_id for p in plan.preempt],
+            "swapped_out": [p.request.request_id for p in plan.preempt if p.swap],
+            "swapped_in": [view.request_id for view in plan.resume],
+            "running": [live.request_id for live in state.running],
+        }
+        self._admissions = max([self._admissions, *[live.admission for live in chunks]])
+
+    def committed(
+        self, state: ReplicaState, flight: InFlight, used_blocks: list[int], done: list[RequestState]
+    ) -> None:
+        """The step, or the run of steps, is over."""
+        num_blocks = state.blocks.num_blocks
+        start_s = flight.start_s
+        decided = self._decided
+        last = len(flight.ends_s) - 1
+        waiting = [live.request_id for live in self._waiting]
+        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+            if i == 1:
+                # Decoding alone goes on: nobody enters or leaves any more.
+                decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
+            if i:
+                waiting = [live.request_id for live in state.waiting if live.arrival_s <= start_s]
+            self.steps.append(
+                {
+                    "replica": self.replica,
+                    "step": len(self.steps),
+                    "t_start_s": start_s,
+                    "t_end_s": end_s,
+                    **{key: value.copy() for key, value in decided.items()},
+                    "finished": [live.request_id for live in done] if i == last else [],
+                    "waiting": waiting,
+                    "num_free_blocks": num_blocks - used,
+                    "num_free_blocks_end": state.blocks.num_free if i == last else num_blocks - used,
+                }
+            )
+            start_s = end_s
+
+    def turned(
+        self, state: ReplicaState, flight: InFlight, used_blocks: list[int], left: list[RequestState], freed: int
+    ) -> None:
+        """The same with asynchronous scheduling: a step has ended when the one after it has been planned.
+
+        `left` are those who finished with the step before these, and `freed` the blocks that this gave.
+        """
+        num_blocks = state.blocks.num_blocks
+        start_s = flight.start_s
+        planned_s = self._planned_s
+        decided = self._decided
+        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+            if i == 1:
+                decided = {**decided, "admitted": {}, "preempted": []}
+            waiting = self._waiting if i == 0 else [live for live in state.waiting if live.arrival_s <= planned_s]
+            self._ended(num_blocks - used + freed, left)
+            left, freed = [], 0
+            self._open = {
+                "replica": self.replica,
+                "step": len(self.steps),
+                "t_schedule_s": planned_s,
+                "t_start_s": start_s,
+                "t_end_s": end_s,
+                **{key: value.copy() for key, value in decided.items()},
+                "finished": [],
+                "waiting": [live.request_id for live in waiting],
+                "num_free_blocks": num_blocks - used,
+                "num_free_blocks_end": num_blocks - used,
+            }
+            self.steps.append(self._open)
+            planned_s, start_s = start_s, end_s
+
+    def rests(self, state: ReplicaState) -> None:
+        """Nothing is planned after the last step."""
+        self._ended(state.blocks.num_free, [])
+
+    def _ended(self, num_free_blocks: int, left: list[RequestState]) -> None:
+        self._open["finished"] = [live.request_id for live in left]
+        self._open["num_free_blocks_end"] = num_free_blocks
+        self._open = {}

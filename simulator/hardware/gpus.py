@@ -1,0 +1,108 @@
+"""GPUs by the numbers that matter to serving: memory, bandwidths, compute, links, price.
+
+Which number is meant, column by column:
+
+- `memory_gib` is the total that the CUDA (HIP) driver reports to torch, of which vLLM's `gpu_memory_utilization` is a
+  share, as seen in public start-up logs. It lies up to 3 % below the capacity on the box, 8 % where GDDR6 keeps its
+  ECC bits in it, and moves by 0.1 GiB with the driver.
+- `bandwidth_gb_s` and `bf16_tflops` are the datasheet's peaks, the latter dense (without 2:4 sparsity) with float32
+  accumulation. What kernels reach of them is the cost model's business.
+- `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of
+  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping uses it as it is.
+- `link_gb_s` is the nominal rate between GPUs of one node, per GPU and direction: NVLink's or Infinity Fabric's
+  datasheet total halved, or else PCIe's nominal.
+- `usd_per_hour` is a typical on-demand price of a GPU cloud, rounded: an order of magnitude, to be replaced by yours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.hardware.dimensions import check_choice, fields_from
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU; the columns as this module's docstring says. `source` names the datasheet."""
+
+    name: str
+    memory_gib: float
+    bandwidth_gb_s: float
+    bf16_tflops: float
+    host_link_gb_s: float
+    link_gb_s: float
+    usd_per_hour: float | None
+    source: str
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory_gib` in bytes."""
+        return round(self.memory_gib * 2**30)
+
+
+_PCIE_4_COPY, _PCIE_5_COPY = 25.0, 55.0
+_PCIE_4, _PCIE_5 = 32.0, 64.0
+
+_TABLE = (
+    Gpu("h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8, "NVIDIA H200 Tensor Core GPU datasheet, SXM"),
+    Gpu("h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0, "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB"),
+    Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB"),
+    Gpu("b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5, "NVIDIA HGX B200 datasheet, per GPU"),
+    Gpu("a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB"),
+    Gpu("a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB"),
+    Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet"),
+    Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet"),
+    Gpu("a10g", 22.06, 600, 70, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA A10G datasheet (AWS g5)"),
+    Gpu("rtx-4090", 23.52, 1008, 165.2, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA Ada GPU architecture whitepaper, RTX 4090"),
+    Gpu(
+        "rtx-5090", 31.36, 1792, 209.5, _PCIE_5_COPY, _PCIE_5, 0.9,
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090",
+    ),
+    # The Workstation Edition of the same name has 1792 GB/s.
+    Gpu(
+        "rtx-pro-6000", 94.97, 1597, 503.8, _PCIE_5_COPY, _PCIE_5, 1.8,
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; compute: RTX PRO Blackwell whitepaper",
+    ),
+    Gpu("mi300x", 191.98, 5300, 1307.4, _PCIE_5_COPY, 448, 2.5, "AMD Instinct MI300X datasheet"),
+    Gpu("mi325x", 255.98, 6000, 1307.4, _PCIE_5_COPY, 448, 2.8, "AMD Instinct MI325X datasheet"),
+)  # fmt: skip
+
+GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
+"""The built-in GPUs by name, in the order in which they are listed."""
+
+
+def find_gpu(name: str) -> Gpu:
+    """The built-in GPU of that name; InputError with the nearest names otherwise."""
+    return GPUS[check_choice(name, GPUS, "gpu")]
+
+
+def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
+    """A GPU from a mapping (the YAML's `hardware.gpu: {...}`), keyed like the fields of `Gpu`.
+
+    With `base: NAME` the built-in GPU of that name gives what the mapping leaves out. Without it `memory_gib`,
+    `bandwidth_gb_s` and `bf16_tflops` are required; the links default to PCIe 4.0 x16 and the price to none.
+    InputError on unknown, missing, mistyped or non-positive values.
+    """
+    values = dict(mapping)
+    base = values.pop("base", None)
+    defaults: dict[str, object] = {
+        "name": "custom",
+        "host_link_gb_s": _PCIE_4_COPY,
+        "link_gb_s": _PCIE_4,
+        "usd_per_hour": None,
+        "source": "the scenario",
+    }
+    if base is not None:
+        if not isinstance(base, str):
+            raise InputError(f"gpu: base must be the name of a built-in GPU, not {base!r}")
+        gpu = find_gpu(base)
+        defaults = {field: getattr(gpu, field) for field in Gpu.__slots__} | {"name": f"{base} (changed)"}
+    custom = fields_from(Gpu, values, defaults, what="gpu")
+    for field in ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "host_link_gb_s", "link_gb_s"):
+        if getattr(custom, field) <= 0:
+            raise InputError(f"gpu: {field} must be more than 0, not {getattr(custom, field)}")
+    if custom.usd_per_hour is not None and custom.usd_per_hour < 0:
+        raise InputError(f"gpu: usd_per_hour must not be negative, but is {custom.usd_per_hour}")
+    return custom

@@ -1,0 +1,249 @@
+"""Model dimensions, and what follows from them: parameters, bytes of weights, bytes of KV cache.
+
+Dimensions are those of each model's published `config.json`. Everything else is derived, and checked against the
+parameter counts that the makers state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.hardware.dimensions import check_choice, fields_from
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder-only transformer by its dimensions.
+
+    `heads` and `kv_heads` are query and key/value heads of `head_dim`. With `experts` > 0 each layer holds so many
+    feed-forward experts of width `intermediate`, `active_experts` of them used by a token, and `shared_experts` used
+    by every token; the first `dense_layers` layers have a plain feed-forward of width `dense_intermediate` instead.
+    `kv_lora_rank` > 0 means multi-head latent attention: the cache holds one latent of that width and one rope key of
+    `rope_head_dim` a token, whatever the number of heads.
+
+    `gated_mlp`: three feed-forward matrices (SwiGLU), else two. `biases`: every matrix and norm has a bias (GPT-2).
+    `positions`: rows of a learned position table. `dtype_bytes` is of the weights, `kv_dtype_bytes` of the cache.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_model_len: int
+    experts: int = 0
+    active_experts: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    dense_intermediate: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    rope_head_dim: int = 0
+    tie_embeddings: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    gated_mlp: bool = True
+    biases: bool = False
+    positions: int = 0
+    dtype_bytes: int = 2
+    kv_dtype_bytes: int = 2
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters, embeddings included (tied ones once)."""
+        return self._parameters(self.experts, 1, self.kv_heads, embeddings=1 if self.tie_embeddings else 2)
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that one token uses: those of `active_experts` instead of all experts; embeddings as above."""
+        return self._parameters(self.active_experts, 1, self.kv_heads, embeddings=1 if self.tie_embeddings else 2)
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers whose feed-forward is made of experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert of one layer."""
+        return self._mlp(self.intermediate, 1)
+
+    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
+        """Bytes of KV cache that a token takes on each GPU: keys and values of all layers, of this rank's heads.
+
+        A rank holds at least one KV head, so beyond `kv_heads` GPUs the cache is repeated. A latent cache is never
+        divided. Raises InputError where `tensor_parallel` does not fit the heads.
+        """
+        local = self.local_kv_heads(tensor_parallel)
+        width = self.kv_lora_rank + self.rope_head_dim if self.kv_lora_rank else 2 * local * self.head_dim
+        return self.layers * width * self.kv_dtype_bytes
+
+    def weight_bytes(self, tensor_parallel: int = 1) -> int:
+        """Bytes of weights on each GPU: matrices divided; norms, routers, positions and repeated KV heads are not.
+
+        A fraction of a GPU (an uneven vocabulary) counts as the larger part. Raises InputError as above.
+        """
+        local = self.local_kv_heads(tensor_parallel)
+        embeddings = 1 if self.tie_embeddings else 2
+        return self._parameters(self.experts, tensor_parallel, local, embeddings) * self.dtype_bytes
+
+    def layer_parameters(self, tensor_parallel: int = 1) -> int:
+        """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
+        return self._parameters(0, tensor_parallel, self.local_kv_heads(tensor_parallel), embeddings=0)
+
+    def local_kv_heads(self, tensor_parallel: int) -> int:
+        """KV heads on each of `tensor_parallel` GPUs; InputError where the heads cannot be divided, as in vLLM."""
+        if tensor_parallel < 1 or self.heads % tensor_parallel:
+            raise self._cannot_split(tensor_parallel, f"its {self.heads} attention heads")
+        if self.kv_lora_rank:
+            return self.kv_heads
+        if self.kv_heads % tensor_parallel and tensor_parallel % self.kv_heads:
+            raise self._cannot_split(tensor_parallel, f"its {self.kv_heads} KV heads")
+        return max(1, self.kv_heads // tensor_parallel)
+
+    def tensor_parallel_choices(self) -> list[int]:
+        """The sizes that `local_kv_heads` accepts, ascending."""
+        return [
+            n
+            for n in range(1, self.heads + 1)
+            if self.heads % n == 0 and (self.kv_lora_rank or self.kv_heads % n == 0 or n % self.kv_heads == 0)
+        ]
+
+    def _cannot_split(self, tensor_parallel: int, what: str) -> InputError:
+        allowed = ", ".join(str(n) for n in self.tensor_parallel_choices())
+        return InputError(
+            f"tensor_parallel {tensor_parallel} does not divide {what} ({self.name})", hint=f"allowed: {allowed}"
+        )
+
+    # ------------------------------------------------------------------------------------------------------- counting
+
+    def _parameters(self, experts: int, ranks: int, kv_heads: int, embeddings: int) -> int:
+        """Parameters on each of `ranks` GPUs, with so many routed experts, KV heads a rank, and embedding tables."""
+        norm = self.hidden * (2 if self.biases else 1)
+        layer = self._attention(ranks, kv_heads) + 2 * norm
+        routed = self._mlp(self.intermediate, ranks)
+        if self.experts:
+            router = self.hidden * self.experts
+            total = self.moe_layers * (layer + router + (experts + self.shared_experts) * routed)
+            total += self.dense_layers * (layer + self._mlp(self.dense_intermediate, ranks))
+        else:
+            total = self.layers * (layer + routed)
+        table = -(-self.vocab // ranks) * self.hidden
+        return total + norm + embeddings * table + self.positions * self.hidden
+
+    def _attention(self, ranks: int, kv_heads: int) -> int:
+        heads = self.heads // ranks
+        if self.kv_lora_rank:
+            query_width = heads * (self.head_dim + self.rope_head_dim)
+            query = self.hidden * query_width
+            if self.q_lora_rank:  # through a bottleneck, with a norm
+                query = self.q_lora_rank * (self.hidden + 1 + query_width)
+            down = self.hidden * (self.kv_lora_rank + self.rope_head_dim) + self.kv_lora_rank
+            up = self.kv_lora_rank * heads * 2 * self.head_dim
+            return query + down + up + heads * self.head_dim * self.hidden
+        query_key_value = (heads + 2 * kv_heads) * self.head_dim
+        total = self.hidden * query_key_value + heads * self.head_dim * self.hidden
+        if self.qkv_bias or self.biases:
+            total += query_key_value
+        if self.biases:
+            total += self.hidden
+        if self.qk_norm:
+            total += 2 * self.head_dim
+        return total
+
+    def _mlp(self, intermediate: int, ranks: int) -> int:
+        local = -(-intermediate // ranks)
+        total = (3 if self.gated_mlp else 2) * self.hidden * local
+        return total + local + self.hidden if self.biases else total
+
+
+# Hidden, intermediate and the rest as in each model's config.json on its maker's page. `max_model_len` is
+# max_position_embeddings there: Llama 3.1 128 Ki, Mistral 7B v0.2 (v0.1 has a sliding window) and Mixtral 32 Ki,
+# Qwen2.5-Instruct 32 Ki without YaRN, Qwen3 40 Ki without YaRN, Llama 2 4 Ki, GPT-2 1 Ki.
+_LLAMA_3_VOCAB = 128256
+_QWEN_3_VOCAB = 151936
+_TABLE = (
+    Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
+    Model("llama-2-70b", 80, 8192, 28672, 64, 8, 128, 32000, 4096),
+    Model("llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, _LLAMA_3_VOCAB, 131072),
+    Model("llama-3.1-70b", 80, 8192, 28672, 64, 8, 128, _LLAMA_3_VOCAB, 131072),
+    Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
+    Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
+    Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
+    Model("qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, qkv_bias=True),
+    Model("qwen2.5-72b", 80, 8192, 29568, 64, 8, 128, 152064, 32768, qkv_bias=True),
+    Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
+    Model("qwen3-8b", 36, 4096, 12288, 32, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
+    Model("qwen3-32b", 64, 5120, 25600, 64, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
+    Model(
+        "qwen3-30b-a3b", 48, 2048, 768, 32, 4, 128, _QWEN_3_VOCAB, 40960,
+        experts=128, active_experts=8, qk_norm=True,
+    ),
+    Model(
+        "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
+        tie_embeddings=True, gated_mlp=False, biases=True, positions=1024,
+    ),
+)  # fmt: skip
+
+MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
+"""The built-in models by name, in the order in which they are listed."""
+
+
+def find_model(name: str) -> Model:
+    """The built-in model of that name; InputError with the nearest names otherwise."""
+    return MODELS[check_choice(name, MODELS, "model")]
+
+
+def custom_model(mapping: Mapping[str, object]) -> Model:
+    """A model from a mapping of dimensions (the YAML's `model: {...}`), keyed like the fields of `Model`.
+
+    With `base: NAME` the built-in model of that name gives every dimension that the mapping leaves out. Without it
+    `layers hidden intermediate heads kv_heads vocab max_model_len` are required; `head_dim` is hidden / heads unless
+    given. InputError on unknown, missing, mistyped or contradictory values.
+    """
+    values = dict(mapping)
+    base = values.pop("base", None)
+    defaults: dict[str, object] = {"name": "custom"}
+    if base is not None:
+        if not isinstance(base, str):
+            raise InputError(f"model: base must be the name of a built-in model, not {base!r}")
+        model = find_model(base)
+        defaults = {field: getattr(model, field) for field in Model.__slots__} | {"name": f"{base} (changed)"}
+    elif "head_dim" not in values:
+        hidden, heads = values.get("hidden"), values.get("heads")
+        if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
+            defaults["head_dim"] = hidden // heads
+    model = fields_from(Model, values, defaults, what="model")
+    _check(model)
+    return model
+
+
+def _check(model: Model) -> None:
+    positive = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "max_model_len")
+    for field in (*positive, "dtype_bytes", "kv_dtype_bytes"):
+        if getattr(model, field) < 1:
+            raise InputError(f"model: {field} must be at least 1, not {getattr(model, field)}")
+    for field in Model.__slots__:
+        value = getattr(model, field)
+        if isinstance(value, int) and value < 0:
+            raise InputError(f"model: {field} must not be negative, but is {value}")
+    for field in ("dtype_bytes", "kv_dtype_bytes"):
+        if getattr(model, field) not in (1, 2, 4):
+            raise InputError(f"model: {field} must be 1 (fp8), 2 (bf16) or 4 (fp32), not {getattr(model, field)}")
+    if model.heads % model.kv_heads:
+        raise InputError(f"model: kv_heads ({model.kv_heads}) must divide heads ({model.heads})")
+    if model.experts and not 1 <= model.active_experts <= model.experts:
+        raise InputError(f"model: active_experts must be 1 to {model.experts} (experts), not {model.active_experts}")
+    if not model.experts and (model.active_experts or model.shared_experts or model.dense_layers):
+        raise InputError("model: active_experts, shared_experts and dense_layers need experts")
+    if model.dense_layers > model.layers:
+        raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
+    if bool(model.dense_layers) != bool(model.dense_intermediate):
+        raise InputError("model: dense_layers and dense_intermediate come together")
+    if (model.q_lora_rank or model.rope_head_dim) and not model.kv_lora_rank:
+        raise InputError("model: q_lora_rank and rope_head_dim need kv_lora_rank (multi-head latent attention)")

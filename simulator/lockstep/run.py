@@ -1,0 +1,188 @@
+"""The same plans, priced and executed: predicted against measured, step by step.
+
+Exactly one side is the clock. With the predicted one, the plans are those of an ordinary run, and the device is asked
+how long each of them really takes: the pure error of the cost model. With the device as the clock, the plans are those
+of a real server, and the prediction looks on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import NamedTuple, Protocol
+
+from simulator.lockstep.step_errors import ComparedStep
+from simulator.lockstep.step_log import LoggedStep, StepLog, digest
+from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.plan import Policy
+from simulator.simulate import KVMemory, Run, simulate
+from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.executor import Executor, Lockstep, Replay, Step
+from simulator.workload import Workload
+
+
+class DeviceStep(NamedTuple):
+    """A step on the device: what was executed (`step_log.digest`), its device time, and the host time beside it."""
+
+    digest: str
+    device_s: float
+    host_s: float
+
+
+class MeasuringExecutor(Executor, Protocol):
+    """An executor that keeps what it measured."""
+
+    @property
+    def measured(self) -> Sequence[DeviceStep]:
+        """One entry a step."""
+
+    @property
+    def answers(self) -> Mapping[int, Sequence[int]]:
+        """The tokens that each request was answered with, by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockstepCase:
+    """What is run: a simulation of one replica, and how its steps are priced.
+
+    `make_blocks` gives blocks with ids, which the device's pages are named by.
+    """
+
+    workload: Workload
+    make_policy: Callable[[], Policy]
+    kv: KVMemory
+    make_predicted: Callable[[], Executor]
+    make_blocks: Callable[[int, int], KVBlocks]
+    shares: bool = False  # prefixes: then counts of blocks do not do, and the plain run needs ids too
+
+    def run(self, executor: Executor, *, with_ids: bool = True, progress: Callable[[int], None] | None = None) -> Run:
+        """Serve the workload with this executor, one step at a time."""
+        return simulate(
+            self.workload,
+            make_policy=self.make_policy,
+            kv=self.kv,
+            make_executor=lambda: executor,
+            make_blocks=self.make_blocks if with_ids or self.shares else BlockLedger,
+            fast_forward=False,
+            progress=progress,
+        )
+
+
+MakeDevice = Callable[[], MeasuringExecutor]
+
+
+def predicted_clock(
+    case: LockstepCase, make_device: MakeDevice, *, again: bool = True, progress: Callable[[int], None] | None = None
+) -> list[ComparedStep]:
+    """Lockstep with the predicted side as the clock; `again` executes everything a second time, for the noise floor.
+
+    What was planned is taken from a run of its own, without the device.
+    """
+    alone = StepLog(case.make_predicted())
+    case.run(alone, with_ids=False)
+    devices = [make_device() for _ in range(2 if again else 1)]
+    for device in devices:
+        case.run(Lockstep(clock=case.make_predicted(), shadow=device), progress=progress)
+    return compared(alone.notes, devices[0].measured, devices[1].measured if again else None)
+
+
+def device_clock(
+    case: LockstepCase, make_device: MakeDevice, *, again: bool = True, progress: Callable[[int], None] | None = None
+) -> tuple[list[ComparedStep], Run]:
+    """Lockstep with the device as the clock, and that run; the second time its own durations are played back."""
+    device, predicted = make_device(), StepLog(case.make_predicted())
+    run = case.run(Lockstep(clock=device, shadow=predicted), progress=progress)
+    second = None
+    if again:
+        other = make_device()
+        clock = Replay([step.device_s for step in device.measured])
+        case.run(Lockstep(clock=clock, shadow=other), progress=progress)
+        second = other.measured
+    ticked = [step.device_s for step in device.measured if step.digest != _IDLE]
+    return compared(predicted.notes, device.measured, second, ticked), run
+
+
+def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[ComparedStep]:
+    """Lockstep of today's plans and predictions with a device's recorded steps, on the clock of the recording.
+
+    A plan that differs from the recorded one shows in the digests; what comes after it may differ for that reason.
+    """
+    today = StepLog(case.make_predicted())
+    case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
+    measured = [DeviceStep(step.device_digest, step.device_s, step.host_s) for step in recorded]
+    again = [DeviceStep(step.device_digest, step.again_s, nan) for step in recorded]
+    return compared(today.notes, measured, again, [step.clock_s for step in recorded])
+
+
+def repriced(recorded: Sequence[ComparedStep], cost: CostModel, swap_s_per_block: float) -> list[ComparedStep]:
+    """The recorded steps with the prices of another cost model; nothing is planned."""
+    return [
+        replace(
+            step,
+            predicted_s=cost.step_s(step.shape) + swap_s_per_block * (step.swapped_out_blocks + step.swapped_in_blocks),
+        )
+        for step in recorded
+    ]
+
+
+class _Recorded:
+    """The clock of a recorded lockstep: steps without anything to do are not in it, and take no time."""
+
+    foresees = False
+
+    def __init__(self, recorded: Sequence[ComparedStep]) -> None:
+        self._replay = Replay([*(step.clock_s for step in recorded)])
+        self._left = len(recorded)
+
+    def execute(self, step: Step) -> float:
+        if not (step.shape.tokens or step.swapped_out_blocks or step.swapped_in_blocks):
+            return 0.0
+        self._left -= 1
+        return self._replay.execute(step) if self._left >= 0 else 1.0  # beyond it the digests have told already
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        raise NotImplementedError("a recorded clock gives one step at a time")
+
+
+def compared(
+    notes: Sequence[LoggedStep],
+    measured: Sequence[DeviceStep],
+    again: Sequence[DeviceStep] | None = None,
+    clock_s: Sequence[float] | None = None,
+) -> list[ComparedStep]:
+    """Planned and executed steps side by side, without those in which nobody has anything to do.
+
+    The clock is the predicted one unless `clock_s` is given.
+
+    Where one side has more steps than the other, nothing stands beside them: no digest, NaN seconds.
+    """
+    planned = [note for note in notes if note.digest != _IDLE]
+    done = [step for step in measured if step.digest != _IDLE]
+    second = [step.device_s for step in again or () if step.digest != _IDLE]
+    count = max(len(planned), len(done))
+    planned += [_NOT_PLANNED] * (count - len(planned))
+    done += [_NOT_MEASURED] * (count - len(done))
+    second += [nan] * (count - len(second))
+    clock = [*(clock_s if clock_s is not None else [note.seconds for note in planned])]
+    clock += [nan] * (count - len(clock))
+    return [
+        ComparedStep(
+            digest=note.digest,
+            device_digest=step.digest,
+            shape=note.shape,
+            swapped_out_blocks=note.swapped_out_blocks,
+            swapped_in_blocks=note.swapped_in_blocks,
+            predicted_s=note.seconds,
+            device_s=step.device_s,
+            host_s=step.host_s,
+            again_s=again_s,
+            clock_s=ticked_s,
+        )
+        for note, step, again_s, ticked_s in zip(planned, done, second, clock, strict=False)
+    ]
+
+
+_IDLE = digest((), (), 0, 0)
+_NOT_PLANNED = LoggedStep("", StepShape(0, 0), 0, 0, nan)
+_NOT_MEASURED = DeviceStep("", nan, nan)

@@ -1,0 +1,165 @@
+"""KV pages with a prefix cache that is a radix tree: SGLang's `RadixCache`.
+
+L. Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs (arXiv 2312.07104), section 3, and
+python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5), with its page size as our block size; SGLang's default is 1.
+
+What a request computes enters the tree after the step that computed it: its prompt, chunk by chunk, and all of it when
+it ends. So prompts of one step do not hit each other. Decoded tokens are a request's own until it ends, and those of
+one that is retracted are lost at once. Requests lock the path that they use. Unlocked pages count as free, and are
+forgotten when pages are lacking.
+
+Where SGLang renews the time of everything that a waiting request is matched with, here looking changes nothing: only
+requests that are admitted or insert renew it. Nothing is forgotten ahead of need, as SGLang does with 20 tokens for
+each request that a retraction leaves running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from simulator.memory.blocks import OutOfBlocksError
+from simulator.memory.page_keys import PageKeys, Symbols
+from simulator.memory.radix_tree import Node, RadixTree
+from simulator.request import Request
+
+
+@dataclass(slots=True)
+class Holder:
+    """A running request: the end of its locked path, the pages up to there, and what the step under way completes."""
+
+    request: Request
+    node: Node
+    shared: int
+    computed: int = 0
+
+
+class RadixCache:
+    """Counts of pages: in the tree, held outside of it by requests, or idle. Duplicates are merged."""
+
+    enters_decoded = False
+
+    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
+        self.num_free_host = num_host_blocks
+        self.block_size = block_size
+        self.tree = RadixTree()
+        self._idle = num_blocks
+        self._own = 0  # held by requests and not in the tree
+        self._holders: dict[int, Holder] = {}
+        self._keys: dict[int, PageKeys] = {}
+        self._symbols: Symbols = {}
+
+    @property
+    def num_free(self) -> int:
+        return self._idle + self.tree.unlocked
+
+    # Looking
+
+    def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
+        """How many leading pages of the request's `num_tokens` tokens are cached, and how many of those nobody uses.
+
+        At least one token is left to compute.
+        """
+        return self.tree.look(self._keys_of(request).first((num_tokens - 1) // self.block_size))
+
+    def freed_with(self, held: Mapping[int, int]) -> int:
+        """How many pages come free when these rows, which hold so many, leave."""
+        holders = [self._holders[row] for row in held]
+        own = sum(held.values()) - sum([holder.shared for holder in holders])
+        return own + self.tree.freed_with([holder.node for holder in holders])
+
+    def _keys_of(self, request: Request) -> PageKeys:
+        keys = self._keys.get(request.row)
+        if keys is None:
+            keys = self._keys[request.row] = PageKeys(request, self.block_size, self._symbols)
+        return keys
+
+    # Taking
+
+    def take_hits(self, request: Request, blocks: int) -> None:
+        """The request begins with its `blocks` leading pages, which are cached."""
+        node, found = self.tree.reach(self._keys_of(request).first(blocks))
+        assert found == blocks
+        self.tree.lock(node)
+        self._holders[request.row] = Holder(request, node, blocks)
+
+    def allocate(self, row: int, num_blocks: int) -> None:
+        """`num_blocks` more for the request, outside of the tree; where they are lacking, leaves are forgotten."""
+        self.grow(num_blocks, (row,))
+
+    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
+        if num_blocks > self.num_free:
+            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {self.num_free} are free")
+        if num_blocks > self._idle:
+            self._idle += self.tree.forget(num_blocks - self._idle)
+        self._idle -= num_blocks
+        self._own += num_blocks
+
+    def enter(self, request: Request, full_blocks: int) -> None:
+        """The first `full_blocks` pages of the request will be full after this step."""
+        self._holders[request.row].computed = full_blocks
+
+    def settle(self, rows: Iterable[int]) -> None:
+        """The step has ended: what it computed of the prompts of `rows` enters the tree."""
+        for row in rows:
+            self._share(self._holders[row])
+
+    def _share(self, holder: Holder) -> None:
+        """Put what a request has computed into the tree, and let it use that; its duplicates come free."""
+        pages = self._keys_of(holder.request).first(max(holder.computed, holder.shared))
+        node, found = self.tree.insert(pages)
+        self._own -= len(pages) - holder.shared
+        self._idle += found - holder.shared
+        self.tree.lock(node)
+        self.tree.unlock(holder.node)
+        holder.node, holder.shared = node, len(pages)
+
+    def swap_out(self, row: int, num_blocks: int) -> None:
+        raise NotImplementedError("swapping beside a prefix cache")
+
+    def swap_in(self, row: int, num_blocks: int) -> None:
+        raise NotImplementedError("swapping beside a prefix cache")
+
+    # Leaving
+
+    def free(self, row: int, num_blocks: int) -> None:
+        """The request has ended: all that it computed enters the tree, and nobody uses it any more."""
+        holder = self._holders[row]
+        request = holder.request
+        outputs = min(request.output_tokens, request.max_tokens)
+        holder.computed = (request.input_tokens + outputs - 1) // self.block_size  # the last is never computed
+        if not holder.computed <= num_blocks <= holder.computed + 1:
+            raise ValueError(f"row {row} holds {num_blocks} blocks, and has filled {holder.computed}")
+        self._share(holder)
+        self.lose(row, num_blocks)
+
+    def lose(self, row: int, num_blocks: int) -> None:
+        """The request is retracted, and what it has outside of the tree is lost."""
+        holder = self._holders[row]
+        own = num_blocks - holder.shared
+        if not 0 <= own <= self._own:
+            raise ValueError(f"row {row} shares {holder.shared} blocks, and cannot hold {num_blocks}")
+        del self._holders[row]
+        self._own -= own
+        self._idle += own
+        self.tree.unlock(holder.node)
+
+    def end(self, row: int) -> None:
+        """The request will not come back."""
+        self._keys.pop(row, None)
+
+    def check(self) -> None:
+        """Raise AssertionError unless tree, locks and counts agree."""
+        holders = self._holders.values()
+        in_tree = self.tree.check([holder.node for holder in holders])
+        for holder in holders:
+            depth, node = 0, holder.node
+            while node.parent is not None:
+                depth += len(node.pages)
+                node = node.parent
+            assert node is self.tree.root, "a request uses what was forgotten"
+            assert depth == holder.shared, "a request's path is not as long as it thinks"
+        assert min(self._idle, self._own) >= 0, "less than nothing"
+        assert self._idle + self._own + in_tree == self.num_blocks, "pages were lost"

@@ -1,0 +1,127 @@
+"""When each request got its tokens: latencies one entry a request, and all gaps between tokens.
+
+Times: t0 arrival, tq first scheduled, t1 first token, tn last token; n output tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.metrics.usage import STEPS_AT_ONCE, row_pieces
+from simulator.metrics.weighted import Distribution, describe
+from simulator.metrics.window import Bools, Window
+from simulator.results.records import Floats, Ints, Records, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits of one request, in milliseconds, each met by what is equal or below; None: no limit."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+
+    @property
+    def limits(self) -> bool:
+        """Whether there is any limit."""
+        return not (self.ttft_ms is None and self.tpot_ms is None and self.e2el_ms is None)
+
+
+def finished(records: Records) -> Bools:
+    """One entry a request: whether it has all its tokens."""
+    return np.asarray(records.requests.status == Status.FINISHED)
+
+
+def ttft_s(records: Records) -> Floats:
+    """t1 - t0 of each request; NaN without a first token."""
+    return records.requests.first_token_s - records.requests.arrival_s
+
+
+def e2el_s(records: Records) -> Floats:
+    """tn - t0 of each request; NaN unless finished. Where answers come whole, tn is when they come."""
+    return np.where(finished(records), records.requests.last_token_s - records.requests.arrival_s, np.nan)
+
+
+def queue_s(records: Records) -> Floats:
+    """tq - t0 of each request; NaN where it was never scheduled. Waits after a preemption do not count here."""
+    return records.requests.scheduled_s - records.requests.arrival_s
+
+
+def streamed(records: Records) -> Bools:
+    """One entry a request: finished, of more than one token, which came one after the other."""
+    return finished(records) & (records.requests.output_tokens > 1) & records.streams
+
+
+def tpot_s(records: Records) -> Floats:
+    """(tn - t1) / (n - 1) of each request; NaN for one token, an unfinished one, or an answer that came whole."""
+    requests, known = records.requests, streamed(records)
+    tpot = np.full(len(known), np.nan)
+    np.divide(requests.last_token_s - requests.first_token_s, requests.output_tokens - 1, out=tpot, where=known)
+    return tpot
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLatencies:
+    """Milliseconds, one entry a request; NaN where undefined."""
+
+    ttft_ms: Floats
+    tpot_ms: Floats
+    e2el_ms: Floats
+    queue_time_ms: Floats
+
+
+def request_latencies(records: Records) -> RequestLatencies:
+    """The four latencies of each request, as tables show them."""
+    return RequestLatencies(*(seconds(records) * 1e3 for seconds in (ttft_s, tpot_s, e2el_s, queue_s)))
+
+
+def meets_slo(records: Records, slo: Slo) -> Bools:
+    """One entry a request: finished within every limit. An undefined TPOT counts as 0, as in vLLM."""
+    good = finished(records)
+    for limit_ms, seconds in (
+        (slo.ttft_ms, ttft_s(records)),
+        (slo.tpot_ms, np.nan_to_num(tpot_s(records))),
+        (slo.e2el_ms, e2el_s(records)),
+    ):
+        if limit_ms is not None:
+            good = good & (seconds <= limit_ms / 1e3)  # NaN is no less
+    return good
+
+
+def itl(records: Records, q: Sequence[float], window: Window | None = None) -> Distribution | None:
+    """All gaps between neighbouring tokens of a request, in seconds, pooled, and its percentiles `q`.
+
+    Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
+    row's `decoding` as weight. They are not kept by request: of a `window` that was cut, the gaps that end in it
+    count, whoever had them. None where there is no gap, as in a run that does not stream.
+    """
+    if not records.streams:
+        return None
+    if window is None or window.whole:
+        return describe(lambda: _gaps(records), q)
+    return describe(lambda: _gaps_inside(records, window), q)
+
+
+def _gaps(records: Records) -> Iterator[tuple[Floats, Ints]]:
+    for gaps, counts, _ in _gaps_with_ends(records):
+        yield gaps, counts
+
+
+def _gaps_inside(records: Records, window: Window) -> Iterator[tuple[Floats, Ints]]:
+    for gaps, counts, ends in _gaps_with_ends(records):
+        yield gaps, np.where((ends >= window.start_s) & (ends <= window.end_s), counts, 0)
+
+
+def _gaps_with_ends(records: Records) -> Iterator[tuple[Floats, Ints, Floats]]:
+    for first in range(0, len(records.gaps.count), STEPS_AT_ONCE):
+        piece = slice(first, first + STEPS_AT_ONCE)
+        yield records.gaps.gap_s[piece], records.gaps.count[piece], records.gaps.end_s[piece]
+    first_step, repeat, decoding = records.rows.first_step, records.rows.repeat, records.rows.decoding
+    for rows, steps in row_pieces(records):
+        gaps = np.diff(records.step_end_s[steps])
+        counts = np.repeat(decoding[rows], repeat[rows])
+        counts[first_step[rows] - steps.start] = 0  # what comes before a row's first step is in records.gaps
+        yield gaps, counts[1:], records.step_end_s[steps][1:]

@@ -1,0 +1,118 @@
+"""What the steps of a run made of slots, tokens and KV blocks, over a window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulator.metrics.weighted import weighted_sum
+from simulator.metrics.window import Window
+from simulator.results.records import Floats, Ints, Records
+
+STEPS_AT_ONCE = 1 << 20  # per-step columns are read in pieces, so that no copy of a whole one is made
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Means and shares over a window; NaN where there is nothing to divide by.
+
+    A step counts in the window if it ends there; of time, the part inside the window counts. All are over all
+    replicas together, `kv_utilization_peak` apart: it is of the replica that was ever the fullest.
+    """
+
+    num_steps: int
+    mean_batch_size: float  # requests computing in a step, mean over steps
+    batch_occupancy: float  # running / (max_num_seqs * replicas), mean over time
+    busy_fraction: float  # time with a step in flight, mean over replicas
+    wasted_slot_fraction: float  # slot-steps of held requests / all slot-steps
+    padding_fraction: float  # padded / computed tokens
+    kv_utilization_mean: float  # used / usable blocks, mean over time
+    kv_utilization_peak: float
+
+
+def usage(records: Records, window: Window) -> Usage:
+    """What the steps made of the slots, tokens and blocks. ValueError if rows and steps do not go together."""
+    rows = records.rows
+    if len(rows.first_step) and not (
+        rows.first_step[0] == 0
+        and np.array_equal(rows.first_step[1:], np.cumsum(rows.repeat)[:-1])
+        and rows.first_step[-1] + rows.repeat[-1] == records.num_steps
+    ):
+        raise ValueError("rows must cover the steps one after the other, in order")
+    steps = _steps_inside(records, window)
+    row_s = _clipped(rows.start_s, rows.end_s, window)
+    duration_s = window.duration_s
+    block_s, peak_blocks = _blocks(records, window)
+    num_steps = int(steps.sum())
+    return Usage(
+        num_steps=num_steps,
+        mean_batch_size=_ratio(np.dot(steps, rows.decoding + rows.prefilling), num_steps),
+        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), duration_s * records.max_num_seqs * records.replicas),
+        busy_fraction=_ratio(row_s.sum(), duration_s * records.replicas),
+        wasted_slot_fraction=_ratio(np.dot(steps, rows.held), np.dot(steps, rows.running)),
+        padding_fraction=_ratio(np.dot(steps, rows.padded_tokens), np.dot(steps, rows.tokens)),
+        kv_utilization_mean=_ratio(block_s, duration_s * records.num_blocks * records.replicas),
+        kv_utilization_peak=_ratio(peak_blocks, records.num_blocks) if num_steps else math.nan,
+    )
+
+
+def row_pieces(records: Records) -> Iterator[tuple[slice, slice]]:
+    """Slices of rows and the slices of steps that they cover, of about STEPS_AT_ONCE steps each."""
+    first_step, n = records.rows.first_step, records.num_steps
+    cuts = np.unique(np.searchsorted(first_step, np.arange(0, n, STEPS_AT_ONCE)))
+    row_cuts = [*cuts.tolist(), len(first_step)]
+    step_cuts = [*first_step[cuts[cuts < len(first_step)]].tolist(), n]
+    for a, b, c, d in zip(row_cuts, row_cuts[1:], step_cuts, step_cuts[1:], strict=False):
+        yield slice(a, b), slice(c, d)
+
+
+def step_starts(records: Records, rows: slice = slice(None), steps: slice = slice(None)) -> Floats:
+    """When each step began: a row's first with the row, the others when the one before ended."""
+    ends = records.step_end_s[steps]
+    starts = np.empty(len(ends))
+    starts[1:] = ends[:-1]
+    first_step = records.rows.first_step[rows]
+    starts[first_step - (steps.start or 0)] = records.rows.start_s[rows]
+    return starts
+
+
+def _ratio(part: float, whole: float) -> float:
+    ratio = float(part) / float(whole) if whole > 0 else math.nan
+    return 1.0 if 1.0 < ratio < 1.0 + 1e-9 else ratio  # sums of times round: a share is not above one for that
+
+
+def _clipped(start_s: Floats, end_s: Floats, window: Window) -> Floats:
+    if window.whole:
+        return end_s - start_s
+    return np.clip(end_s, window.start_s, window.end_s) - np.clip(start_s, window.start_s, window.end_s)
+
+
+def _steps_inside(records: Records, window: Window) -> Ints:
+    """How many steps of each row end in the window."""
+    rows = records.rows
+    if window.whole:
+        return rows.repeat
+    first_end = records.step_end_s[rows.first_step]
+    inside = (rows.end_s >= window.start_s) & (first_end <= window.end_s)
+    steps = np.where(inside, rows.repeat, 0)
+    cut = inside & ((first_end < window.start_s) | (rows.end_s > window.end_s))
+    for row in np.flatnonzero(cut).tolist():  # at most two a replica
+        first = int(rows.first_step[row])
+        ends = records.step_end_s[first : first + int(rows.repeat[row])]
+        steps[row] = np.searchsorted(ends, window.end_s, "right") - np.searchsorted(ends, window.start_s, "left")
+    return steps
+
+
+def _blocks(records: Records, window: Window) -> tuple[float, int]:
+    """Block-seconds in the window, and the most blocks that one replica used in a step of it."""
+    block_s, peak = 0.0, 0
+    for rows, steps in row_pieces(records):
+        ends, used = records.step_end_s[steps], records.step_used_blocks[steps]
+        block_s += weighted_sum(_clipped(step_starts(records, rows, steps), ends, window), used)
+        if not window.whole:
+            used = used[(ends >= window.start_s) & (ends <= window.end_s)]
+        peak = max(peak, int(used.max(initial=0)))
+    return block_s, peak

@@ -1,0 +1,160 @@
+"""A plan in the making, for policies that let the more important take the place of the less important."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View, cdiv
+from simulator.request import RequestView
+
+
+class PlanBuilder:
+    """Everybody who decodes is meant to go on, until somebody is paused or leaves.
+
+    `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left when all that has been drafted
+    is done. `ranked` gives the running requests, the first to leave at the end; it is asked when that matters.
+    `to_host` says whether a victim's KV is to be swapped; it is, if its prompt is computed and the host has room.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        budget: int,
+        ranked: Callable[[], list[RequestView]],
+        to_host: Callable[[RequestView], bool],
+    ) -> None:
+        self.view = view
+        self.free = view.num_free_blocks - view.decode_blocks_needed
+        self.free_host = view.num_free_host_blocks
+        self.budget = budget - view.num_decoding
+        self.gone: dict[RequestView, Preemption] = {}
+        self.resume: list[RequestView] = []
+        self.prefill: dict[RequestView, Chunk] = {}
+        self.paused: dict[RequestView, None] = {}
+        self._ranked = ranked
+        self._to_host = to_host
+        self._stays: list[RequestView] | None = None
+
+    @property
+    def stays(self) -> list[RequestView]:
+        """The running requests that are not to leave, the first to do so at the end."""
+        if self._stays is None:
+            self._stays = self._ranked()
+        return self._stays
+
+    def fit_decodes(self) -> None:
+        """Who is first to leave does, until the others can decode."""
+        while self.free < 0:
+            self.leave(self.stays[-1])
+
+    def fit_prompts(self, prompts: Iterable[RequestView]) -> None:
+        """Prompts under way go on, in this order; where one finds no block, who is first to leave does."""
+        for request in prompts:
+            tokens = min(request.num_tokens_to_compute, self.budget)
+            if tokens == 0 or request in self.gone:
+                continue
+            needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
+            while needed > self.free and request not in self.gone:
+                self.leave(self.stays[-1])
+            if request not in self.gone:
+                self._compute(request, tokens, needed)
+
+    def blocks_to_enter(self, request: RequestView) -> int:
+        """Blocks that a waiting request must find: of all its tokens, or with that of its next if it was swapped."""
+        tokens = 1 if request.is_swapped else request.num_tokens_to_compute
+        return cdiv(request.num_computed_tokens + tokens, self.view.block_size)
+
+    def enter(self, request: RequestView) -> None:
+        """A waiting request comes in, with as much of its prompt as the budget has left."""
+        if request.is_swapped:
+            self.resume.append(request)
+            self.free -= self.blocks_to_enter(request)
+            self.budget -= 1
+        else:
+            tokens = min(request.num_tokens_to_compute, self.budget)
+            self._compute(request, tokens, cdiv(tokens, self.view.block_size))
+
+    def victims(
+        self, below: Iterable[RequestView], needed: int, slots: int, *, pauses: bool = False
+    ) -> list[tuple[RequestView, bool]]:
+        """Who of those `below` must make room for `needed` blocks and a slot, `slots` being free.
+
+        Nobody, if all of them do not suffice. They leave in the order given, each with whether it need only pause:
+        with `pauses`, where just its slot is lacking.
+        """
+        if pauses and slots <= 0:
+            below = list(below)
+            active = next((request for request in below if request not in self.paused), None)
+            if active is not None and active.is_decoding and needed <= self.free + self._grows(active):
+                return [(active, True)]
+        found = []
+        free = self.free
+        for request in below:
+            is_paused = request in self.paused
+            spares = 0 if is_paused else self._grows(request)
+            only_slot = pauses and request.is_decoding and needed <= free + spares
+            if only_slot and is_paused:
+                continue  # it holds none
+            found.append((request, only_slot))
+            free += spares if only_slot else self._frees(request)
+            slots += not (pauses and is_paused)
+            if needed <= free and slots > 0:
+                return found
+        return []
+
+    def leave(self, request: RequestView) -> None:
+        """A running request gives everything back: its KV to the host, or to be computed again."""
+        if self.stays[-1] is request:
+            self.stays.pop()
+        else:
+            self.stays.remove(request)
+        self.free += self._frees(request)
+        self.budget += self.gives(request)
+        self.prefill.pop(request, None)
+        self.paused.pop(request, None)
+        swap = request.is_decoding and request.num_blocks <= self.free_host and self._to_host(request)
+        if swap:
+            self.free_host -= request.num_blocks
+        self.gone[request] = Preemption(request, swap)
+
+    def pause(self, request: RequestView) -> None:
+        """A decoding request sits the step out."""
+        self.paused[request] = None
+        self.free += self._grows(request)
+        self.budget += 1
+
+    def gives(self, request: RequestView) -> int:
+        """Tokens of the budget that come free when `request` leaves."""
+        if request in self.prefill:
+            return self.prefill[request].num_tokens
+        return int(request.is_decoding and request not in self.paused)
+
+    def plan(self, holds: Holds = Holds.STEP) -> StepPlan:
+        """The plan; one that changes nothing `holds` for so long."""
+        if self.gone or self.resume or self.prefill:
+            holds = Holds.STEP
+        return StepPlan(
+            preempt=tuple(self.gone.values()),
+            resume=tuple(self.resume),
+            prefill=tuple(self.prefill.values()),
+            paused=tuple(self.paused),
+            holds=holds,
+        )
+
+    def _compute(self, request: RequestView, tokens: int, blocks: int) -> None:
+        self.prefill[request] = Chunk(request, tokens)
+        self.free -= blocks
+        self.budget -= tokens
+
+    def _frees(self, request: RequestView) -> int:
+        """Blocks that come free when `request` leaves: its own, and what this step was to give it."""
+        if request in self.prefill:
+            tokens = request.num_computed_tokens + self.prefill[request].num_tokens
+            return cdiv(tokens, self.view.block_size)
+        if request.is_decoding and request not in self.paused:
+            return request.num_blocks + self._grows(request)
+        return request.num_blocks
+
+    def _grows(self, request: RequestView) -> bool:
+        """Whether its next token needs a new block."""
+        return request.num_computed_tokens % self.view.block_size == 0

@@ -1,0 +1,70 @@
+"""Who leaves when memory runs out: parts that several policies share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from simulator.plan import BatchView, Preemption, View
+from simulator.policies.parts.preemption import swap_pays
+from simulator.request import RequestView
+
+
+def rank(request: RequestView) -> tuple[int, int]:
+    """Priority, then arrival: the smaller is the more important, the larger the sooner a victim."""
+    return request.priority, request.row
+
+
+VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
+    "last": lambda request: (),
+    "lowest_priority": rank,
+    "least_progress": lambda request: (-request.num_computed_tokens,),
+    "most_memory": lambda request: (request.num_blocks,),
+    "fewest_outputs": lambda request: (-request.output_tokens_so_far, request.input_tokens),
+}
+"""Rules by name: the larger leaves the sooner, and of equals the latest admitted.
+
+`last` is the latest admitted, `lowest_priority` the latest to arrive of the least important, `least_progress` has the
+fewest tokens computed and so the least to lose, `most_memory` frees the most, and `fewest_outputs` has answered least,
+of equals the longest prompt (as in SGLang).
+"""
+
+
+def usual_victim(order: str) -> str:
+    """The rule that goes with a queue order where none is chosen, as in vLLM."""
+    return "lowest_priority" if order == "priority" else "last"
+
+
+def first_to_leave(running: BatchView, order: str, victim: str | None = None) -> Iterable[RequestView]:
+    """The running requests, the next victim first: by the rule named, or by that which goes with the order."""
+    rule = victim or usual_victim(order)
+    if rule == "last":
+        return reversed(running)
+    return sorted(running, key=VICTIMS[rule])[::-1]  # of equals the latest first
+
+
+def make_room(view: View, order: str, victim: str | None = None, mode: str = "recompute") -> tuple[Preemption, ...]:
+    """The victims whose blocks let the others decode, leaving by `mode`: to the host only as far as it has room.
+
+    For policies whose batch only decodes when memory runs out, and whose swapped requests return before all others.
+    """
+    size = view.block_size
+    needed = view.decode_blocks_needed
+    free, free_host = view.num_free_blocks, view.num_free_host_blocks
+    victims: list[Preemption] = []
+    for request in first_to_leave(view.running, order, victim):
+        if needed <= free:
+            break
+        blocks = request.num_blocks
+        to_host = mode != "recompute" and blocks <= free_host
+        if to_host and mode == "auto":
+            ahead = [*filter(_is_swapped, view.waiting), *[other for other, swap, _ in victims if swap]]
+            to_host = swap_pays(view, request, ahead, mixed=False)
+        victims.append(Preemption(request, to_host))
+        free_host -= blocks if to_host else 0
+        free += blocks
+        needed -= request.num_computed_tokens % size == 0
+    return tuple(victims)
+
+
+def _is_swapped(request: RequestView) -> bool:
+    return request.is_swapped

@@ -1,6 +1,0 @@
-"""Step costs from measured kernels: a profile is read from JSON (`read`), and `ProfileCost` adds its kernels up."""
-
-from simulator.profile.cost import Options, ProfileCost
-from simulator.profile.schema import SCHEMA, VERSION, Profile, load_profile, read_profile
-
-__all__ = ["SCHEMA", "VERSION", "Options", "Profile", "ProfileCost", "load_profile", "read_profile"]

@@ -1,0 +1,254 @@
+"""Collects a run's columns while it runs, cheaply: rows go into flat buffers that are cut into columns in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.request_state import RequestState, Setbacks
+from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
+from simulator.timing.cost import StepShape
+from simulator.workload import Workload
+
+Columns = dict[str, NDArray[Any]]
+
+_CUT_STEPS = 1 << 16
+_TELL_EVERY = 256  # requests between two calls of `progress`
+_CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
+
+
+# What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
+# its first step.
+_COUNTS = StepShape._fields.index("decode_longest")
+_ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS])
+# What few rows need besides.
+_ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
+# What the buffers hold of a request; the workload knows the rest.
+_REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
+_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name != "left_s"))
+
+
+class Series:
+    """One long column of numbers, filled piece by piece."""
+
+    def __init__(self, dtype: type) -> None:
+        self._dtype = dtype
+        self._tail: list[float] = []
+        self._chunks: list[NDArray[Any]] = []
+        self.extend = self._tail.extend
+
+    def cut(self) -> None:
+        """Turn what was added into an array: call it now and then, lest the numbers pile up as Python objects."""
+        self._chunks.append(np.array(self._tail, self._dtype))
+        self._tail.clear()
+
+    def column(self) -> NDArray[Any]:
+        """All of it; the series is empty afterwards."""
+        self.cut()
+        whole = np.concatenate(self._chunks)
+        self._chunks = []
+        return whole
+
+
+class Table:
+    """Rows of numbers in, columns out; the columns named `*_s` are floats, the others integers."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+        self._types = [np.float64 if name.endswith("_s") else np.int64 for name in self._names]
+        self._rows: list[tuple[float, ...]] = []
+        self._chunks: list[list[NDArray[Any]]] = []
+
+    def add(self, row: tuple[float, ...]) -> None:
+        """Append a row, its values in the order of the columns."""
+        self._rows.append(row)
+        if len(self._rows) == _CUT_ROWS:
+            self._cut()
+
+    def _cut(self) -> None:
+        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(self._types)
+        self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
+        self._rows.clear()
+
+    def columns(self) -> Columns:
+        """The columns by name; the table is empty afterwards."""
+        self._cut()
+        whole = {}
+        for i, name in enumerate(self._names):
+            whole[name] = np.concatenate([chunk[i] for chunk in self._chunks])
+            for chunk in self._chunks:
+                chunk[i] = np.empty(0)
+        self._chunks = []
+        return whole
+
+
+def _fields(columns: type) -> list[str]:
+    return [field.name for field in fields(columns)]
+
+
+class ReplicaRecorder:
+    """Rows, steps, gaps and requeues of one replica: apart, so that nothing depends on how replicas interleave."""
+
+    def __init__(self) -> None:
+        self._rows = Table(_ROW)
+        self._odd = Table(_ODD)
+        self.late_gaps = Table(_fields(GapColumns))
+        self.requeues = Table(_fields(RequeueColumns))
+        self.step_end_s = Series(np.float64)
+        self.step_used_blocks = Series(np.int32)
+        self._cut_at = _CUT_STEPS
+        self.num_rows = 0
+        self.num_steps = 0
+        self.end_s = -1.0  # of the last step
+
+    def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
+        """A row begins at `start_s` with a step of this shape.
+
+        `late` of those who decode got their last token before `start_s`: their gaps are in `late_gaps`. The gap of the
+        others is the row's first step.
+        """
+        self.num_rows += 1
+        if self.num_steps >= self._cut_at:
+            self._cut_at = self.num_steps + _CUT_STEPS
+            self.step_end_s.cut()
+            self.step_used_blocks.cut()
+        self._rows.add((self.num_steps, start_s, waiting, late, *shape[:_COUNTS]))
+
+    def odd(self, *columns: int) -> None:
+        """What is unusual about the row that has just begun: the columns of `_ODD` but the first.
+
+        `idle_slots` are requests in the batch that compute nothing: paused, or admitted for later.
+        """
+        if any(columns):
+            self._odd.add((self.num_rows - 1, *columns))
+
+    def steps(self, ends_s: list[float], used_blocks: list[int]) -> None:
+        """Steps of the row that has begun."""
+        self.step_end_s.extend(ends_s)
+        self.step_used_blocks.extend(used_blocks)
+        self.num_steps += len(ends_s)
+        self.end_s = ends_s[-1]
+
+    def columns(self, replica: int, streams: bool, step_end_s: NDArray[Any]) -> tuple[Columns, Columns]:
+        """The columns of the rows and those of the gaps, the derived ones too."""
+        rows = self._rows.columns()
+        rows |= _spread(self._odd.columns(), self.num_rows)
+        first_step, start_s, held = rows["first_step"], rows["start_s"], rows["held"]
+        # Held requests compute along whenever anybody decodes.
+        decoding = rows["decoding"] = rows.pop("decode_seqs") - np.where(rows["decode_context"] > 0, held, 0)
+        padded = rows["padded_tokens"]
+        padding = padded - np.where(rows["decode_context"] > 0, held, 0)
+        rows["replica"] = np.full(self.num_rows, replica)
+        rows["repeat"] = np.diff(first_step, append=self.num_steps)
+        rows["end_s"] = step_end_s[first_step + rows["repeat"] - 1]
+        rows["prefilling"] = rows.pop("prefill_seqs")
+        rows["running"] = decoding + rows["prefilling"] + held + rows.pop("idle_slots")
+        rows["prefill_tokens"] -= padding
+        rows["tokens"] = decoding + rows["prefill_tokens"] + padded
+        rows["context_tokens"] = rows.pop("decode_context") + rows.pop("prefill_context")
+        del rows["prefill_pairs"]
+        gaps = self.late_gaps.columns()
+        on_time = decoding - rows.pop("late")
+        if streams:
+            some = np.flatnonzero(on_time)
+            first_end_s = step_end_s[first_step[some]]
+            gaps["gap_s"] = np.concatenate([first_end_s - start_s[some], gaps["gap_s"]])
+            gaps["count"] = np.concatenate([on_time[some], gaps["count"]])
+            gaps["end_s"] = np.concatenate([first_end_s, gaps["end_s"]])
+        return rows, gaps
+
+
+def _spread(few: Columns, rows: int) -> Columns:
+    """Columns of `rows` values from those of the few rows named in the column `row`: zero for all others."""
+    place = few.pop("row")
+    spread = {}
+    for name, values in few.items():
+        column = np.zeros(rows, dtype=values.dtype)
+        column[place] = values
+        spread[name] = column
+    return spread
+
+
+class Recorder:
+    """What a whole run leaves behind: requests as they end, and what each replica did."""
+
+    def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
+        self.replicas = [ReplicaRecorder() for _ in range(replicas)]
+        self._requests = Table(_REQUEST)
+        self._setbacks = Table(_SETBACKS)
+        self.reject_reasons: dict[int, str] = {}
+        self.ended = 0
+        self._progress = progress
+
+    def request(self, live: RequestState, replica: int, status: Status, released_s: float) -> None:
+        """A request has ended, one way or another; its counts are settled."""
+        row = live.row
+        outputs = live.base_outputs
+        self._requests.add(
+            (row, replica, status, live.scheduled_s, live.first_token_s, live.last_token_s, released_s, outputs)
+        )
+        back = live.setbacks
+        if back is not None:
+            self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
+        self.ended += 1
+        if self._progress is not None and self.ended % _TELL_EVERY == 0:
+            self._progress(self.ended)
+
+    def records(
+        self, workload: Workload, *, num_blocks: int, block_size: int, max_num_seqs: int, streams: bool
+    ) -> Records:
+        """Everything collected, as `Records`; the recorder is empty afterwards."""
+        ends = [replica.step_end_s.column() for replica in self.replicas]
+        rows, gaps = self._rows_and_gaps(streams, ends)
+        return Records(
+            requests=RequestColumns(**self._request_columns(workload)),
+            rows=RowColumns(**rows),
+            gaps=GapColumns(**gaps),
+            requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
+            step_end_s=_one(ends),
+            step_used_blocks=_one([replica.step_used_blocks.column() for replica in self.replicas]),
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            replicas=len(self.replicas),
+            reject_reasons=dict(sorted(self.reject_reasons.items())),
+            class_names=workload.class_names,
+            streams=streams,
+            request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
+        )
+
+    def _request_columns(self, workload: Workload) -> Columns:
+        """One entry a request, in workload order."""
+        requests = self._requests.columns()
+        order = np.argsort(requests["row"], kind="stable")
+        for name in requests:
+            requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
+        requests |= _spread(self._setbacks.columns(), len(workload))
+        for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
+            requests[name] = getattr(workload, name)
+        return requests
+
+    def _rows_and_gaps(self, streams: bool, ends: list[NDArray[Any]]) -> tuple[Columns, Columns]:
+        """The replicas' columns one after the other, `first_step` counting through."""
+        rows, gaps = [], []
+        steps = 0
+        for index, replica in enumerate(self.replicas):
+            row_columns, gap_columns = replica.columns(index, streams, ends[index])
+            row_columns["first_step"] += steps
+            steps += replica.num_steps
+            rows.append(row_columns)
+            gaps.append(gap_columns)
+        return _joined(rows), _joined(gaps)
+
+
+def _joined(tables: list[Columns]) -> Columns:
+    return {name: _one([table[name] for table in tables]) for name in tables[0]}
+
+
+def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The parts one after another; a single part as it is, without a copy."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,114 @@
+"""A common step of data-parallel ranks that share experts, by a profile of one rank.
+
+In each layer a rank computes attention and the dense operators of its own tokens; then all gather all tokens, each
+computes the experts that it holds, an even share, for all of them, and the results are summed where the tokens came
+from (vLLM's default exchange, all-gather and reduce-scatter). A layer therefore lasts as long as on the slowest rank.
+Ranks whose step runs as a CUDA graph are padded to the largest of them (`coordinate_batch_across_dp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.errors import InputError
+from simulator.hardware.gpus import Gpu
+from simulator.timing.cost import StepShape
+from simulator.timing.profile.cost import ProfileCost
+from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.step import joint_us
+
+ACTIVATION_BYTES = 2
+LINK_EFFICIENCY = 0.6
+LINK_LATENCY_US = 20.0
+"""What collectives get of a link's nominal bandwidth and need at least, where nobody measured them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What collectives (NCCL) get between two GPUs: GB/s each way, and microseconds at least."""
+
+    gb_s: float
+    latency_us: float
+    source: str
+
+
+LINKS = {
+    "rtx-pro-6000": Link(
+        22.2,
+        24.2,
+        "nccl-tests on RTX PRO 6000 Blackwell Server Edition, PCIe 5, NCCL's defaults: bus bandwidth at 32 MB, and "
+        "small messages (github.com/voipmonitor/rtx6kpro at 070506f, hardware/pcie-bandwidth.md)",
+    ),
+}
+"""Measured links, by GPU; none of them was fitted to a served run."""
+
+
+def link_of(gpu: Gpu) -> Link:
+    """The GPU's measured link, or one derived from its nominal bandwidth."""
+    derived = Link(gpu.link_gb_s * LINK_EFFICIENCY, LINK_LATENCY_US, "derived from the nominal bandwidth")
+    return LINKS.get(gpu.name, derived)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How ranks exchange tokens: `bytes_per_token` of each over the link."""
+
+    bytes_per_token: int
+    link: Link
+
+    def us(self, tokens: int, own: int) -> float:
+        """Microseconds until a rank that has `own` tokens holds all `tokens`, or theirs hold its results."""
+        return self.link.latency_us + (tokens - own) * self.bytes_per_token / (self.link.gb_s * 1e3)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertParallelCost:
+    """The waves of ranks with the same profile, which must have experts. Implements WaveCost."""
+
+    cost: ProfileCost
+    experts: Experts
+    exchange: Exchange
+
+    @classmethod
+    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu) -> ExpertParallelCost:
+        """Waves of a model `hidden` wide. InputError where the profile has no experts."""
+        if cost.profile.experts is None:
+            raise InputError(f"the profile {cost.profile.name} has no experts to share")
+        return cls(cost, cost.profile.experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        profile = self.cost.profile
+        tokens = [max(shape.tokens, 1) for shape in shapes]  # a dummy batch has one
+        largest = max(tokens)
+        as_graph = self.cost.options.cuda_graphs and largest <= self.cost.options.max_capture_tokens
+        padded = [self.cost.padded(largest)] * len(tokens) if as_graph else tokens
+        total = sum(padded)
+        layer_us = max(self._layer_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
+        layer_us += self._experts_us(total, len(shapes))
+        layer_us += 2 * self.exchange.us(total, min(padded))
+        rest_us = max(self._rest_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
+        host_s = self.cost.options.host_s
+        return 1e-6 * (profile.layers * layer_us + rest_us) + (profile.host_s if host_s is None else host_s)
+
+    def _layer_us(self, shape: StepShape, tokens: int) -> float:
+        profile = self.cost.profile
+        us = sum(curve.at(tokens) for curve in profile.layer_curves.values())
+        if shape.prefill_tokens:
+            us += joint_us(profile.attention, shape)
+        elif shape.decode_seqs:
+            us += profile.attention.decode.us(shape.decode_seqs, shape.decode_context / shape.decode_seqs)
+        if shape.tokens and profile.skew is not None and self.cost.options.skew:
+            us += profile.skew.us(shape)
+        return us
+
+    def _experts_us(self, tokens: int, ranks: int) -> float:
+        """A rank's share of the experts, for its share of the (token, expert) pairs."""
+        activated, share = self.experts.activated(tokens) / ranks, tokens / ranks
+        return self.experts.surface.us((share, activated), {"tokens": share, "activated": activated})
+
+    def _rest_us(self, shape: StepShape, tokens: int) -> float:
+        profile = self.cost.profile
+        rows = max(shape.decode_seqs + shape.prefill_seqs, 1)
+        us = sum(curve.at(tokens) for curve in profile.step_curves.values())
+        return us + sum(curve.at(rows) for curve in profile.row_curves.values()) + 1e6 * profile.host_per_seq_s * rows

@@ -1,0 +1,41 @@
+"""How much of a run lies outside of what a profile's tables cover: counted afterwards, from the records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from simulator.results.records import RowColumns
+    from simulator.timing.profile.schema import Profile
+
+
+def remarks(profile: Profile, rows: RowColumns) -> tuple[str, ...]:
+    """A warning where steps were extrapolated, with how many and why; nothing where none was."""
+    covered = profile.covered()
+    prefilling = rows.prefill_tokens > 0
+    decoding = rows.decoding + rows.held
+    alone = ~prefilling & (decoding > 0)
+    seqs = np.maximum(decoding, 1)
+    # The contexts of a run grow by one a step: so many of its steps are still within.
+    within = np.floor_divide(covered["context"] * seqs - rows.context_tokens, seqs) + 1
+    beyond = {
+        "contexts": np.where(alone, rows.repeat - np.clip(within, 0, rows.repeat), 0),
+        "decodes": np.where(decoding > covered["seqs"], rows.repeat, 0),
+        "tokens": np.where(rows.tokens > covered["tokens"], rows.repeat, 0),
+    }
+    either = np.max(np.stack(list(beyond.values())), axis=0).sum() if len(rows.repeat) else 0
+    if not either:
+        return ()
+    units = {"contexts": "a mean context", "decodes": "decodes", "tokens": "tokens"}
+    limits = {"contexts": covered["context"], "decodes": covered["seqs"], "tokens": covered["tokens"]}
+    why = "; ".join(
+        f"{int(counts.sum()):,} with more than {limits[name]:,} as {units[name]}"
+        if name == "contexts"
+        else f"{int(counts.sum()):,} with more than {limits[name]:,} {units[name]}"
+        for name, counts in beyond.items()
+        if counts.any()
+    )
+    total = int(rows.repeat.sum())
+    return (f"warning: {int(either):,} of {total:,} steps lie outside of what {profile.name} measured: {why}",)

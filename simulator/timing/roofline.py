@@ -1,0 +1,207 @@
+"""The roofline step cost: seconds from the dimensions of a model and the peaks of a GPU, nothing measured.
+
+    step_s = host + layers x overhead + matrices + experts + lm_head + elementwise + all-reduce + attention
+
+- matrices: max(2 x parameters x tokens / compute, bytes of weights / bandwidth). All the dense matrices of a model
+  have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
+- experts: the same over the experts that a step touches: of E, with k for a token, E (1 - (1 - k/E)^tokens) on
+  average when tokens choose evenly.
+- lm_head: for one row of each scheduled request (an unfinished prompt's is computed and dropped, as in vLLM); and
+  moving the logits.
+- elementwise: norms, rope, activation functions; bytes / bandwidth.
+- all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
+- attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
+
+Each GPU of a tensor-parallel group does its part of the heads, widths and vocabulary at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from simulator.errors import InputError
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.cost import StepShape
+from simulator.timing.linear import affine_run
+
+ACTIVATION_BYTES = 2
+"""Activations and what is reduced between GPUs are bf16 whatever the weights are."""
+
+LOGIT_BYTES = 10
+"""Traffic for one logit: bf16 written and read, float32 written and read by the sampler once (2 + 2 + 4 + 2)."""
+
+NVLINK_GB_S = 100.0
+"""Links at least this fast are NVLink or Infinity Fabric, where a one-shot all-reduce kernel takes over from NCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Step costs of `model` on `tensor_parallel` GPUs of a kind. Implements CostModel.
+
+    The efficiencies are the shares of a datasheet's peak that kernels reach. The defaults come from aiconfigurator's
+    public kernel tables (vLLM 0.14 to 0.24 on H100, H200 and A100, bf16), fitted as latency + max(bytes, operations):
+    GEMMs reach 0.79 to 0.82 of the compute and 0.85 to 0.88 of the bandwidth (A100: 0.74), decode attention 0.86 to
+    0.89 of the bandwidth (A100: 0.71), prefill attention 0.53 to 0.59 of the compute (A100: 0.47), all-reduces of 2 to
+    8 GPUs 0.5 to 0.8 of the link after 4.3 to 6.4 microseconds. The same fits leave 4.5 microseconds for each of a
+    layer's four GEMMs and 10 for its attention kernel, which with norms, rope and activation is `layer_overhead_s`.
+    Steps are assumed to run as CUDA graphs, and matrices to be multiplied in bf16 whatever the weights' `dtype_bytes`.
+
+    `host_s` is an assumption: the part of scheduling and input preparation that the GPU waits for when scheduling is
+    asynchronous, as it is by default. For a synchronous engine set it to 1 ms and more, and `host_per_seq_s` to some
+    40 microseconds, which is what vLLM's scheduler takes for a scheduled request. `allreduce_latency_s` None means
+    5 microseconds on NVLink-like links and 20 on PCIe.
+
+    InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
+    """
+
+    model: Model
+    gpu: Gpu
+    tensor_parallel: int = 1
+    gemm_efficiency: float = 0.8
+    attention_efficiency: float = 0.55
+    bandwidth_efficiency: float = 0.85
+    link_efficiency: float = 0.6
+    layer_overhead_s: float = 30e-6
+    host_s: float = 300e-6
+    host_per_seq_s: float = 0.0
+    allreduce_latency_s: float | None = None
+
+    # Seconds, from here on, for one of what the name says; set once by __post_init__.
+    _constant: float = field(init=False, repr=False, compare=False)
+    _token: float = field(init=False, repr=False, compare=False)
+    _dense_flops: float = field(init=False, repr=False, compare=False)
+    _dense_bytes: float = field(init=False, repr=False, compare=False)
+    _expert_flops: float = field(init=False, repr=False, compare=False)
+    _expert_bytes: float = field(init=False, repr=False, compare=False)
+    _expert_miss: float = field(init=False, repr=False, compare=False)
+    _row: float = field(init=False, repr=False, compare=False)
+    _head_flops: float = field(init=False, repr=False, compare=False)
+    _head_bytes: float = field(init=False, repr=False, compare=False)
+    _key: float = field(init=False, repr=False, compare=False)
+    _pair: float = field(init=False, repr=False, compare=False)
+    _kv: float = field(init=False, repr=False, compare=False)
+    _decode_cache: dict[int, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        model, ranks = self.model, self.tensor_parallel
+        per_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.gemm_efficiency)
+        per_byte = 1 / (self.gpu.bandwidth_gb_s * 1e9 * self.bandwidth_efficiency)
+        attention_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.attention_efficiency)
+
+        dense = model.layer_parameters(ranks)
+        expert = model.moe_layers * model.expert_parameters / ranks
+        head = -(-model.vocab // ranks) * model.hidden
+        key_flops, pair_flops = _attention_flops(model)
+        local_heads = model.layers * (model.heads // ranks)
+        latency, per_token = self._all_reduce()
+        derived = {
+            "_constant": self.host_s + model.layers * self.layer_overhead_s + latency,
+            "_token": _elementwise_bytes(model, ranks) * per_byte + per_token,
+            "_dense_flops": 2 * dense * per_flop,
+            "_dense_bytes": dense * model.dtype_bytes * per_byte,
+            "_expert_flops": 2 * model.active_experts * expert * per_flop,
+            "_expert_bytes": model.experts * expert * model.dtype_bytes * per_byte,
+            "_expert_miss": 1 - model.active_experts / model.experts if model.experts else 1.0,
+            "_row": model.vocab * LOGIT_BYTES * per_byte + self.host_per_seq_s,
+            "_head_flops": 2 * head * per_flop,
+            "_head_bytes": head * model.dtype_bytes * per_byte,
+            "_key": local_heads * key_flops * attention_flop,
+            "_pair": local_heads * pair_flops * attention_flop,
+            "_kv": model.kv_bytes_per_token(ranks) * per_byte,
+            "_decode_cache": {},
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the way to a derived field of a frozen dataclass
+
+    def step_s(self, shape: StepShape) -> float:
+        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs, *_ = shape
+        tokens = decode_seqs + prefill_tokens
+        if tokens <= 0:
+            return 0.0
+        kv_tokens = decode_context + prefill_context + tokens  # read, and written
+        compute = self._key * decode_context + self._pair * prefill_pairs
+        memory = self._kv * kv_tokens
+        return self._but_attention_s(tokens, decode_seqs + prefill_seqs) + (compute if compute > memory else memory)
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        decode_seqs, decode_context = shape.decode_seqs, shape.decode_context
+        fixed = self._decode_cache.get(decode_seqs)
+        if fixed is None:
+            fixed = self._decode_cache[decode_seqs] = self._but_attention_s(decode_seqs, decode_seqs)
+        key, kv = self._key, self._kv
+        if key <= kv:  # then key * x <= kv * (x + seqs) for every x, rounded or not: attention waits for memory
+            return affine_run(fixed, kv, decode_context + decode_seqs, decode_seqs, repeat)
+        stop = decode_context + decode_seqs * repeat
+        return [
+            fixed + (compute if (compute := key * x) > (memory := kv * (x + decode_seqs)) else memory)
+            for x in range(decode_context, stop, decode_seqs)
+        ]
+
+    def _but_attention_s(self, tokens: int, rows: int) -> float:
+        """Seconds of everything that does not depend on the context, for so many tokens and sampled rows."""
+        dense = self._dense_flops * tokens
+        if dense < self._dense_bytes:
+            dense = self._dense_bytes
+        head = self._head_flops * rows
+        if head < self._head_bytes:
+            head = self._head_bytes
+        total = self._constant + self._token * tokens + self._row * rows + dense + head
+        if self._expert_bytes:
+            experts = self._expert_flops * tokens
+            touched = self._expert_bytes * (1.0 - self._expert_miss**tokens)
+            total += experts if experts > touched else touched
+        return total
+
+    def _all_reduce(self) -> tuple[float, float]:
+        """Seconds of a step's all-reduces: at once, and for each token."""
+        ranks, model = self.tensor_parallel, self.model
+        if ranks == 1:
+            return 0.0, 0.0
+        latency = self.allreduce_latency_s
+        if latency is None:
+            latency = 5e-6 if self.gpu.link_gb_s >= NVLINK_GB_S else 20e-6
+        count = 2 * model.layers
+        moved = model.hidden * ACTIVATION_BYTES * 2 * (ranks - 1) / ranks
+        return count * latency, count * moved / (self.gpu.link_gb_s * 1e9 * self.link_efficiency)
+
+    def _check(self) -> None:
+        for name in ("gemm_efficiency", "attention_efficiency", "bandwidth_efficiency", "link_efficiency"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise InputError(f"roofline cost: {name} must be above 0 and at most 1, not {value}")
+        for name in ("layer_overhead_s", "host_s", "host_per_seq_s", "allreduce_latency_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"roofline cost: {name} must be 0 or more seconds, not {value}")
+
+
+def _attention_flops(model: Model) -> tuple[int, int]:
+    """Operations of one head of one layer: for a cached key of a decode, and for a (query, key) pair of a prompt.
+
+    Two for a multiplication and an addition, over the width of the scores and that of the values. Latent attention
+    decodes in the latent space, and computes prompts in the heads' own.
+    """
+    if model.kv_lora_rank:
+        decode = 2 * (model.kv_lora_rank + model.rope_head_dim) + 2 * model.kv_lora_rank
+        return decode, 2 * (model.head_dim + model.rope_head_dim) + 2 * model.head_dim
+    return 4 * model.head_dim, 4 * model.head_dim
+
+
+def _elementwise_bytes(model: Model, ranks: int) -> float:
+    """Bytes that norms and activation functions move for a token on each GPU.
+
+    A norm with its residual reads two rows of `hidden` and writes two, twice a layer. A gated activation reads two
+    rows of the feed-forward's width and writes one. Experts also gather and combine a row of `hidden` each.
+    """
+    norms = 8 * model.hidden
+    branches = 3 if model.gated_mlp else 2
+    if model.experts:
+        width = branches * model.intermediate / ranks
+        routed = model.active_experts * (width + 2 * model.hidden) + model.shared_experts * width
+        wide = model.moe_layers * routed + model.dense_layers * branches * model.dense_intermediate / ranks
+    else:
+        wide = model.layers * branches * model.intermediate / ranks
+    return (model.layers * norms + wide) * ACTIVATION_BYTES

@@ -1,0 +1,205 @@
+"""Measuring: what is measured, how it is told whether the device was steady, and what is written."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
+
+from calibration.rows import COLUMNS, read_rows
+from gpu_backend.backend import Backend
+from gpu_backend.campaign import main as campaign
+from gpu_backend.device import Cpu
+from gpu_backend.probes import GRIDS, Grid, Probes
+from gpu_backend.profiler import MEASURED, ROWS, Profile, SwapRow, profile, write_profile
+from gpu_backend.session import measure_into
+from gpu_backend.traffic import TRAFFIC, read_requests
+from simulator.errors import InputError
+from simulator.hardware.models import custom_model
+from simulator.lockstep.csv import read_csv
+from simulator.timing.cost import StepShape
+from tests.command import batchlab
+from tests.gpu_maker import TINY
+
+SMALL = Grid(4, 64, 32)
+HEADER = {"device": "cuda", "gpu": "h200", "model": "tiny", "dtype": "float32"}
+
+
+@pytest.fixture(scope="module")
+def measured() -> Profile:
+    return profile(Backend(TINY, Cpu(1), 64, 4, 16), SMALL)
+
+
+def test_a_profile_has_every_kind_of_row(measured: Profile) -> None:
+    kinds = Counter(row["kind"] for row in measured.rows)
+    assert set(kinds) == {"dense", "sampled", "attention", "skew", "step"}
+    assert all(row["equal_us"] > 0 for row in measured.rows if row["kind"] == "skew")
+    assert len(measured.passes) == 3
+    assert all(row["us"] > 0 for row in measured.rows)
+    ops = {row["op"] for row in measured.rows if row["kind"] == "dense"}
+    assert ops == {
+        "qkv", "output_projection", "gate_up", "down", "norm", "rope", "activation", "embedding", "final_norm",
+    }  # fmt: skip
+    steps = [row for row in measured.rows if row["kind"] == "step"]
+    assert any(row["prefill_tokens"] and row["decode_seqs"] for row in steps)
+    assert any(row["decode_squares"] * row["decode_seqs"] > row["decode_context"] ** 2 for row in steps), "skewed ones"
+
+
+def test_swapping_is_measured_both_ways(measured: Profile) -> None:
+    assert {(row.direction, row.blocks) for row in measured.swap} == {(d, n) for d in ("out", "in") for n in (1, 4, 16)}
+    assert measured.swap_s_per_block() == pytest.approx(
+        np.mean([row.us / row.blocks for row in measured.swap if row.blocks > 1]) * 1e-6
+    )
+
+
+def test_the_usual_grids_have_150_to_250_shapes() -> None:
+    large = custom_model({**{name: getattr(TINY, name) for name in TINY.__slots__}, "max_model_len": 40000})
+    for grid in GRIDS.values():
+        probes = Probes(Backend(large, Cpu(1), 4096, 16), replace(grid, max_context=min(grid.max_context, 2048)))
+        shapes = {(p.kind, *(value for name, value in p.columns.items() if name != "op")) for p in probes.all()}
+        assert 150 <= len(shapes) <= 250
+
+
+def test_an_experts_model_has_rows_of_its_experts() -> None:
+    mixture = custom_model(
+        {**{name: getattr(TINY, name) for name in TINY.__slots__}, "experts": 8, "active_experts": 2}
+    )
+    probes = Probes(Backend(mixture, Cpu(1), 64, 4), SMALL)
+    rows = [probe for probe in probes.dense() if probe.kind == "experts"]
+    assert [probe.columns["tokens"] for probe in rows] == [1, 2, 4, 8, 16, 32]
+    assert rows[0].columns["activated"] == 2
+    assert rows[-1].columns["activated"] == 8
+
+
+def test_work_made_up_lies_in_pages_of_its_own() -> None:
+    probes = Probes(Backend(TINY, Cpu(1), 64, 4), SMALL)
+    work = probes.work([9, 4], [(5, 6)])
+    pages = [page for part in work.parts for page in part.table]
+    assert len(set(pages)) == len(pages) == 3 + 1 + 3
+    assert min(pages) >= 1
+    assert work.shape == StepShape(2, 13, 1, 6, 11, 6 * 5 + 21, 9, 97, 11)
+
+
+def test_rows_are_what_calibration_reads(measured: Profile, tmp_path: Path) -> None:
+    write_profile(tmp_path, steady(measured), HEADER)
+    rows = read_rows(tmp_path / ROWS)
+    assert (rows.gpu, rows.model, rows.dtype) == ("h200", "tiny", "float32")
+    assert rows.count() == len(measured.rows)
+    assert set(rows.tables["step"]) == set(COLUMNS["step"])
+    seen = json.loads((tmp_path / MEASURED).read_text())
+    assert {"fingerprint", "health", "canary", "floor", "host", "swap", "swap_s_per_block"} <= set(seen)
+    assert "cpu" in seen["fingerprint"]["torch"] or seen["fingerprint"]["torch"]
+
+
+def steady(measured: Profile) -> Profile:
+    return replace(measured, canary_us=[100.0, 101.0, 100.0, 100.5])
+
+
+@pytest.mark.parametrize(
+    ("canary", "refused"),
+    [([100.0] * 4 + [102.9] * 4, False), ([100.0] * 4 + [103.1] * 4, True), ([103.2] * 4 + [100.0] * 4, True)],
+)
+def test_a_device_that_drifts_is_refused(canary: list[float], refused: bool, measured: Profile, tmp_path: Path) -> None:
+    found = replace(measured, canary_us=canary)
+    if refused:
+        with pytest.raises(InputError, match="its canary drifted by"):
+            write_profile(tmp_path, found, HEADER)
+    else:
+        write_profile(tmp_path, found, HEADER)
+    assert (tmp_path / ROWS).exists() is not refused
+    assert (tmp_path / MEASURED).exists(), "what was seen is kept"
+
+
+def test_the_floor_is_how_far_passes_are_apart() -> None:
+    found = Profile([], [[1.0, 4.0], [1.0, 5.0], [1.3, 6.0]], [1.0], {}, [SwapRow("out", 8, 80.0)], {})
+    assert found.floor == pytest.approx((0.3 + 0.2 + 0.2) / 6)
+    assert found.swap_s_per_block() == pytest.approx(1e-5)
+
+
+def test_measuring_into_a_folder(tmp_path: Path) -> None:
+    said: list[str] = []
+    measure_into(tmp_path, TINY, "cpu", layers=1, limits=(2, 32, 16), block_size=4, steps_only=True, say=said.append)
+    rows = read_rows(tmp_path / ROWS)
+    assert set(rows.tables) == {"step"}
+    assert rows.tables["step"]["decode_seqs"].max() == 2
+    assert json.loads((tmp_path / MEASURED).read_text())["layers"] == 1
+    assert said[-1] == "pass 3 of 3 done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "cpu"], "which model is to be measured?"),
+        (["--device", "gpu", "--model", "gpt2"], "cuda"),
+        (["--device", "cpu", "--model", "gpt3"], "gpt2"),
+        (["--device", "cpu", "--model", "llama-3.1-405b"], "--layers N"),
+        (["--device", "cpu", "--model", "gpt2", "--set", "engine.block_size=8"], "--scenario S"),
+        (["--device", "cpu", "--scenario", "lockstep-cpu", "--set", "engine.blok_size=8"], "`block_size`"),
+    ],
+)
+def test_bad_input_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = batchlab("calibrate", "measure", *arguments, "--out", "out", cwd=tmp_path)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+# The campaign
+
+
+def test_the_campaign_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it but the kernel's own bench, which has a test of its own: no GPU time is spent on debugging."""
+    benched: list[Any] = []
+    monkeypatch.setattr("gpu_backend.kernel_bench.main", lambda arguments: benched.append(arguments))
+    out = tmp_path / "out"
+    assert campaign(["--device", "cpu", "--out", str(out)]) == 0
+    assert benched == [["--out", str(out), "--device", "cpu"]]
+    names = sorted(path.name for path in out.iterdir())
+    assert names == sorted(
+        [ROWS, MEASURED, "device.json", "free-running.json"]
+        + [f"lockstep-{name}.{ending}" for name in TRAFFIC for ending in ("csv", "json")]
+    )
+    for name in TRAFFIC:
+        found = json.loads((out / f"lockstep-{name}.json").read_text())
+        assert found["plans_equal"]
+        assert found["steps"] == len(read_csv(out / f"lockstep-{name}.csv")) > 5
+    points = json.loads((out / "free-running.json").read_text())["points"]
+    assert [point["policy"] for point in points] == ["vllm", "continuous", "static", "tgi"]
+
+
+def test_one_piece_that_breaks_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("gpu_backend.campaign.Campaign.locksteps", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2"])
+    assert (tmp_path / "out/free-running.json").exists()
+
+
+def test_requests_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival_time_s,input_tokens,output_tokens\n5.0,10,3\n5.5,20,4\n6.0,7,2\n")
+    found = read_requests(path, 2)
+    assert found.arrival_s.tolist() == [0.0, 0.5]
+    assert found.max_tokens.tolist() == [4, 4]
+    path.write_text("a,b\n1,2\n")
+    assert campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2", "--requests", str(path)]) == 2
+
+
+@pytest.mark.parametrize("name", TRAFFIC)
+def test_traffic_has_the_quantiles_of_its_trace(name: str) -> None:
+    traffic = TRAFFIC[name]
+    drawn = traffic.requests(20_000, 1)
+    for table, tokens in ((traffic.input_tokens, drawn.input_tokens), (traffic.output_tokens, drawn.output_tokens)):
+        assert np.percentile(tokens, [10, 50, 90]) == pytest.approx([table[2], table[4], table[6]], rel=0.1)
+    gaps = np.diff(drawn.arrival_s)
+    assert 1 / gaps.mean() == pytest.approx(traffic.rate, rel=0.1)
+    assert gaps.std() / gaps.mean() == pytest.approx(traffic.variation, rel=0.1)
+    short = traffic.requests(1000, 1, longest=500)
+    assert (short.input_tokens + short.output_tokens).max() <= 500

@@ -1,0 +1,229 @@
+"""The scenario's keys: defaults, ranges, and what they become for the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Engine, Scenario, TraceConfig, TraceWorkload, UserEngine
+from scenarios.traces.options import TraceOptions
+from simulator.errors import InputError
+from simulator.hardware.gpus import GPUS
+from simulator.hardware.models import MODELS
+from simulator.metrics.summary import Slo
+from simulator.policies import built_in_policies
+
+CLASS = {
+    "name": "chat",
+    "arrival": {"process": "poisson", "rate": 6},
+    "input": {"dist": "fixed", "value": 100},
+    "output": {"dist": "fixed", "value": 10},
+}
+WORKLOAD = {"requests": 10, "classes": [CLASS]}
+
+
+def scenario(**keys: Any) -> Scenario:
+    return load({"workload": WORKLOAD, **keys}, check_files=False)
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    found = scenario()
+    assert found.name == "scenario"
+    assert found.seed == 0
+    assert found.model == "llama-3.1-8b"
+    assert found.hardware.model_dump() == {
+        "gpu": "h200",
+        "tensor_parallel": 1,
+        "gpu_memory_utilization": 0.9,
+        "num_gpu_blocks": None,
+        "swap_space_gib": 0.0,
+        "enable_expert_parallel": False,
+    }
+    assert found.cost.model_dump() == {"kind": "roofline"}
+    assert found.engine.model_dump() == {
+        "policy": "chunked_prefill",
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
+        "block_size": 16,
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": True,
+        "long_prefill_token_threshold": 0,
+        "long_prefill_token_threshold_adaptive": False,
+        "max_num_active_seqs": None,
+        "async_scheduling": False,
+        "version": "0.33",
+        "watermark": 0.0,
+        "reserve_full_isl": True,
+        "order": "fcfs",
+        "aging_s": None,
+        "max_wait_s": 60.0,
+        "class_weights": None,
+        "w_p": 1.0,
+        "w_q": 2.0,
+        "preemption_mode": "recompute",
+        "victim": None,
+        "swap_overlap": False,
+        "batch_timeout_s": 0.1,
+        "stream": True,
+        "capacity_policy": "guaranteed_no_evict",
+        "waiting_served_ratio": 0.3,
+        "max_waiting_tokens": 20,
+        "max_batch_prefill_tokens": None,
+        "max_batch_total_tokens": None,
+        "chunked_prefill_size": None,
+        "max_prefill_tokens": None,
+        "enable_mixed_chunk": False,
+        "schedule_conservativeness": 1.0,
+        "min_quantum_tokens": 1,
+        "prompt_tokens_per_quantum": 256,
+        "starve_limit_s": 3.0,
+    }
+    assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)
+    assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0, "front_end_s": 0.0}
+
+
+def test_the_contracts_example_is_valid(tmp_path: Path) -> None:
+    text = """\
+name: chat-rush-hour
+seed: 0
+model: llama-3.1-8b
+hardware:
+  gpu: h200
+  tensor_parallel: 1
+  gpu_memory_utilization: 0.9
+  num_gpu_blocks: null
+  swap_space_gib: 0
+cost: {kind: linear, base_s: 0.005, per_token_s: 2.0e-5, per_context_token_s: 5.0e-7}
+workload:
+  trace: {path: trace.csv.gz, format: auto, rate_scale: 1.0, start_s: 0, duration_s: null, limit: null, jitter_s: 0}
+engine:
+  policy: chunked_prefill
+  max_num_seqs: 256
+  max_num_batched_tokens: 2048
+  block_size: 16
+  enable_prefix_caching: false
+  long_prefill_token_threshold: 0
+  order: fcfs
+  preemption_mode: recompute
+replicas: 1
+router: round_robin
+slo: {ttft_ms: 1000, tpot_ms: 50}
+"""
+    (tmp_path / "trace.csv.gz").touch()
+    path = tmp_path / "example.yaml"
+    path.write_text(text, encoding="utf-8")
+    found = load(path)
+    assert isinstance(found.workload, TraceWorkload)
+    assert found.workload.path == tmp_path / "trace.csv.gz"
+    assert found.cost.model_dump() == {
+        "kind": "linear",
+        "base_s": 0.005,
+        "per_token_s": 2e-5,
+        "per_context_token_s": 5e-7,
+    }
+    assert found.resolve_slo() == Slo(ttft_ms=1000.0, tpot_ms=50.0, e2el_ms=None)
+
+
+def test_given_are_the_keys_that_were_written() -> None:
+    engine = scenario(engine={"order": "fcfs", "policy": "static", "max_num_seqs": 8}).engine
+    assert engine.given() == ("policy", "max_num_seqs", "order")
+    assert engine.parameters(given_only=True) == {"max_num_seqs": 8, "order": "fcfs"}
+    assert "watermark" in engine.parameters()
+    assert not {"policy", "block_size", "enable_prefix_caching"} & set(engine.parameters())
+    assert scenario().engine.given() == ()
+
+
+def test_a_users_policy_keeps_its_own_parameters() -> None:
+    keys = {"policy": "./mine.py:Mine", "max_num_seqs": 4, "zeal": 0.5, "path": [1, {"a": 2}], "order": "shortest"}
+    engine = scenario(engine=keys).engine
+    assert isinstance(engine, UserEngine)
+    assert engine.path == Path.cwd() / "mine.py"
+    assert engine.given() == ("policy", "max_num_seqs", "order", "zeal", "path")
+    own = {"max_num_seqs": 4, "order": "shortest", "zeal": 0.5, "path": [1, {"a": 2}]}
+    assert engine.parameters() == engine.parameters(given_only=True) == own
+    assert engine.resolved() == {
+        "policy": f"{Path.cwd()}/mine.py:Mine",
+        "block_size": 16,
+        "enable_prefix_caching": False,
+        "swap_overlap": False,
+        **own,
+    }
+
+
+def test_a_users_policy_does_not_unlock_bad_values() -> None:
+    with pytest.raises(InputError, match="max_num_seqs: must be a whole number of at least 1"):
+        scenario(engine={"policy": "./mine.py:Mine", "max_num_seqs": 0})
+
+
+def test_engine_defaults_are_the_models_own() -> None:
+    assert Engine.defaults() == Engine().model_dump()
+
+
+def test_every_option_of_a_trace_can_be_written() -> None:
+    options = {field.name for field in dataclasses.fields(TraceOptions)}
+    assert set(TraceConfig.model_fields) == options - {"seed", "max_tokens"} | {"path"}
+    defaults = TraceWorkload(trace=TraceConfig(path="t.csv")).options(seed=7)
+    assert defaults == TraceOptions(seed=7)
+
+
+def test_trace_options_reach_the_reader() -> None:
+    trace = {"path": "t.csv", "rate_scale": 3, "limit": 5, "jitter_s": 0.5, "strict": True, "time_unit": "ms"}
+    found = scenario(workload={"trace": trace, "max_tokens": 512})
+    assert isinstance(found.workload, TraceWorkload)
+    assert found.workload.options(found.seed) == TraceOptions(
+        rate_scale=3.0, limit=5, jitter_s=0.5, strict=True, time_unit="ms", max_tokens=512
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_its_name(name: str) -> None:
+    assert scenario(model=name).resolve_model() is MODELS[name]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_has_its_name(name: str) -> None:
+    assert scenario(hardware={"gpu": name}).resolve_gpu() is GPUS[name]
+
+
+def test_custom_model_and_gpu() -> None:
+    found = scenario(
+        model={"base": "llama-3.1-8b", "layers": 16},
+        hardware={"gpu": {"memory_gib": 64, "bandwidth_gb_s": 2000, "bf16_tflops": 500}, "tensor_parallel": 2},
+    )
+    assert found.resolve_model().layers == 16
+    assert found.resolve_model().hidden == 4096
+    assert found.resolve_gpu().memory_gib == 64.0
+
+
+def test_tensor_parallel_must_divide_the_heads_of_the_model_used() -> None:
+    with pytest.raises(InputError, match=r"hardware\.tensor_parallel: tensor_parallel 8 does not divide .*gpt2"):
+        scenario(model="gpt2", hardware={"tensor_parallel": 8})
+    assert scenario(model="gpt2", hardware={"tensor_parallel": 6}).hardware.tensor_parallel == 6
+
+
+def test_swap_needs_host_memory() -> None:
+    engine = {"policy": "preemptive", "preemption_mode": "swap"}
+    with pytest.raises(InputError, match=r"engine\.preemption_mode: `swap` has no host memory"):
+        scenario(engine=engine)
+    assert scenario(engine=engine, hardware={"swap_space_gib": 4}).engine.preemption_mode == "swap"
+
+
+def test_an_unknown_policy_is_told_those_there_are() -> None:
+    with pytest.raises(InputError, match=f"allowed: {', '.join(built_in_policies())}$"):
+        scenario(engine={"policy": "no_such_policy"})
+
+
+def test_a_scenario_does_not_change_and_travels_between_processes() -> None:
+    found = scenario(slo={"ttft_ms": 5})
+    with pytest.raises(ValueError, match="frozen"):
+        found.seed = 3
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert copy.base_dir == found.base_dir
+    assert found != scenario(slo={"ttft_ms": 6})
+    assert found != "a scenario"

@@ -1,0 +1,122 @@
+"""What a file is, from what is in it: recognised and refused, units, ambiguities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scenarios.traces import TraceOptions, read_trace
+from scenarios.traces.inspect import inspect_trace
+from scenarios.traces.options import KNOWN, READABLE
+from simulator.errors import InputError
+from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, notes, write
+
+UNREAD = [
+    ("bailian_seconds_sessions.jsonl", "Bailian"),
+    ("burstgpt_v1_failed_row.csv", "BurstGPT"),
+    ("burstgpt_v3_session.csv", "BurstGPT"),
+    ("openai_batch.jsonl", "OpenAI batch"),
+    ("servegen_chunk-1-trace.csv", "ServeGen client tables"),
+    ("servegen_offline_stat_no_arrivals.jsonl", "ServeGen offline"),
+    ("sharegpt.json", "ShareGPT"),
+    ("splitwise_sim.csv", "splitwise-sim"),
+    ("vidur_arrivals.csv", "Vidur,"),
+    ("vidur_lengths_only.csv", "Vidur lengths"),
+    ("weka_flat_seconds.jsonl", "Weka"),
+]
+
+
+@pytest.mark.parametrize(("name", "said"), UNREAD)
+def test_other_formats_are_named_and_refused(name: str, said: str) -> None:
+    with pytest.raises(InputError, match="which this version does not read") as caught:
+        read_trace(FIXTURES / name)
+    assert f"recognised as {said}" in str(caught.value)
+    assert str(caught.value).startswith(str(FIXTURES / name))
+
+
+def test_every_fixture_is_read_or_recognised() -> None:
+    unread = {name for name, _ in UNREAD}
+    for path in sorted(FIXTURES.iterdir()):
+        if path.name not in unread:
+            assert inspect_trace(path).format in READABLE
+
+
+@pytest.mark.parametrize("other", sorted(KNOWN))
+def test_a_known_format_that_is_not_read_cannot_be_asked_for(other: str) -> None:
+    with pytest.raises(InputError, match="this version does not read it"):
+        TraceOptions(format=other)
+
+
+def bare(*stamps: float) -> str:
+    return jsonl(*({"timestamp": t, "input_length": 10, "output_length": 2} for t in stamps))
+
+
+@pytest.mark.parametrize(
+    ("stamps", "arrivals", "format_"),
+    [
+        ((0, 0, 0, 3000, 3000, 6000), [0, 0, 0, 3, 3, 6], "mooncake"),
+        ((5, 55, 105), [0, 0.05, 0.1], "mooncake"),
+        ((7.5, 8, 9), [0, 0.5, 1.5], "guidellm"),
+        ((7, 7), [0, 0], "mooncake"),
+    ],
+)
+def test_unit_of_stamps_without_hashes(
+    stamps: tuple[float, ...], arrivals: list[float], format_: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, bare(*stamps))
+    assert read_trace(path).arrival_s.tolist() == arrivals
+    assert inspect_trace(path).format == format_
+
+
+def test_unit_can_be_given(tmp_path: Path) -> None:
+    path = write(tmp_path, bare(0, 1, 2))
+    assert read_trace(path, TraceOptions(time_unit="s")).arrival_s.tolist() == [0, 1, 2]
+    assert read_trace(path, TraceOptions(time_unit="us")).arrival_s.tolist() == [0, 1e-6, 2e-6]
+    assert read_trace(path, TraceOptions(format="mooncake")).arrival_s.tolist() == [0, 1e-3, 2e-3]
+    assert read_trace(path, TraceOptions(format="guidellm")).arrival_s.tolist() == [0, 1, 2]
+
+
+def test_hashes_make_milliseconds_with_a_doubt_where_steps_are_small(tmp_path: Path) -> None:
+    text = jsonl(*({"timestamp": t, "input_length": 9, "output_length": 2, "hash_ids": [1]} for t in (0, 1, 2, 3)))
+    workload = read_trace(write(tmp_path, text))
+    assert workload.arrival_s.tolist() == [0, 1e-3, 2e-3, 3e-3]
+    assert "were they seconds, give time_unit: s" in notes(workload)
+
+
+def test_given_format_must_fit(tmp_path: Path) -> None:
+    path = write(tmp_path, NATIVE + "0,1,1\n")
+    assert len(read_trace(path, TraceOptions(format="native"))) == 1
+    with pytest.raises(InputError, match="not a trace of the format azure: no TIMESTAMP, ContextTokens"):
+        read_trace(path, TraceOptions(format="azure"))
+    with pytest.raises(InputError, match="format mooncake is JSON Lines"):
+        read_trace(path, TraceOptions(format="mooncake"))
+    with pytest.raises(InputError, match="format azure is CSV"):
+        read_trace(write(tmp_path, bare(0)), TraceOptions(format="azure"))
+
+
+def test_two_formats_in_one_header_need_a_choice(tmp_path: Path) -> None:
+    header = "TIMESTAMP,ContextTokens,GeneratedTokens,arrival_time_s,input_tokens,output_tokens\n"
+    path = write(tmp_path, header + "2023-11-16 18:15:46,10,11,0,20,21\n")
+    with pytest.raises(InputError, match="ambiguous: the columns fit azure and native") as caught:
+        read_trace(path)
+    assert "give format (--format): azure, native" in str(caught.value)
+    assert read_trace(path, TraceOptions(format="native")).input_tokens.tolist() == [20]
+    assert read_trace(path, TraceOptions(format="azure")).input_tokens.tolist() == [10]
+
+
+def test_json_keys_that_fit_two_formats_need_a_choice(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 1, "output_length": 2, "hash_ids": [1]}
+    path = write(tmp_path, jsonl(row | {"arrival_time_s": 0, "input_tokens": 5, "output_tokens": 6}))
+    with pytest.raises(InputError, match="ambiguous: the keys fit native and mooncake"):
+        read_trace(path)
+
+
+def test_aiperf_dialect(tmp_path: Path) -> None:
+    turn = {"session_id": "a", "input_length": 10, "output_length": 2}
+    path = write(tmp_path, jsonl(turn | {"timestamp": 0, "hash_ids": [0]}, turn | {"delay": 500}))
+    workload = read_trace(path)
+    assert workload.session_ids == ["a"]
+    assert "skipped 1 row: no timestamp but a delay after the answer before it (closed loop)" in notes(workload)
+    with pytest.raises(InputError, match="AIPerf's Mooncake dialect"):
+        read_trace(write(tmp_path, jsonl(turn | {"delay": 500})))

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.errors import InputError
+from simulator.hardware.models import MODELS, Model, custom_model, find_model
+
+# As the makers state them (embeddings included, tied ones once), in billions.
+KNOWN_PARAMETERS = {
+    "llama-2-7b": "6.74",
+    "llama-2-70b": "68.98",
+    "llama-3.1-8b": "8.03",
+    "llama-3.1-70b": "70.55",
+    "llama-3.1-405b": "405.85",
+    "mistral-7b": "7.24",
+    "mixtral-8x7b": "46.70",
+    "qwen2.5-7b": "7.62",
+    "qwen2.5-72b": "72.71",
+    "qwen3-0.6b": "0.60",
+    "qwen3-8b": "8.19",
+    "qwen3-32b": "32.76",
+    "qwen3-30b-a3b": "30.53",
+    "gpt2": "0.12",
+}
+
+KIB_PER_TOKEN = {
+    "llama-2-7b": 512,
+    "llama-2-70b": 320,
+    "llama-3.1-8b": 128,
+    "llama-3.1-70b": 320,
+    "llama-3.1-405b": 504,
+    "mistral-7b": 128,
+    "mixtral-8x7b": 128,
+    "qwen2.5-7b": 56,
+    "qwen2.5-72b": 320,
+    "qwen3-0.6b": 112,
+    "qwen3-8b": 144,
+    "qwen3-32b": 256,
+    "qwen3-30b-a3b": 96,
+    "gpt2": 36,
+}
+
+DIMENSIONS: dict[str, object] = {
+    "layers": 32,
+    "hidden": 4096,
+    "intermediate": 14336,
+    "heads": 32,
+    "kv_heads": 8,
+    "vocab": 128256,
+    "max_model_len": 131072,
+}
+
+# From DeepSeek's published config.json files. The 671.0 billion leave out the separate multi-token-prediction module.
+DEEPSEEK_V3: dict[str, object] = {
+    "layers": 61,
+    "hidden": 7168,
+    "intermediate": 2048,
+    "heads": 128,
+    "kv_heads": 128,
+    "head_dim": 128,
+    "vocab": 129280,
+    "max_model_len": 163840,
+    "experts": 256,
+    "active_experts": 8,
+    "shared_experts": 1,
+    "dense_layers": 3,
+    "dense_intermediate": 18432,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "rope_head_dim": 64,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_the_known_ones(name: str) -> None:
+    assert f"{MODELS[name].num_parameters / 1e9:.2f}" == KNOWN_PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2", 124_439_808),  # learned positions, biases everywhere, tied embeddings
+        ("llama-3.1-8b", 8_030_261_248),
+        ("mixtral-8x7b", 46_702_792_704),  # experts with their routers
+        ("qwen2.5-7b", 7_615_616_512),  # biases of q, k and v
+        ("qwen3-0.6b", 596_049_920),  # norms of q and k, tied embeddings
+    ],
+)
+def test_to_the_last_parameter(name: str, parameters: int) -> None:
+    """The element counts of the published checkpoints."""
+    assert MODELS[name].num_parameters == parameters
+
+
+@pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", "12.9"), ("qwen3-30b-a3b", "3.4")])
+def test_active_parameters_of_experts(name: str, billions: str) -> None:
+    model = MODELS[name]
+    assert f"{model.active_parameters / 1e9:.1f}" == billions
+    assert model.active_parameters < model.num_parameters
+
+
+def test_every_parameter_of_a_dense_model_is_active() -> None:
+    assert all(m.active_parameters == m.num_parameters for m in MODELS.values() if not m.experts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_kv_bytes_per_token(name: str) -> None:
+    assert MODELS[name].kv_bytes_per_token() == KIB_PER_TOKEN[name] * 1024
+
+
+def test_kv_heads_are_divided_then_repeated() -> None:
+    model = MODELS["llama-3.1-70b"]
+    per_token = [model.kv_bytes_per_token(n) // 1024 for n in (1, 2, 4, 8, 16, 32)]
+    assert per_token == [320, 160, 80, 40, 40, 40]
+
+
+@pytest.mark.parametrize("tensor_parallel", [0, -1, 3, 24, 128])
+def test_tensor_parallel_must_divide_the_heads(tensor_parallel: int) -> None:
+    with pytest.raises(InputError, match="does not divide its 32 attention heads") as error:
+        MODELS["llama-3.1-8b"].weight_bytes(tensor_parallel)
+    assert "allowed: 1, 2, 4, 8, 16, 32" in str(error.value)
+
+
+def test_tensor_parallel_must_fit_the_kv_heads() -> None:
+    with pytest.raises(InputError, match="does not divide its 4 KV heads") as error:
+        MODELS["qwen2.5-7b"].kv_bytes_per_token(7)
+    assert "allowed: 1, 2, 4, 28" in str(error.value)
+
+
+@given(st.sampled_from(list(MODELS.values())), st.data())
+def test_a_rank_holds_its_share_and_what_is_repeated(model: Model, data: st.DataObject) -> None:
+    ranks = data.draw(st.sampled_from(model.tensor_parallel_choices()))
+    whole, part = model.weight_bytes(1), model.weight_bytes(ranks)
+    assert whole == model.num_parameters * model.dtype_bytes
+    assert part <= whole
+    assert part * ranks >= whole
+    if ranks <= model.kv_heads:  # no head is repeated: norms, routers, positions and rounding remain
+        assert part * ranks - whole < 0.01 * whole * ranks
+    assert model.layer_parameters(ranks) <= model.layer_parameters(1)
+
+
+def test_layer_parameters_leave_out_embeddings_and_routed_experts() -> None:
+    dense = MODELS["llama-3.1-8b"]
+    assert dense.layer_parameters() == dense.num_parameters - 2 * dense.vocab * dense.hidden
+    moe = MODELS["mixtral-8x7b"]
+    routed = moe.layers * moe.experts * moe.expert_parameters
+    assert moe.layer_parameters() == moe.num_parameters - 2 * moe.vocab * moe.hidden - routed
+
+
+def test_find_model_names_the_nearest() -> None:
+    assert find_model("gpt2") is MODELS["gpt2"]
+    with pytest.raises(InputError, match=r"unknown model 'llama-3\.1-8B'") as error:
+        find_model("llama-3.1-8B")
+    assert "did you mean llama-3.1-8b?" in str(error.value)
+
+
+def test_custom_model_is_the_built_in_one() -> None:
+    assert custom_model({**DIMENSIONS, "name": "llama-3.1-8b"}) == MODELS["llama-3.1-8b"]
+
+
+def test_custom_model_over_a_base() -> None:
+    model = custom_model({"base": "llama-3.1-8b", "kv_dtype_bytes": 1})
+    assert model == replace(MODELS["llama-3.1-8b"], name="llama-3.1-8b (changed)", kv_dtype_bytes=1)
+    assert model.kv_bytes_per_token() == 64 * 1024
+
+
+def test_latent_attention() -> None:
+    model = custom_model(DEEPSEEK_V3)
+    assert f"{model.num_parameters / 1e9:.1f}" == "671.0"
+    assert model.kv_bytes_per_token(1) == model.kv_bytes_per_token(8) == 61 * (512 + 64) * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hiden": 1}, "unknown key 'hiden'"),
+        ({"layers": None}, "layers must be a whole number"),
+        ({"layers": 32.0}, "layers must be a whole number"),
+        ({"layers": True}, "layers must be a whole number"),
+        ({"layers": "32"}, "layers must be a whole number"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"vocab": -1}, "vocab must be at least 1"),
+        ({"positions": -1}, "positions must not be negative"),
+        ({"kv_heads": 5}, r"kv_heads \(5\) must divide heads"),
+        ({"dtype_bytes": 3}, "dtype_bytes must be 1"),
+        ({"tie_embeddings": 1}, "tie_embeddings must be true or false"),
+        ({"name": 8}, "name must be text"),
+        ({"experts": 8}, "active_experts must be 1 to 8"),
+        ({"experts": 8, "active_experts": 9}, "active_experts must be 1 to 8"),
+        ({"active_experts": 2}, "need experts"),
+        ({"experts": 8, "active_experts": 2, "dense_layers": 33, "dense_intermediate": 1}, "more than layers"),
+        ({"experts": 8, "active_experts": 2, "dense_layers": 3}, "come together"),
+        ({"rope_head_dim": 64}, "need kv_lora_rank"),
+        ({"heads": 24}, "missing head_dim"),
+        ({"base": "llama"}, "unknown model 'llama'"),
+        ({"base": 3}, "base must be the name"),
+    ],
+)
+def test_custom_model_says_what_is_wrong(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        custom_model({**DIMENSIONS, **change})
+
+
+def test_custom_model_names_everything_that_is_missing() -> None:
+    with pytest.raises(InputError, match="missing layers, kv_heads, vocab, max_model_len"):
+        custom_model({"hidden": 64, "heads": 4, "intermediate": 128})

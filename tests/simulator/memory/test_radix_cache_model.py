@@ -1,0 +1,260 @@
+"""The radix cache beside a naive one, which is a dictionary of prefixes, whatever is done to both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from simulator.memory.page_keys import PageKeys, Symbols
+from simulator.memory.radix_cache import RadixCache
+from simulator.memory.radix_tree import Node
+from simulator.request import PromptContent, Request
+
+Prefix = tuple[int, ...]
+
+
+@dataclass
+class Held:
+    """What a request has: so many pages of its sequence in the tree, and others."""
+
+    shared: Prefix
+    own: int = 0
+
+
+class NaiveTree:
+    """Every cached page by the prefix that it ends, with the time of its last use; and the prefixes that end a node."""
+
+    def __init__(self, num_pages: int) -> None:
+        self.idle = num_pages
+        self.used_at: dict[Prefix, int] = {}
+        self.ends: dict[Prefix, int] = {(): 0}  # with the order in which they came to be
+        self.held: dict[int, Held] = {}
+        self.time = 0
+        self.made = 0
+
+    def known(self, pages: Prefix) -> int:
+        return next((n for n in range(len(pages), 0, -1) if pages[:n] in self.used_at), 0)
+
+    def users(self, prefix: Prefix) -> int:
+        return sum(held.shared[: len(prefix)] == prefix for held in self.held.values())
+
+    def node(self, prefix: Prefix) -> list[Prefix]:
+        """The pages of the node that this one belongs to."""
+        end = min((e for e in self.ends if e[: len(prefix)] == prefix), key=len)
+        start = max(n for n in range(len(prefix)) if prefix[:n] in self.ends)
+        return [end[:n] for n in range(start + 1, len(end) + 1)]
+
+    def free(self) -> int:
+        return self.idle + sum(not self.users(prefix) for prefix in self.used_at)
+
+    def end(self, prefix: Prefix) -> None:
+        if prefix not in self.ends:
+            self.made += 1
+            self.ends[prefix] = self.made
+
+    def reach(self, pages: Prefix) -> int:
+        """Everything met is used now, to the end of the node, and a node ends where the pages do."""
+        self.time += 1
+        found = self.known(pages)
+        for n in range(1, found + 1):
+            for page in self.node(pages[:n]):
+                self.used_at[page] = self.time
+        self.end(pages[:found])
+        return found
+
+    def take(self, num_pages: int) -> None:
+        while self.idle < num_pages:
+            leaves = [e for e in self.ends if e and not self.users(e) and not self.extended(e)]
+            leaf = min(leaves, key=lambda end: (self.used_at[end], self.ends[end]))
+            for page in self.node(leaf):
+                del self.used_at[page]
+                self.idle += 1
+            del self.ends[leaf]
+        self.idle -= num_pages
+
+    def extended(self, prefix: Prefix) -> bool:
+        return any(len(page) > len(prefix) and page[: len(prefix)] == prefix for page in self.used_at)
+
+    def share(self, row: int, pages: Prefix) -> None:
+        held = self.held[row]
+        found = self.reach(pages)
+        for n in range(found + 1, len(pages) + 1):
+            self.used_at[pages[:n]] = self.time
+        self.end(pages)
+        held.own -= len(pages) - len(held.shared)
+        self.idle += found - len(held.shared)  # what it held twice
+        held.shared = pages
+
+    def lose(self, row: int) -> None:
+        self.idle += self.held.pop(row).own
+
+    def freed_with(self, rows: list[int]) -> int:
+        shared = [page for page in self.used_at if any(self.held[row].shared[: len(page)] == page for row in rows)]
+        alone = [p for p in shared if self.users(p) == sum(self.held[r].shared[: len(p)] == p for r in rows)]
+        return len(alone) + sum(self.held[row].own for row in rows)
+
+
+WORDS = st.text("ab", min_size=1, max_size=14)
+
+
+class CacheAndModel(RuleBasedStateMachine):
+    """Requests that repeat each other come, in chunks or whole, decode, end, are retracted and return."""
+
+    @initialize(pages=st.integers(1, 16), size=st.sampled_from([1, 1, 2, 3]))
+    def begin(self, pages: int, size: int) -> None:
+        self.size = size
+        self.cache, self.model = RadixCache(pages, 0, size), NaiveTree(pages)
+        self.symbols: Symbols = {}
+        self.requests: dict[int, Request] = {}
+        self.keys: dict[int, PageKeys] = {}
+        self.target: dict[int, int] = {}  # tokens that a running request's prefill computes
+        self.tokens: dict[int, int] = {}  # and those it has computed
+        self.gone: dict[int, int] = {}  # tokens of those who were retracted
+
+    def pages_of(self, row: int, tokens: int) -> Prefix:
+        return tuple(self.keys[row].first(tokens // self.size))
+
+    def enters(self, row: int, num_tokens: int) -> None:
+        pages = self.pages_of(row, num_tokens - 1)
+        found = self.model.known(pages)
+        unused = sum(not self.model.users(pages[:n]) for n in range(1, found + 1))
+        assert self.cache.hits(self.requests[row], num_tokens) == (found, unused)
+        self.cache.take_hits(self.requests[row], found)
+        self.model.reach(pages[:found])
+        self.model.held[row] = Held(pages[:found])
+        self.tokens[row], self.target[row] = found * self.size, num_tokens
+
+    def takes(self, row: int, tokens: int) -> bool:
+        """Pages for so many tokens more, if there are."""
+        held = self.model.held[row]
+        after = self.tokens[row] + tokens
+        needed = -(-after // self.size) - len(held.shared) - held.own
+        if needed > self.model.free():
+            return False
+        if needed:
+            self.cache.allocate(row, needed)
+            self.model.take(needed)
+            held.own += needed
+        self.tokens[row] = after
+        return True
+
+    @rule(prompt=WORDS, answer=st.text("ab", min_size=1, max_size=4))
+    def is_served(self, prompt: str, answer: str) -> None:
+        """From its arrival to its end in one go, if there is memory for it."""
+        row = self.comes(prompt, answer, True)
+        asking = self.requests[row]
+        for tokens in (asking.input_tokens - self.tokens[row], asking.output_tokens - 1):
+            if not self.takes(row, tokens):
+                return
+            if self.tokens[row] == asking.input_tokens:
+                self.cache.enter(asking, self.tokens[row] // self.size)
+                self.cache.settle([row])
+                self.model.share(row, self.pages_of(row, self.tokens[row]))
+        self.finishes(row)
+
+    @rule(prompt=WORDS, answer=st.text("ab", min_size=1, max_size=6), known=st.booleans())
+    def arrives(self, prompt: str, answer: str, known: bool) -> None:
+        self.comes(prompt, answer, known)
+
+    def comes(self, prompt: str, answer: str, known: bool) -> int:
+        row = len(self.requests)
+        content = PromptContent(prompt_token_ids=tuple(map(ord, prompt)), output_token_ids=tuple(map(ord, answer)))
+        asking = Request(row, f"r{row}", 0.0, len(prompt), len(answer), 9, content=content if known else None)
+        self.requests[row] = asking
+        self.keys[row] = PageKeys(asking, self.size, self.symbols)
+        self.enters(row, len(prompt))
+        return row
+
+    @rule(data=st.data())
+    def returns(self, data: st.DataObject) -> None:
+        if self.gone:
+            row = data.draw(st.sampled_from(sorted(self.gone)))
+            self.enters(row, self.gone.pop(row))
+
+    @rule(data=st.data())
+    def prefills(self, data: st.DataObject) -> None:
+        """A step that computes something of the prompts of some, and ends."""
+        rows = [row for row in self.tokens if self.tokens[row] < self.target[row]]
+        if not rows:
+            return
+        done = []
+        for row in data.draw(st.lists(st.sampled_from(rows), unique=True, min_size=1)):
+            if self.takes(row, data.draw(st.integers(1, self.target[row] - self.tokens[row]))):
+                self.cache.enter(self.requests[row], self.tokens[row] // self.size)
+                done.append(row)
+        self.cache.settle(done)
+        for row in done:
+            self.model.share(row, self.pages_of(row, self.tokens[row]))
+
+    def last(self, row: int) -> int:
+        """Tokens that the request will have computed when it ends."""
+        return self.requests[row].input_tokens + self.requests[row].output_tokens - 1
+
+    @rule(data=st.data(), tokens=st.integers(1, 3))
+    def decodes(self, data: st.DataObject, tokens: int) -> None:
+        rows = [row for row in self.tokens if self.target[row] <= self.tokens[row] < self.last(row)]
+        if rows:
+            row = data.draw(st.sampled_from(rows))
+            self.takes(row, min(tokens, self.last(row) - self.tokens[row]))
+
+    def leaves(self, row: int) -> None:
+        del self.target[row], self.tokens[row]
+
+    @rule(data=st.data())
+    def ends(self, data: st.DataObject) -> None:
+        rows = [row for row in self.tokens if self.tokens[row] == self.last(row) and self.target[row] <= self.last(row)]
+        if rows:
+            self.finishes(data.draw(st.sampled_from(rows)))
+
+    def finishes(self, row: int) -> None:
+        self.cache.free(row, -(-self.tokens[row] // self.size))
+        self.cache.end(row)
+        self.model.share(row, self.pages_of(row, self.tokens[row]))
+        self.model.lose(row)
+        self.leaves(row)
+
+    @rule(data=st.data())
+    def is_retracted(self, data: st.DataObject) -> None:
+        if self.tokens:
+            row = data.draw(st.sampled_from(sorted(self.tokens)))
+            before, freed = self.cache.num_free, self.model.freed_with([row])
+            self.cache.lose(row, -(-self.tokens[row] // self.size))
+            assert self.cache.num_free == before + freed
+            self.model.lose(row)
+            self.gone[row] = min(max(self.tokens[row] + 1, self.target[row]), self.last(row))
+            self.leaves(row)
+
+    @invariant()
+    def agree(self) -> None:
+        if not hasattr(self, "cache"):
+            return
+        cache, model = self.cache, self.model
+        cache.check()
+        assert cache.num_free == model.free()
+        assert sorted(nodes(cache)) == sorted(end for end in model.ends if end)
+        held = {row: -(-tokens // self.size) for row, tokens in self.tokens.items()}
+        for count in range(len(held) + 1):
+            rows = list(held)[:count]
+            assert cache.freed_with({row: held[row] for row in rows}) == model.freed_with(rows)
+        for row, asking in self.requests.items():
+            found = model.known(self.pages_of(row, asking.input_tokens - 1))
+            assert cache.hits(asking, asking.input_tokens)[0] == found
+
+
+def nodes(cache: RadixCache) -> list[Prefix]:
+    """The ends of all nodes, as prefixes."""
+    found: list[Prefix] = []
+    rest: list[tuple[Prefix, Node]] = [((), cache.tree.root)]
+    while rest:
+        before, node = rest.pop()
+        here = (*before, *node.pages)
+        found.extend([here] if here else [])
+        rest.extend((here, child) for child in node.children.values())
+    return found
+
+
+TestCacheAndModel = CacheAndModel.TestCase
+TestCacheAndModel.settings = settings(max_examples=250, stateful_step_count=40)

@@ -1,0 +1,31 @@
+"""The page of policies: it says what the code says, and every policy has its place on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reports.systems import page, system_of
+from simulator.policies import built_in_policies, policy_class
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    written = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    assert written == page(), "write it again: python -m reports.systems > docs/systems.md"
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_every_policy_answers_every_question(policy: str) -> None:
+    for field in dataclasses.fields(system_of(policy)):
+        assert getattr(system_of(policy), field.name).strip(), field.name
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_a_policy_is_one_short_file(policy: str) -> None:
+    """Adding one touches one file: nothing else names it."""
+    file = Path(policy_class(policy).__module__.replace(".", "/") + ".py")
+    assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) <= 230
