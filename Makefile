@@ -21,7 +21,7 @@ help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
 	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
-	@echo "make more-tests  the large runs of the laws (marker slow), with many more random examples"
+	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
 	@echo "make bench       the benchmarks, in CPU seconds"
 	@echo "make clean       remove the environment and the caches (runs/ stays)"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made from, JOBS=4 the test processes"
@@ -48,7 +48,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
 
 more-tests: $(VENV)/.dev
-	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m slow $(PYTEST_ARGS)
+	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
 
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.
 bench: $(VENV)/.dev

@@ -26,6 +26,7 @@ from simulator.hardware.models import custom_model
 from simulator.lockstep.csv import read_csv
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
+from tests.gpu_backend.counted import count_work
 from tests.gpu_maker import TINY
 
 SMALL = Grid(4, 64, 32)
@@ -123,7 +124,8 @@ def test_the_floor_is_how_far_passes_are_apart() -> None:
     assert found.swap_s_per_block() == pytest.approx(1e-5)
 
 
-def test_measuring_into_a_folder(tmp_path: Path) -> None:
+def test_measuring_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count_work(monkeypatch)
     said: list[str] = []
     measure_into(tmp_path, TINY, "cpu", layers=1, limits=(2, 32, 16), block_size=4, steps_only=True, say=said.append)
     rows = read_rows(tmp_path / ROWS)
@@ -154,6 +156,7 @@ def test_bad_input_is_refused(arguments: list[str], said: str, tmp_path: Path) -
 
 def test_the_campaign_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it but the kernel's own bench, which has a test of its own: no GPU time is spent on debugging."""
+    count_work(monkeypatch)
     benched: list[Any] = []
     monkeypatch.setattr("gpu_backend.kernel_bench.main", lambda arguments: benched.append(arguments))
     out = tmp_path / "out"
