@@ -1,7 +1,7 @@
-"""What a request's KV blocks hold, as keys: equal keys mean equal tokens up to and including the block.
+"""Keys of KV blocks: equal keys mean equal tokens up to and including the block.
 
-A prefix cache asks for nothing else. Where content comes from (token ids, the block hashes of a trace, a shared prefix
-group, or nothing at all) is settled here.
+A key is made from token ids, the block hashes of a trace, a shared prefix group, or, where a trace says nothing of
+content, from the request itself. A prefix cache knows content by these keys alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Chains = dict[tuple[int, tuple[int, ...]], int]
 
 
 class BlockKeys:
-    """Keys of one request's full blocks, by their place in its sequence of prompt and output tokens.
+    """Keys of one request's full blocks, by their index in its sequence of prompt and output tokens.
 
-    Tokens of which nothing is known are the request's own: no other request has the key of a block that holds one.
+    Unknown tokens are the request's own: a block that holds one has a key that no other request has.
     """
 
     __slots__ = ("_chains", "_content", "_input_tokens", "_numbers", "_row", "_size", "_tokens")
@@ -31,7 +31,7 @@ class BlockKeys:
         self._content = content
         self._chains = chains
         self._tokens: tuple[int, ...] = ()
-        self._numbers: list[int] = []  # of the blocks of token ids, as far as they were asked for
+        self._numbers: list[int] = []  # of the blocks of token ids, computed on demand
         if content is None:
             return
         if content.prompt_token_ids:
@@ -40,7 +40,7 @@ class BlockKeys:
             check_hash_size(request, block_size)
 
     def __getitem__(self, block: int) -> Hashable:
-        """The key of a full block, counted from 0."""
+        """The key of the full block with this index, from 0."""
         content = self._content
         if content is None:
             return self._row, block
@@ -65,7 +65,7 @@ class BlockKeys:
 
 
 def check_hash_size(request: Request, block_size: int) -> None:
-    """Raise InputError unless a request's block hashes, which it must have, can be told in blocks of this size."""
+    """Raise InputError unless the size of a request's block hashes and `block_size` divide one another."""
     content = request.content
     assert content is not None
     if content.hash_block_size % block_size and block_size % content.hash_block_size:

@@ -1,8 +1,8 @@
-"""KV memory in blocks: two accounts of the same thing.
+"""KV memory in blocks, by id or by count.
 
-`BlockManager` knows every block by its id: tables, reference counts, a free queue in vLLM's order. `BlockLedger` knows
-only how many there are, which is all that scheduling needs as long as nobody shares blocks and nobody reads them.
-Both check, then act: an allocation that fails changes nothing.
+`BlockManager` keeps every block by its id: block tables, reference counts, a free queue in vLLM's order. `BlockLedger`
+keeps counts, which suffice for scheduling as long as no block is shared and no device reads one. Both check, then act:
+an allocation that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 
 
 class OutOfBlocksError(Exception):
-    """More blocks were asked for than are free: the caller did not check."""
+    """An allocation exceeds the free blocks: the caller did not check."""
 
 
 class KVBlocks(Protocol):
-    """Device and host memory of one replica. Requests are named by their row."""
+    """Device and host KV memory of one replica. A request is named by its row in the workload."""
 
     @property
     def num_blocks(self) -> int: ...
@@ -33,23 +33,23 @@ class KVBlocks(Protocol):
     def num_free_host(self) -> int: ...
 
     def allocate(self, row: int, num_blocks: int) -> None:
-        """`num_blocks` more for the request."""
+        """Give the request `num_blocks` more blocks. OutOfBlocksError where fewer are free."""
 
     def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         """`num_blocks` more: one for each of `rows`, which are looked at only where ids matter."""
 
     def free(self, row: int, num_blocks: int) -> None:
-        """All `num_blocks` that the request holds."""
+        """Free all blocks of the request, which holds `num_blocks`."""
 
     def swap_out(self, row: int, num_blocks: int) -> None:
-        """Move all the request's blocks to the host."""
+        """Move the request's `num_blocks` blocks to the host."""
 
     def swap_in(self, row: int, num_blocks: int) -> None:
-        """Move them back."""
+        """Move the request's `num_blocks` blocks back to the device."""
 
 
 class BlockLedger:
-    """Counts of blocks."""
+    """Free blocks of device and host, as counts."""
 
     __slots__ = ("num_blocks", "num_free", "num_free_host", "num_host_blocks")
 
@@ -82,10 +82,10 @@ class BlockLedger:
 
 
 class BlockManager:
-    """Blocks by id, each with the number of requests that use it.
+    """Blocks by id, reference-counted.
 
-    The free queue is vLLM's: blocks are taken from its front, and those of a request that leaves are put back at the
-    front, last block first (vLLM 0.33 does so with every block that no prefix cache knows).
+    The free queue is vLLM's: allocation takes from its front, and the blocks of a freed request return to the front,
+    last block first (as vLLM 0.33 does with blocks outside the prefix cache).
     """
 
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
@@ -121,7 +121,7 @@ class BlockManager:
             self.allocate(row, 1)
 
     def share(self, row: int, blocks: Iterable[int]) -> None:
-        """The request begins with `blocks` that others own already."""
+        """Begin the request's table with `blocks`, which other requests hold. ValueError for a free block."""
         table = self.tables.setdefault(row, [])
         for block in blocks:
             if self.references[block] < 1:
@@ -160,7 +160,7 @@ class BlockManager:
         self._free_host.extendleft(reversed(table))
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is free or owned, as often as its references say."""
+        """Raise AssertionError unless each block is either free or in as many tables as its references say."""
         owned = [0] * (self.num_blocks + 1)
         for table in self.tables.values():
             for block in table:

@@ -1,4 +1,4 @@
-"""What the engine asks of memory that keeps what it holds: `PrefixCache`, as vLLM has it, and SGLang's `RadixCache`."""
+"""The protocol of KV memory with a prefix cache: vLLM's `PrefixCache` and SGLang's `RadixCache`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from simulator.request import Request
 
 @runtime_checkable
 class Cache(KVBlocks, Protocol):
-    """KV blocks that are found again by what they hold. Those that nobody uses count as free."""
+    """KV blocks found again by their content. Cached blocks that no request uses count as free."""
 
     @property
     def enters_decoded(self) -> bool:
-        """Whether blocks are to `enter` as decoding fills them, and not only those of prompts."""
+        """Whether blocks `enter` as decoding fills them; otherwise only those of prompts do."""
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
-        """How many leading blocks of the request's `num_tokens` tokens are cached, and how many of those nobody uses.
+        """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses.
 
-        At least one token is left to compute. Looking changes nothing.
+        At least one token is left to compute. The call changes nothing.
         """
 
     def freed_with(self, held: Mapping[int, int]) -> int:
-        """How many blocks come free when these rows, which hold so many, leave."""
+        """Blocks that come free when all rows of `held` leave; `held` maps a row to the blocks it holds."""
 
     def take_hits(self, request: Request, blocks: int) -> None:
-        """The request is admitted, and begins with its `blocks` leading blocks, which are cached."""
+        """Admit the request with its first `blocks` blocks, which are cached."""
 
     def enter(self, request: Request, full_blocks: int) -> None:
-        """The first `full_blocks` blocks of the request are full, or will be after this step."""
+        """Note that the request's first `full_blocks` blocks are full, at the latest after this step."""
 
     def settle(self, rows: Iterable[int]) -> None:
-        """The step has ended that computed prompts of these rows; told before anybody leaves with it."""
+        """Note the end of a step that computed prompts of these rows, before any request finishes with it."""
 
     def lose(self, row: int, num_blocks: int) -> None:
-        """As `free`, which is for requests that have ended: all blocks of one that was preempted."""
+        """Free the blocks of a preempted request; `free` is for finished ones."""
 
     def end(self, row: int) -> None:
-        """The request will not come back."""
+        """Forget the content of a request that has ended."""

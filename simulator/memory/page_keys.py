@@ -1,4 +1,4 @@
-"""What a request's full KV pages hold, as arrays of numbers: for a prefix tree, which compares long runs of them.
+"""Keys of KV pages as arrays of numbers: for a radix tree, which compares long runs of them.
 
 The numbers say what the keys of `simulator.memory.block_keys.BlockKeys` say: two requests have equal numbers at a place
 exactly where those have equal keys, provided that all that comes before is equal too. As arrays they are made, cut and
@@ -17,19 +17,19 @@ from simulator.request import PromptContent, Request
 
 Pages: TypeAlias = "array[int]"  # of 64-bit numbers; an array cannot be subscripted while running
 
-# What is said of some content (a hash, a prefix group, the tokens of a page) -> its number.
+# Content (a hash, a prefix group, the tokens of a page) -> its number.
 Symbols = dict[Hashable, int]
 
-_PLACES = 1 << 32  # numbers that a symbol has, one for each page of a request
+_PLACES = 1 << 32  # numbers reserved for a symbol, one a page of a request
 
 
 class PageKeys:
-    """Numbers of one request's full pages of prompt and output; made when they are asked for."""
+    """Numbers of one request's full pages of prompt and output, computed on demand."""
 
     __slots__ = ("_own", "_pages")
 
     def __init__(self, request: Request, page_size: int, symbols: Symbols) -> None:
-        self._own = -(request.row + 1) * _PLACES  # of the pages that hold a token of which nothing is known
+        self._own = -(request.row + 1) * _PLACES  # base of the pages that hold an unknown token
         self._pages: Pages = array("q")
         content = request.content
         if content is None:
@@ -60,7 +60,7 @@ class PageKeys:
             self._pages.append(symbols.setdefault(symbol, len(symbols) + 1) * _PLACES)
 
     def _name(self, content: PromptContent, most: int, size: int, symbols: Symbols) -> None:
-        """A page bears the hash that its last token belongs to."""
+        """A page takes the hash of the block that holds its last token."""
         start = 0
         for place, value in enumerate(content.block_hashes, start=1):
             end = min(most, cdiv(place * content.hash_block_size + 1, size) - 1)

@@ -1,9 +1,9 @@
 """KV blocks by id with a prefix cache: vLLM's `BlockPool`, as of 0.33.
 
-A full block enters the cache when it is scheduled, before it is computed. A block that nobody uses stays in the cache
-until it is taken for something else: such blocks count as free. The free queue is taken from the front; a request that
-leaves puts its blocks there last block first, those that the cache does not know at the front, the others at the end.
-So the least recently used goes first, and the tail of a sequence before its head.
+A full block enters the cache when it is scheduled, before it is computed. An unused block stays cached until it is
+allocated anew, and counts as free. Allocation takes from the front of the free queue. A freed request returns its
+blocks last block first: uncached ones to the front, cached ones to the end. Eviction therefore takes the least recently
+used block, and the tail of a sequence before its head.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.request import Request
 class PrefixCache:
     """Blocks 1 to `num_blocks` (0 is vLLM's null block), each with its references and, once full, its content's key.
 
-    Several blocks may hold the same content: duplicates are not merged, and the first to enter serves the hits.
+    Duplicates are not merged: of several blocks with the same content, the first to enter serves the hits.
     """
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
@@ -30,11 +30,11 @@ class PrefixCache:
         self.block_size = block_size
         self.references = [0] * (num_blocks + 1)
         self.tables: dict[int, list[int]] = {}
-        self.unknown_first = True  # not so before vLLM 0.26: a request then put all its blocks at the end
+        self.unknown_first = True  # False before vLLM 0.26: all freed blocks went to the end
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
         self._key: list[Hashable | None] = [None] * (num_blocks + 1)
         self._blocks: dict[Hashable, dict[int, None]] = {}
-        self._entered: dict[int, int] = {}  # blocks of a row's table that have been offered to the cache
+        self._entered: dict[int, int] = {}  # row -> leading blocks of its table that have entered the cache
         self._keys: dict[int, BlockKeys] = {}
         self._chains: Chains = {}
 
@@ -47,9 +47,9 @@ class PrefixCache:
     # Looking
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
-        """How many leading blocks of the request's `num_tokens` tokens are cached, and how many of those nobody uses.
+        """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses.
 
-        At least one token is left to compute: of a prompt that is cached whole, the last block is not counted.
+        At least one token is left to compute: of a prompt that is cached whole, the last block does not count.
         """
         keys = self._keys_of(request)
         found = unused = 0
@@ -69,14 +69,14 @@ class PrefixCache:
         return keys
 
     def freed_with(self, rows: Iterable[int]) -> int:
-        """How many blocks are in use by these rows alone."""
+        """Blocks that only these rows use."""
         used = Counter(block for row in rows for block in self.tables.get(row, ()))
         return sum(count == self.references[block] for block, count in used.items())
 
     # Taking
 
     def take_hits(self, request: Request, blocks: int) -> None:
-        """The request begins with its `blocks` leading blocks, which are cached."""
+        """Begin the request's table with its first `blocks` blocks, which are cached."""
         keys = self._keys_of(request)
         table = self.tables[request.row] = []
         for place in range(blocks):
@@ -88,14 +88,14 @@ class PrefixCache:
         self._entered[request.row] = blocks
 
     def allocate(self, row: int, num_blocks: int) -> None:
-        """`num_blocks` more for the request; what they held is forgotten."""
+        """Give the request `num_blocks` more blocks, evicting what they held."""
         if num_blocks > len(self._free):
             raise OutOfBlocksError(f"row {row} asks for {num_blocks} blocks, {len(self._free)} are free")
         table = self.tables.setdefault(row, [])
         for _ in range(num_blocks):
             block, _ = self._free.popitem(last=False)
             if self._key[block] is not None:
-                self._forget(block)
+                self._evict(block)
             self.references[block] += 1
             table.append(block)
 
@@ -106,7 +106,7 @@ class PrefixCache:
         return list(islice(self._free, num_blocks))
 
     def enter(self, request: Request, full_blocks: int) -> None:
-        """The first `full_blocks` blocks of the request are full, or will be after this step: they enter the cache."""
+        """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
         entered = self._entered.get(request.row, 0)
         if full_blocks <= entered:
             return
@@ -119,7 +119,7 @@ class PrefixCache:
         self._entered[request.row] = full_blocks
 
     def settle(self, rows: Iterable[int]) -> None:
-        """Nothing: full blocks have entered when they were scheduled."""
+        """Do nothing: full blocks entered when they were scheduled."""
 
     def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         """A block more for each of `rows`, in order."""
@@ -135,9 +135,9 @@ class PrefixCache:
     # Leaving
 
     def free(self, row: int, num_blocks: int) -> None:
-        """All blocks that the request holds; what is cached of them stays until it is taken.
+        """Free all blocks of the request; cached ones stay until they are allocated anew.
 
-        `num_blocks` are those of the tokens it has. A victim that this very step had given more blocks to has more.
+        `num_blocks` are the blocks of its tokens. A victim that received blocks in this very step holds more.
         """
         table = self.tables.pop(row, [])
         if len(table) < num_blocks:
@@ -157,14 +157,14 @@ class PrefixCache:
             self._free.move_to_end(block, last=False)
 
     def lose(self, row: int, num_blocks: int) -> None:
-        """As `free`: what a victim had computed is cached too."""
+        """Free the blocks of a preempted request: what it computed stays cached, as with `free`."""
         self.free(row, num_blocks)
 
     def end(self, row: int) -> None:
-        """The request will not come back."""
+        """Forget the keys of a request that has ended."""
         self._keys.pop(row, None)
 
-    def _forget(self, block: int) -> None:
+    def _evict(self, block: int) -> None:
         key = self._key[block]
         self._key[block] = None
         same = self._blocks[key]

@@ -3,14 +3,14 @@
 L. Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs (arXiv 2312.07104), section 3, and
 python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5), with its page size as our block size; SGLang's default is 1.
 
-What a request computes enters the tree after the step that computed it: its prompt, chunk by chunk, and all of it when
-it ends. So prompts of one step do not hit each other. Decoded tokens are a request's own until it ends, and those of
-one that is retracted are lost at once. Requests lock the path that they use. Unlocked pages count as free, and are
-forgotten when pages are lacking.
+A prompt enters the tree chunk by chunk, after the step that computed the chunk; the rest of a request enters when it
+finishes. Prompts of one step therefore do not hit each other. Decoded tokens are private until the request finishes,
+and lost when it is retracted. A request locks the path that it uses. Unlocked pages count as free, and are evicted when
+an allocation needs them.
 
-Where SGLang renews the time of everything that a waiting request is matched with, here looking changes nothing: only
-requests that are admitted or insert renew it. Nothing is forgotten ahead of need, as SGLang does with 20 tokens for
-each request that a retraction leaves running.
+Two differences from SGLang: matching a waiting request changes nothing here, where SGLang renews the access time of all
+that matches (only admission and insertion do so here); and nothing is evicted ahead of need, where SGLang evicts 20
+tokens for each request that a retraction leaves running.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.request import Request
 
 @dataclass(slots=True)
 class Holder:
-    """A running request: the end of its locked path, the pages up to there, and what the step under way completes."""
+    """A running request: the end of its locked path, its length, and the full pages after the present step."""
 
     request: Request
     node: Node
@@ -35,7 +35,7 @@ class Holder:
 
 
 class RadixCache:
-    """Counts of pages: in the tree, held outside of it by requests, or idle. Duplicates are merged."""
+    """Counts of pages: in the tree, private to requests, or idle. Duplicates are merged."""
 
     enters_decoded = False
 
@@ -46,7 +46,7 @@ class RadixCache:
         self.block_size = block_size
         self.tree = RadixTree()
         self._idle = num_blocks
-        self._own = 0  # held by requests and not in the tree
+        self._own = 0  # private to requests: not in the tree
         self._holders: dict[int, Holder] = {}
         self._keys: dict[int, PageKeys] = {}
         self._symbols: Symbols = {}
@@ -58,14 +58,14 @@ class RadixCache:
     # Looking
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
-        """How many leading pages of the request's `num_tokens` tokens are cached, and how many of those nobody uses.
+        """Cached leading pages of the request's `num_tokens` tokens, and how many of these no request uses.
 
         At least one token is left to compute.
         """
         return self.tree.look(self._keys_of(request).first((num_tokens - 1) // self.block_size))
 
     def freed_with(self, held: Mapping[int, int]) -> int:
-        """How many pages come free when these rows, which hold so many, leave."""
+        """Pages that come free when all rows of `held` leave; `held` maps a row to the pages it holds."""
         holders = [self._holders[row] for row in held]
         own = sum(held.values()) - sum([holder.shared for holder in holders])
         return own + self.tree.freed_with([holder.node for holder in holders])
@@ -79,35 +79,35 @@ class RadixCache:
     # Taking
 
     def take_hits(self, request: Request, blocks: int) -> None:
-        """The request begins with its `blocks` leading pages, which are cached."""
+        """Lock the path of the request's first `blocks` pages, which are cached."""
         node, found = self.tree.reach(self._keys_of(request).first(blocks))
         assert found == blocks
         self.tree.lock(node)
         self._holders[request.row] = Holder(request, node, blocks)
 
     def allocate(self, row: int, num_blocks: int) -> None:
-        """`num_blocks` more for the request, outside of the tree; where they are lacking, leaves are forgotten."""
+        """Give the request `num_blocks` more private pages, evicting unlocked leaves where idle ones are too few."""
         self.grow(num_blocks, (row,))
 
     def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
         if num_blocks > self.num_free:
             raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {self.num_free} are free")
         if num_blocks > self._idle:
-            self._idle += self.tree.forget(num_blocks - self._idle)
+            self._idle += self.tree.evict(num_blocks - self._idle)
         self._idle -= num_blocks
         self._own += num_blocks
 
     def enter(self, request: Request, full_blocks: int) -> None:
-        """The first `full_blocks` pages of the request will be full after this step."""
+        """Note that the request's first `full_blocks` pages are full after this step."""
         self._holders[request.row].computed = full_blocks
 
     def settle(self, rows: Iterable[int]) -> None:
-        """The step has ended: what it computed of the prompts of `rows` enters the tree."""
+        """Insert what the step computed of the prompts of `rows`."""
         for row in rows:
             self._share(self._holders[row])
 
     def _share(self, holder: Holder) -> None:
-        """Put what a request has computed into the tree, and let it use that; its duplicates come free."""
+        """Insert what a request has computed and lock it; duplicates come free."""
         pages = self._keys_of(holder.request).first(max(holder.computed, holder.shared))
         node, found = self.tree.insert(pages)
         self._own -= len(pages) - holder.shared
@@ -125,7 +125,7 @@ class RadixCache:
     # Leaving
 
     def free(self, row: int, num_blocks: int) -> None:
-        """The request has ended: all that it computed enters the tree, and nobody uses it any more."""
+        """Insert all that a finished request has computed, and unlock it."""
         holder = self._holders[row]
         request = holder.request
         outputs = min(request.output_tokens, request.max_tokens)
@@ -136,7 +136,7 @@ class RadixCache:
         self.lose(row, num_blocks)
 
     def lose(self, row: int, num_blocks: int) -> None:
-        """The request is retracted, and what it has outside of the tree is lost."""
+        """Retract the request: its private pages are lost."""
         holder = self._holders[row]
         own = num_blocks - holder.shared
         if not 0 <= own <= self._own:
@@ -147,7 +147,7 @@ class RadixCache:
         self.tree.unlock(holder.node)
 
     def end(self, row: int) -> None:
-        """The request will not come back."""
+        """Forget the keys of a request that has ended."""
         self._keys.pop(row, None)
 
     def check(self) -> None:
@@ -159,7 +159,7 @@ class RadixCache:
             while node.parent is not None:
                 depth += len(node.pages)
                 node = node.parent
-            assert node is self.tree.root, "a request uses what was forgotten"
-            assert depth == holder.shared, "a request's path is not as long as it thinks"
-        assert min(self._idle, self._own) >= 0, "less than nothing"
+            assert node is self.tree.root, "a request uses an evicted page"
+            assert depth == holder.shared, "a request's path has another length than it holds"
+        assert min(self._idle, self._own) >= 0, "a count of pages is negative"
         assert self._idle + self._own + in_tree == self.num_blocks, "pages were lost"

@@ -1,8 +1,8 @@
-"""A radix tree over pages of KV, with locks and times of use: the tree in SGLang's `RadixCache`.
+"""A radix tree over pages of KV, with locks and access times: the tree in SGLang's `RadixCache`.
 
-python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5). A node holds pages that follow each other, without a branch
-between them. Whoever uses a node locks it and all above it. What nobody uses can be forgotten: the leaf that was used
-least recently first, as a whole, so that its parent may become a leaf.
+python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5). A node holds consecutive pages without a branch between them.
+A request locks the node that it ends in and all above it. Eviction takes whole unlocked leaves, the least recently used
+first; a parent that loses its last child becomes a leaf.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from simulator.memory.page_keys import Pages
 
 
 class Node:
-    """Some pages of a sequence; `locks` of those who hold it use it, or something behind it."""
+    """Consecutive pages of a sequence; `locks` requests use it or a node below it."""
 
     __slots__ = ("children", "locks", "pages", "parent", "serial", "used_at")
 
     def __init__(self, parent: Node | None, pages: Pages, used_at: int, serial: int) -> None:
-        self.parent = parent  # None for the root, and for a node that is forgotten
+        self.parent = parent  # None for the root, and for an evicted node
         self.pages = pages
         self.children: dict[int, Node] = {}  # by their first page
         self.locks = 0
         self.used_at = used_at
-        self.serial = serial  # the older of two that were used at the same time goes first
+        self.serial = serial  # of equal access times, the older node is evicted first
 
     def __lt__(self, other: Node) -> bool:
-        return False  # a heap holds the same node twice now and then, never two of the same time and serial
+        return False  # the heap may hold a node twice, never two nodes of the same time and serial
 
 
 class RadixTree:
-    """Pages by what they hold. `unlocked` is the number of those that nobody uses."""
+    """Pages by their content. `unlocked` counts those that no request uses."""
 
     def __init__(self) -> None:
         self.root = Node(None, array("q"), 0, 0)
@@ -40,10 +40,10 @@ class RadixTree:
         self._nodes = 0
         self._time = 0
         self._serial = 0
-        self._leaves: list[tuple[int, int, Node]] = []  # a heap of those that may be forgotten, stale entries too
+        self._candidates: list[tuple[int, int, Node]] = []  # heap of candidates for eviction, stale entries included
 
     def look(self, pages: Pages) -> tuple[int, int]:
-        """How many of these pages are there, from the first on, and how many of them nobody uses."""
+        """Length of the longest prefix of `pages` in the tree, and how many of its pages no request uses."""
         node, found, unused = self.root, 0, 0
         while found < len(pages) and (child := node.children.get(pages[found])) is not None:
             same = common(child.pages, pages, found)
@@ -56,9 +56,9 @@ class RadixTree:
         return found, unused
 
     def reach(self, pages: Pages) -> tuple[Node, int]:
-        """Go along these pages as far as they are there, splitting the node that this ends in; how many are.
+        """Node at the end of the longest prefix of `pages` in the tree, split off where needed, and its length.
 
-        As in SGLang, all that is met is used now, also what lies behind the split.
+        As in SGLang, every node on the way is accessed now, the part behind the split included.
         """
         self._time += 1
         node, found = self.root, 0
@@ -66,14 +66,14 @@ class RadixTree:
             same = common(child.pages, pages, found)
             found += same
             child.used_at = self._time
-            self._offer(child)
+            self._add_candidate(child)
             if same < len(child.pages):
                 return self._split(child, same), found
             node = child
         return node, found
 
     def insert(self, pages: Pages) -> tuple[Node, int]:
-        """Put these pages there; returns their last node, and how many of them were there before."""
+        """Insert `pages`; returns their last node, and how many of them were in the tree before."""
         node, found = self.reach(pages)
         if found < len(pages):
             self._serial += 1
@@ -81,12 +81,12 @@ class RadixTree:
             node.children[pages[found]] = leaf
             self._nodes += 1
             self.unlocked += len(leaf.pages)
-            self._offer(leaf)
+            self._add_candidate(leaf)
             node = leaf
         return node, found
 
     def _split(self, node: Node, at: int) -> Node:
-        """A new node for the first `at` pages of `node`, before it."""
+        """Split the first `at` pages of `node` off into a new parent of it."""
         parent = node.parent
         assert parent is not None
         self._serial += 1
@@ -100,7 +100,7 @@ class RadixTree:
         return head
 
     def lock(self, node: Node) -> None:
-        """Somebody uses all pages up to the end of `node`."""
+        """Lock the path from the root to `node` for one more request."""
         while node.parent is not None:
             if node.locks == 0:
                 self.unlocked -= len(node.pages)
@@ -108,24 +108,24 @@ class RadixTree:
             node = node.parent
 
     def unlock(self, node: Node) -> None:
-        """Somebody uses them no longer."""
+        """Undo one `lock` of the path from the root to `node`."""
         while node.parent is not None:
             node.locks -= 1
             if node.locks == 0:
                 self.unlocked += len(node.pages)
-                self._offer(node)
+                self._add_candidate(node)
             node = node.parent
 
     def freed_with(self, ends: Iterable[Node]) -> int:
-        """How many pages nobody would use if those who locked these nodes did not."""
+        """Pages that would be unlocked if the requests that end in these nodes left."""
         users = paths(ends)
         return sum([len(node.pages) for node, count in users.items() if count == node.locks])
 
-    def forget(self, num_pages: int) -> int:
-        """Make room of at least so many pages, which must be unlocked; returns how many have been forgotten."""
-        forgotten = 0
-        while forgotten < num_pages:
-            entry = heappop(self._leaves)
+    def evict(self, num_pages: int) -> int:
+        """Evict at least `num_pages` pages, so many being unlocked; returns how many were evicted."""
+        evicted = 0
+        while evicted < num_pages:
+            entry = heappop(self._candidates)
             if not _is_true(entry):
                 continue
             node = entry[2]
@@ -134,47 +134,47 @@ class RadixTree:
             del parent.children[node.pages[0]]
             node.parent = None
             self._nodes -= 1
-            forgotten += len(node.pages)
+            evicted += len(node.pages)
             if parent.parent is not None:
-                self._offer(parent)
-        self.unlocked -= forgotten
-        return forgotten
+                self._add_candidate(parent)
+        self.unlocked -= evicted
+        return evicted
 
-    def _offer(self, node: Node) -> None:
-        """The node may be forgotten, if it is a leaf that nobody uses."""
+    def _add_candidate(self, node: Node) -> None:
+        """Make the node a candidate for eviction if it is an unlocked leaf."""
         if node.locks or node.children:
             return
-        heappush(self._leaves, (node.used_at, node.serial, node))
-        if len(self._leaves) > 2 * self._nodes + 1000:  # most entries are stale
-            self._leaves = [entry for entry in self._leaves if _is_true(entry)]
-            heapify(self._leaves)
+        heappush(self._candidates, (node.used_at, node.serial, node))
+        if len(self._candidates) > 2 * self._nodes + 1000:  # most entries are stale
+            self._candidates = [entry for entry in self._candidates if _is_true(entry)]
+            heapify(self._candidates)
 
     def check(self, ends: Iterable[Node]) -> int:
-        """Raise AssertionError unless the tree is one, and locked by just these nodes; returns its pages."""
+        """Raise AssertionError unless the tree is consistent and locked by these nodes alone; returns its pages."""
         users = paths(ends)
         in_tree = unlocked = nodes = 0
-        offered = {node for _, _, node in filter(_is_true, self._leaves)}
+        offered = {node for _, _, node in filter(_is_true, self._candidates)}
         rest = [(self.root, first, child) for first, child in self.root.children.items()]
         while rest:
             parent, first, node = rest.pop()
             assert node.parent is parent, "a node has another parent"
             assert len(node.pages) > 0, "a node is empty"
-            assert node.pages[0] == first, "a node is found by another page than its first"
+            assert node.pages[0] == first, "a node is filed under another page than its first"
             assert node.locks == users.pop(node, 0), "locks differ from the users"
-            assert node.used_at <= self._time, "a node was used later than now"
-            assert node.locks or node.children or node in offered, "a leaf can never be forgotten"
+            assert node.used_at <= self._time, "a node was accessed in the future"
+            assert node.locks or node.children or node in offered, "an unlocked leaf is no candidate for eviction"
             nodes += 1
             in_tree += len(node.pages)
             unlocked += 0 if node.locks else len(node.pages)
             rest.extend((node, page, child) for page, child in node.children.items())
-        assert not users, "what is in use has been forgotten"
+        assert not users, "a page in use was evicted"
         assert nodes == self._nodes, "nodes differ"
         assert unlocked == self.unlocked, "the count of unlocked pages differs"
         return in_tree
 
 
 def paths(ends: Iterable[Node]) -> dict[Node, int]:
-    """How many of the paths from the root to these nodes go through each node."""
+    """For each node, how many of the paths from the root to `ends` pass through it."""
     users: dict[Node, int] = {}
     for node in ends:
         while node.parent is not None:
@@ -184,11 +184,11 @@ def paths(ends: Iterable[Node]) -> dict[Node, int]:
 
 
 def common(node: Pages, pages: Pages, start: int) -> int:
-    """How many pages of `node` are those of `pages` from `start` on, the first of them being known to be."""
+    """Length of the common prefix of `node` and `pages[start:]`, whose first pages are known to be equal."""
     most = min(len(node), len(pages) - start)
     if node[:most] == pages[start : start + most]:
         return most
-    same, other = 1, most  # so many are the same; among the first so many there is another
+    same, other = 1, most  # the first `same` are equal; among the first `other` one differs
     while same + 1 < other:
         middle = (same + other) // 2
         if node[same:middle] == pages[start + same : start + middle]:
