@@ -215,7 +215,7 @@ def test_stale_entries_do_not_pile_up() -> None:
         asking = spelt(row, "abcd")
         admit(cache, asking)
         end(cache, asking)
-    assert len(cache.tree._leaves) < 1100
+    assert len(cache.tree._candidates) < 1100
 
 
 @given(node=st.lists(st.integers(0, 2), min_size=1, max_size=20), pages=st.lists(st.integers(0, 2), max_size=20))
@@ -241,7 +241,7 @@ DAMAGE: dict[str, Callable[[RadixCache], Any]] = {
     "a node under another name": lambda cache: cache.tree.root.children.__setitem__(
         7, cache.tree.root.children.popitem()[1]
     ),
-    "a leaf that is never forgotten": lambda cache: cache.tree._leaves.clear(),
+    "a leaf that is never forgotten": lambda cache: cache.tree._candidates.clear(),
     "a request that shares more": lambda cache: setattr(cache._holders[0], "shared", 9),
     "a node of the future": lambda cache: setattr(a_leaf(cache), "used_at", 10**6),
     "nodes miscounted": lambda cache: setattr(cache.tree, "_nodes", 5),
