@@ -197,18 +197,23 @@ def _together(contradictions: list[Finding], others: list[Finding]) -> list[Find
 def _missing_files(scenario: Scenario) -> list[Finding]:
     found = []
     if isinstance(scenario.workload, TraceWorkload) and not _exists(scenario.workload.path):
-        found.append(_no_file(("workload", "trace", "path"), scenario.workload.path))
+        from scenarios.traces.sources import public_source_hint
+
+        path = scenario.workload.path
+        found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
     if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
         found.append(_no_file(("engine", "policy"), scenario.engine.path))
     return found
 
 
-def _no_file(key: KeyPath, path: Path) -> Finding:
+def _no_file(key: KeyPath, path: Path, source: str | None = None) -> Finding:
+    """`source` says where a file of this name can be had."""
     if (hint := unset_hint(path)) is not None:
         return Finding(key, f"no such file: {path}", hint)
     near = nearest(path.name, _names_in(path.parent))
     hint = f"did you mean {near}, in the same folder?" if near else None
-    return Finding(key, f"no such file: {path}", hint if _exists(path.parent) else f"there is no folder {path.parent}")
+    hints = (hint if _exists(path.parent) else f"there is no folder {path.parent}", source)
+    return Finding(key, f"no such file: {path}", "\n  ".join(text for text in hints if text) or None)
 
 
 # ---------------------------------------------------------------------------------------------------------- plain data
