@@ -134,17 +134,20 @@ def _not_found(source: str) -> InputError:
 # ---------------------------------------------------------------------------------------------------------- resolution
 
 
+_CODE = (("engine", "policy"), ("router",))  # keys whose value may be `path.py:Class`
+
+
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in (("workload", "trace", "path"), ("cost", "path"), ("engine", "policy")):
+    for path in (("workload", "trace", "path"), ("cost", "path"), *_CODE):
         holder: Any = document.data
         for key in path[:-1]:
             holder = holder.get(key) if isinstance(holder, dict) else None
         value = holder.get(path[-1]) if isinstance(holder, dict) else None
         if not isinstance(value, str) or not value:
             continue
-        written, colon, name = value.rpartition(":") if path[0] == "engine" else (value, "", "")
-        if path[0] == "engine" and not written.endswith(".py"):
+        written, colon, name = value.rpartition(":") if path in _CODE else (value, "", "")
+        if path in _CODE and not written.endswith(".py"):
             continue
         from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
         base = Path.cwd() if from_override else document.base_dir
@@ -203,6 +206,9 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
         found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
     if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
         found.append(_no_file(("engine", "policy"), scenario.engine.path))
+    written, colon, _ = scenario.router.rpartition(":")
+    if colon and not _exists(Path(written)):
+        found.append(_no_file(("router",), Path(written)))
     return found
 
 

@@ -115,9 +115,9 @@ def _matching(names: Sequence[str], marks: Marks) -> list[str]:
 
 
 def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
-    """Formats that are known by how their text begins."""
+    """Formats that are known by how their text begins: the one given, or any; to be named, any that is not read."""
     text = "\n".join(text for _, text in sample[:_BEGINNING_LINES])[:_BEGINNING_CHARACTERS]
-    formats = [each for name, each in trace_formats().items() if given in ("auto", name)]
+    formats = [each for name, each in trace_formats().items() if given in ("auto", name) or each.open is None]
     return [each.name for each in formats if each.begins is not None and each.begins.match(text)]
 
 
