@@ -31,18 +31,21 @@ def load(
     overrides: Sequence[str] = (),
     *,
     check_files: bool = True,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Scenario:
     """The scenario that `source` is or names, with the overrides `a.b=VALUE` applied, checked as a whole.
 
     A text is the name of a shipped scenario or else the path of a YAML file. Relative paths in a file are relative to
     it; those in a mapping or an override to the working directory. All of them come out absolute, and unless
-    `check_files` is False what they name must exist.
+    `check_files` is False what they name must exist. `defaults` are top-level keys that the source may leave out.
 
     Raises InputError with file:line:column of the offending key, or with the override that is wrong, what is allowed
     there and the nearest match. Where several things are wrong, the others are listed too.
     """
     document = _open(source)
     document.origin.overrides.update(apply_overrides(document.data, overrides))
+    for key, value in (defaults or {}).items():
+        document.data.setdefault(key, value)
     _make_absolute(document)
     document.data.setdefault("name", document.name)
     findings = _contradictions(document)

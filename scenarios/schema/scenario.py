@@ -20,7 +20,6 @@ from pydantic import (
     model_validator,
 )
 
-from scenarios.generate.config import GeneratedWorkload
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import Count, Engine, Seconds, UserEngine
 from scenarios.schema.predictor import Predictor
@@ -29,6 +28,7 @@ from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import Strict
+from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 
 if TYPE_CHECKING:

@@ -158,7 +158,7 @@ def _zero(columns: Columns, options: TraceOptions) -> float:
 
 def _jitter(count: int, seed: int) -> Floats:
     """Uniform draws from [0, 1), one a request, that depend on nothing but the seed."""
-    from scenarios.generate.streams import stream  # here, for it brings pydantic, and few traces are jittered
+    from scenarios.streams import stream  # here, for it brings pydantic, and few traces are jittered
 
     return stream(seed, "trace", "jitter").random(count)
 
