@@ -14,7 +14,7 @@ from gpu_backend.graphs import DecodeGraphs
 from gpu_backend.pool import PagedPool
 from gpu_backend.torch_attention import TorchAttention
 from gpu_backend.weights import random_weights
-from gpu_backend.work import Part, Work, rows_of
+from gpu_backend.work import Part, Work, step_arrays
 from simulator.hardware.models import Model
 
 
@@ -106,11 +106,11 @@ class Backend:
 
     def logits(self, work: Work) -> Tensor:
         """Logits of the tokens sampled, nothing timed and no graph used."""
-        return self.decoder.logits(self.decoder.prepare(rows_of(work.parts, len(work.decodes), self.block_size)))
+        return self.decoder.logits(self.decoder.prepare(step_arrays(work.parts, len(work.decodes), self.block_size)))
 
     def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int]:
         """The forward pass as a call without arguments, and how many of its rows are real."""
-        rows = rows_of(parts, decodes, self.block_size)
+        rows = step_arrays(parts, decodes, self.block_size)
         if self._graphs is not None and decodes == len(parts):
             ready = self._graphs.ready(rows)
             if ready is not None:

@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, layer_norm, linear, rms_norm, silu
 
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights
-from gpu_backend.work import Attention, Rows
+from gpu_backend.work import Attention, StepArrays
 from simulator.hardware.models import Model
 
 NORM_EPS = 1e-5
@@ -41,7 +41,7 @@ class Decoder:
         self.attention = attention
         self.rope = None if model.positions else _rope_table(model, weights.embedding)
 
-    def prepare(self, rows: Rows) -> Inputs:
+    def prepare(self, rows: StepArrays) -> Inputs:
         """Bring what a step needs to the device."""
         device = self.weights.device
         # Only a finished request that computes on in its slot can come to the end of the positions.

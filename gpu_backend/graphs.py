@@ -17,13 +17,13 @@ from torch import Tensor
 
 from gpu_backend.decoder import Decoder, Inputs
 from gpu_backend.device import Device
-from gpu_backend.work import Attention, Part, Rows, rows_of
+from gpu_backend.work import Attention, Part, StepArrays, step_arrays
 
 
 class Reserving(Attention, Protocol):
     """Attention whose preparation can be filled again in place: `gpu_backend.attention.paged.PagedAttention`."""
 
-    def prepare(self, rows: Rows, into: Any = None) -> Any: ...
+    def prepare(self, rows: StepArrays, into: Any = None) -> Any: ...
 
     def reserve(self, seqs: int, max_context: int, *, cache_tokens: int | None = None) -> Any: ...
 
@@ -46,7 +46,7 @@ class DecodeGraphs:
         # The largest first: the others find their memory in its pool.
         self._captured = {size: self._capture(size) for size in reversed(self._sizes)}
 
-    def ready(self, rows: Rows) -> Callable[[], Tensor] | None:
+    def ready(self, rows: StepArrays) -> Callable[[], Tensor] | None:
         """The step's graph, filled: a call gives logits, those of the batch first. None where no graph holds it."""
         place = bisect_left(self._sizes, len(rows))
         if place == len(self._sizes) or int(rows.context.max()) > self._max_context:
@@ -55,7 +55,7 @@ class DecodeGraphs:
         self._fill(captured.inputs, rows)
         return captured.replay
 
-    def _fill(self, inputs: Inputs, rows: Rows) -> None:
+    def _fill(self, inputs: Inputs, rows: StepArrays) -> None:
         count = len(rows)
         position = np.minimum(rows.position, self._decoder.model.max_model_len - 1)
         inputs.token[:count].copy_(torch.from_numpy(rows.token))
@@ -71,5 +71,5 @@ class DecodeGraphs:
         reserved = self._attention.reserve(size, self._max_context, cache_tokens=cache_tokens)
         inputs = Inputs(zeros[0], zeros[1], all_of_them, reserved)
         nobody = [Part(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
-        self._fill(inputs, rows_of(nobody, size, pool.block_size))
+        self._fill(inputs, step_arrays(nobody, size, pool.block_size))
         return _Captured(inputs, self._device.capture(lambda: self._decoder.sampled(inputs)))

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from gpu_backend.decoder import Decoder, dense, norm, turned
 from gpu_backend.weights import Experts, Layer, Mlp
-from gpu_backend.work import Rows
+from gpu_backend.work import StepArrays
 
 Work = Callable[[], object]
 
@@ -85,7 +85,7 @@ class Operators:
         chosen = [linear(hidden, mlp.router).topk(top, dim=-1).indices.unique().numel() for mlp in routed]
         return lambda: [self._decoder.routed(mlp, hidden) for mlp in routed], round(sum(chosen) / len(chosen))
 
-    def attention(self, rows: Rows) -> Work:
+    def attention(self, rows: StepArrays) -> Work:
         """Attention of all layers, the cache write in it."""
         model, attention = self._decoder.model, self._decoder.attention
         query = self._made_up(len(rows.token), model.heads, model.head_dim)

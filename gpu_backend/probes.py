@@ -12,7 +12,7 @@ import torch
 
 from gpu_backend.backend import Backend
 from gpu_backend.operators import Operators
-from gpu_backend.work import Part, Work, rows_of
+from gpu_backend.work import Part, Work, step_arrays
 from simulator.timing.cost import StepShape
 
 
@@ -120,7 +120,7 @@ class Probes:
     def _attention_of(self, contexts: Sequence[int], chunk: int, cached: int) -> Callable[[], Callable[[], object]]:
         def make() -> Callable[[], object]:
             work = self.work(contexts, [(cached, chunk)] if chunk else [])
-            rows = rows_of(work.parts, len(work.decodes), self._backend.block_size)
+            rows = step_arrays(work.parts, len(work.decodes), self._backend.block_size)
             return self._operators.attention(rows)
 
         return make

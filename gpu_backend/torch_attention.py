@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_backend.work import Int32s, Int64s, Rows
+from gpu_backend.work import Int32s, Int64s, StepArrays
 
 _BUCKET = 1.25  # longest context over shortest in a bucket of decodes
 _TILE = 128  # queries of a chunk that are computed together
@@ -67,7 +67,7 @@ class TorchAttention:
         self._size = block_size
         self._device, self._dtype = device, dtype
 
-    def prepare(self, rows: Rows) -> Prepared:
+    def prepare(self, rows: StepArrays) -> Prepared:
         buckets = [self._bucket(rows, members) for members in length_buckets(rows.context[: rows.decodes])]
         chunks = [self._chunk(rows, index) for index in range(rows.decodes, len(rows))]
         page, offset = self._ids(rows.slot // self._size), self._ids(rows.slot % self._size)
@@ -105,7 +105,7 @@ class TorchAttention:
 
     # Preparing
 
-    def _bucket(self, rows: Rows, members: Int64s) -> _Bucket:
+    def _bucket(self, rows: StepArrays, members: Int64s) -> _Bucket:
         context, first = rows.context[members], rows.first[members]
         pages = -(-int(context.max()) // self._size)
         place = np.arange(pages * self._size)
@@ -116,7 +116,7 @@ class TorchAttention:
             mask=self._mask(seen)[:, None, None, :],
         )
 
-    def _chunk(self, rows: Rows, index: int) -> _Chunk:
+    def _chunk(self, rows: StepArrays, index: int) -> _Chunk:
         start, stop = int(rows.query_start[index]), int(rows.query_start[index + 1])
         context, first = int(rows.context[index]), int(rows.first[index])
         pages = -(-context // self._size)

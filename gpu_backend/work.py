@@ -89,7 +89,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class StepArrays:
     """A step's parts as arrays of the host, decodes first: S parts of T tokens together.
 
     `tables` is padded with the null block. `slot` is where a token's key and value go: block * block_size + offset.
@@ -110,7 +110,7 @@ class Rows:
         return len(self.context)
 
 
-def rows_of(parts: Sequence[Part], decodes: int, block_size: int) -> Rows:
+def step_arrays(parts: Sequence[Part], decodes: int, block_size: int) -> StepArrays:
     """The parts as arrays, the first `decodes` of them decodes of one token each."""
     lengths = np.array([len(part.tokens) for part in parts], dtype=np.int64)
     computed = np.array([part.computed for part in parts], dtype=np.int64)
@@ -128,7 +128,7 @@ def rows_of(parts: Sequence[Part], decodes: int, block_size: int) -> Rows:
     slot = tables[owner, place // block_size].astype(np.int64) * block_size + place % block_size
     token = np.fromiter((t for part in parts for t in part.tokens), dtype=np.int64, count=int(starts[-1]))
     samples = np.array([part.samples for part in parts], dtype=np.bool_)
-    return Rows(
+    return StepArrays(
         decodes=decodes,
         token=token,
         position=np.maximum(place - padding[owner], 0),
@@ -147,7 +147,7 @@ class Attention(Protocol):
     What is prepared is the implementation's own business: `Any`.
     """
 
-    def prepare(self, rows: Rows) -> Any:
+    def prepare(self, rows: StepArrays) -> Any:
         """What `attend` needs to know of the step, on the device."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any) -> Tensor:

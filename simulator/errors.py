@@ -1,4 +1,4 @@
-"""The errors that are the user's to mend, and the one that is a policy's."""
+"""The errors that are the user's to mend, and those of a policy and a router."""
 
 from __future__ import annotations
 
@@ -33,3 +33,7 @@ class InputError(Exception):
 
 class PolicyError(Exception):
     """A policy made a plan that cannot be carried out: names the policy, the step and the rule it broke."""
+
+
+class RouterError(Exception):
+    """A router chose what is no replica: names the request."""

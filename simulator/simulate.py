@@ -13,11 +13,13 @@ from simulator.engine.data_parallel import DataParallelGroup, DataParallelRank, 
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.replica import Replica
+from simulator.errors import RouterError
+from simulator.fleet.router import Router
+from simulator.fleet.routers import load_router
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
-from simulator.router import Router, make_router
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor, Predicted
 from simulator.workload import Workload
@@ -66,15 +68,15 @@ def simulate(
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
-    that step together, and it says how long. `progress` is told now and then how many requests have ended. The result
-    does not depend on `fast_forward`, to the last bit.
+    that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is told now and
+    then how many requests have ended. The result does not depend on `fast_forward`, to the last bit.
     """
     if make_executor is None:
         if cost is None:
             raise ValueError("simulate needs a cost model or an executor")
         executor = Predicted(cost, swap_s_per_block, swap_overlap=swap_overlap)
         make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
-    chosen = make_router(router)
+    chosen = load_router(router)
     clock = Clock()
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
@@ -129,7 +131,10 @@ def _arrivals(
         if request.arrival_s > now_s:
             now_s = request.arrival_s
             yield clock.at(now_s, urgent=True)
-        router.choose(request, servers).submit(request)
+        replica = router.choose(request, servers)
+        if not isinstance(replica, Replica):
+            raise RouterError(f"the router chose {replica!r} for request {request.request_id}, which is no replica")
+        replica.submit(request)
 
 
 def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ FORBIDDEN = [
     ("reports.table", "gpu_backend.device"),
     ("scenarios.runs.runner", "reports.table"),
     ("scenarios.runs.runner", "calibration.fit"),
-    ("scenarios.traces.azure", "gpu_backend.device"),
+    ("scenarios.traces.formats.azure", "gpu_backend.device"),
     ("scenarios.runs.runner", "scenarios.cli.app"),
     ("scenarios.runs.runner", "torch"),
     ("simulator.policies.static", "simulator.engine.replica"),

@@ -36,7 +36,7 @@ class Step:
     slots: Ints  # [tokens]
 
 
-class Rows(Protocol):
+class PagedStep(Protocol):
     """A step as the backend keeps it, on the host (`gpu_backend.work`): the sequences' tokens one after another."""
 
     @property
@@ -102,7 +102,7 @@ class PagedAttention:
 
     # ------------------------------------------------------------------------------------------------------ once a step
 
-    def prepare(self, rows: Rows, into: Prepared | None = None) -> Prepared:
+    def prepare(self, rows: PagedStep, into: Prepared | None = None) -> Prepared:
         """The step's work on the device. `into`: into this one's buffers, whose room must do (else ValueError)."""
         query = np.diff(rows.query_start).astype(np.int64)
         context, first = rows.context.astype(np.int64), rows.first.astype(np.int64)

@@ -84,7 +84,7 @@ def build(scenario: Scenario) -> Parts:
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
-    cost, make_blocks = build_cost(scenario), _build_blocks(scenario)
+    cost, make_blocks = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, group_cost)
 
@@ -136,22 +136,6 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
         )
     except InputError as error:
         raise scenario.error("hardware", error.message, error.hint) from None
-
-
-def build_cost(scenario: Scenario) -> CostModel:
-    """The model of step times."""
-    cost = scenario.cost
-    if cost.kind == "linear":
-        from simulator.timing.linear import Linear
-
-        return Linear(cost.base_s, cost.per_token_s, cost.per_context_token_s)
-    if cost.kind == "profile":
-        from scenarios.build.profiles import build_profile_cost
-
-        return build_profile_cost(scenario, cost)
-    from simulator.timing.roofline import Roofline
-
-    return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
 
 
 def build_policy(scenario: Scenario) -> Policy:

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from scenarios.generate.streams import stream
 from scenarios.schema.predictor import NoisyPredictor, NoPredictor, OraclePredictor, Predictor
+from scenarios.streams import stream
 from simulator.workload import Floats, Workload
 
 

@@ -37,8 +37,8 @@ def compute() -> tuple[str, list[Sensitivity]]:
     from scenarios.accuracy.page import load_documents, page
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
     from scenarios.accuracy.silicon import fit_overheads, read_silicon, score
-    from scenarios.build.profiles import shipped_profiles
     from scenarios.places import shared_folder
+    from scenarios.profiles import shipped_profiles
     from scenarios.runs.runner import run
 
     runs = read_silicon(shared_folder() / SILICON)
@@ -61,7 +61,7 @@ def kernels() -> KernelsOf:
     from dataclasses import replace
 
     from scenarios.accuracy.silicon import Kernels, SiliconRun
-    from scenarios.build.profiles import shipped_profiles
+    from scenarios.profiles import shipped_profiles
     from simulator.timing.profile import Options, ProfileCost, read_profile
     from simulator.timing.roofline import Roofline
 

@@ -15,7 +15,7 @@ import typer
 from scenarios.cli.calibrate import check, fit, import_
 from scenarios.cli.guard import guarded
 from scenarios.cli.lockstep import lockstep
-from scenarios.cli.look import kv, list_, trace_inspect
+from scenarios.cli.look import kv, list_, trace_inspect, trace_sources
 from scenarios.cli.measure import measure
 from scenarios.cli.new import new_policy, new_scenario
 from scenarios.cli.report import report
@@ -32,7 +32,9 @@ app = typer.Typer(
     context_settings=_HELP,
     help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
 )
-trace = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds.")
+trace = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds, and where to get one."
+)
 calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
 new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a file to start from.")
 
@@ -51,6 +53,7 @@ calibrate.command("import")(guarded(import_))
 calibrate.command("fit")(guarded(fit))
 calibrate.command("check")(guarded(check))
 trace.command("inspect")(guarded(trace_inspect))
+trace.command("sources")(guarded(trace_sources))
 new.command("policy")(guarded(new_policy))
 new.command("scenario")(guarded(new_scenario))
 
@@ -74,11 +77,6 @@ def _batchlab(
     ] = False,
 ) -> None:
     del version  # its callback has done all
-
-
-@trace.callback()
-def _trace() -> None:
-    """Keeps `inspect` a word of its own while it is the only verb of its group."""
 
 
 def main() -> None:

@@ -89,12 +89,22 @@ def fit(
         document["errors"] = test(rows, chosen, device)
     target = out or Path(f"{name}.json")
     write_document(document, target)
-    check(target)
+    _check(target)
     typer.echo(f"profile: {target}")
 
 
-def check(profile: Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile's file.")]) -> None:
+def check(
+    profile: Annotated[
+        str, typer.Argument(metavar="PROFILE", help="A file, or the name of a shipped one (batchlab list profiles).")
+    ],
+) -> None:
     """Read a profile, say what it holds and how well it was predicted, and try it on a few steps."""
+    from scenarios.profiles import profile_path
+
+    _check(profile_path(profile))
+
+
+def _check(profile: Path) -> None:
     from calibration.check import check_profile
     from simulator.errors import InputError
 
@@ -168,7 +178,7 @@ def _fit_steps(
         return
     target = out or Path(f"{name}.json")
     write_document(fitted.document, target)
-    check(target)
+    _check(target)
     typer.echo(f"profile: {target}")
 
 

@@ -63,7 +63,7 @@ def gpus() -> list[Row]:
 
 def profiles() -> list[Row]:
     """Name, what it is of, the software that was measured, held-out errors, source."""
-    from scenarios.build.profiles import all_described
+    from scenarios.profiles import all_described
 
     return all_described()
 

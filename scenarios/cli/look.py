@@ -1,4 +1,4 @@
-"""`batchlab list`, `batchlab kv`, `batchlab trace inspect`: what there is, and what fits."""
+"""`batchlab list`, `batchlab kv`, `batchlab trace`: what there is, and what fits."""
 
 from __future__ import annotations
 
@@ -93,3 +93,13 @@ def trace_inspect(
         options = replace(options, time_unit=time_unit)  # type: ignore[arg-type] # checked there
     facts = inspect_trace(file, options)
     typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)
+
+
+def trace_sources() -> None:
+    """Say where public traces come from: address, licence, checksum.
+
+    Nothing is downloaded.
+    """
+    from scenarios.traces.sources import where_from
+
+    typer.echo(where_from(), nl=False)

@@ -69,8 +69,10 @@ def validate(
     from scenarios.validate.parts import diagnose
 
     console = Console(quiet=quiet)
-    chosen = load(scenario, overrides(set_, seed))
     log = read_measured(measured, format_=format_, benchmark=benchmark)
+    # A replay needs no workload; where the scenario has none, the run folder names the log in its place.
+    from_log = {"workload": {"trace": {"path": str(measured.absolute())}}} if replay else None
+    chosen = load(scenario, overrides(set_, seed), defaults=from_log)
     ticks = _ticks(measured, timeseries)
     target = out or RUNS / f"{chosen.name}-validate"
     check_target(target)

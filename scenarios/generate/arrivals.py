@@ -13,8 +13,8 @@ from typing import assert_never
 import numpy as np
 
 from scenarios.generate import rate_clock
-from scenarios.generate.config import ArrivalConfig, Constant, Gamma, OnOff, Poisson, Weibull
 from scenarios.generate.rate_clock import RateClock
+from scenarios.schema.workload import ArrivalConfig, Constant, Gamma, OnOff, Poisson, Weibull
 from simulator.errors import InputError
 from simulator.workload import Floats
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals, variation
-from scenarios.generate.config import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
 from scenarios.generate.lengths import draw_lengths
-from scenarios.generate.streams import stream
+from scenarios.schema.workload import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
+from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 

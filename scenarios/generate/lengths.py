@@ -6,8 +6,8 @@ from typing import assert_never
 
 import numpy as np
 
-from scenarios.generate import normal
-from scenarios.generate.config_lengths import (
+from scenarios import normal
+from scenarios.schema.lengths import (
     Empirical,
     Fixed,
     LengthConfig,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.measured.log import MeasuredRun, Timeline
-from scenarios.measured.read import FORMATS, read_measured
+from scenarios.measured.read import read_measured
 from scenarios.measured.timeseries import read_timeseries
 
-__all__ = ["FORMATS", "MeasuredRun", "Timeline", "read_measured", "read_timeseries"]
+__all__ = ["MeasuredRun", "Timeline", "read_measured", "read_timeseries"]

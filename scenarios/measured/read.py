@@ -3,51 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scenarios.measured import aiperf, guidellm, llmservingsim, llmservingsim_sim, plain_csv, vllm_bench
+from scenarios.measured.format import LogFile, LogFormat
+from scenarios.measured.formats import log_formats
+from scenarios.measured.formats.plain_csv import REQUIRED
 from scenarios.measured.log import MeasuredRun
 from scenarios.schema.source.hints import did_you_mean
-from scenarios.traces.lines import Line, numbered_lines
+from scenarios.traces.lines import numbered_lines
 from scenarios.traces.rows import RowError, split_csv
 from simulator.errors import InputError
-
-FORMATS = ("vllm_bench", "aiperf", "guidellm", "llmservingsim", "llmservingsim_sim", "csv")
-"""`vllm bench serve --save-detailed`, AIPerf's profile_export.jsonl, GuideLLM's benchmarks.json, LLMServingSim's
-requests.jsonl of a real server and its simulator's CSV, and any CSV with our columns (`plain_csv`)."""
-
-_LINES: Mapping[str, Callable[[list[Line], str], MeasuredRun]] = {
-    "aiperf": aiperf.read,
-    "llmservingsim": llmservingsim.read,
-    "llmservingsim_sim": llmservingsim_sim.read,
-    "csv": plain_csv.read,
-}
-_SUMMARIES = (
-    ("mean_ttft_ms", "the summary of `vllm bench serve`: it lacks the times of single requests", "--save-detailed"),
-    ("input_config", "AIPerf's summary: it lacks the times of single requests", "give its profile_export.jsonl"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    name: str
-    lines: list[Line]
-
-    def document(self) -> Any:
-        """The JSON document that the whole file holds. Raises InputError with the line where it breaks."""
-        texts = dict(self.lines)
-        text = "\n".join(texts.get(line, "") for line in range(1, self.lines[-1][0] + 1))
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"this is no whole JSON document: {error.msg}", file=self.name, line=error.lineno, column=error.colno
-            ) from None
-        except RecursionError:
-            raise InputError("the JSON document is nested too deeply", file=self.name) from None
 
 
 def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = None) -> MeasuredRun:
@@ -56,60 +22,42 @@ def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = 
     `benchmark` chooses one of several runs in a file, counted from 1 (GuideLLM's sweeps, appended vLLM results).
     Raises InputError with file and line for what cannot be read.
     """
-    if format_ not in ("auto", *FORMATS):
-        raise InputError(f"unknown format of a log: {format_!r}", hint=did_you_mean(format_, ("auto", *FORMATS)))
-    file = _File(str(path), list(numbered_lines(path)))
+    names = ("auto", *log_formats())
+    if format_ not in names:
+        raise InputError(f"unknown format of a log: {format_!r}", hint=did_you_mean(format_, names))
+    file = LogFile(str(path), list(numbered_lines(path)))
     if not file.lines:
         raise InputError("the file is empty", file=file.name)
-    name = _detect(file) if format_ == "auto" else format_
-    if name in _LINES:
-        if benchmark is not None:
-            raise InputError(f"--benchmark does not apply to {name}: the file holds one run", file=file.name)
-        return _LINES[name](file.lines, file.name)
-    if name == "guidellm":
-        return guidellm.read(file.document(), file.name, benchmark)
-    return vllm_bench.read(_results(file), file.name, benchmark)
+    found = _detect(file) if format_ == "auto" else log_formats()[format_]
+    if benchmark is not None and not found.several:
+        raise InputError(f"--benchmark does not apply to {found.name}: the file holds one run", file=file.name)
+    return found.read(file, benchmark)
 
 
-def _results(file: _File) -> list[Any]:
-    """One result, or several, each on a line of its own (`--append-result`)."""
-    whole = [_object(text) for _, text in file.lines]
-    if len(whole) > 1 and all(each is not None for each in whole):
-        return whole
-    return [file.document()]
-
-
-def _detect(file: _File) -> str:
+def _detect(file: LogFile) -> LogFormat:
     number, first = file.lines[0]
     if first.lstrip().startswith("{"):
         found = _object(first)
-        if found is None:
-            found = file.document()
-        return _by_keys(found, file.name)
+        return _by_keys(file.document() if found is None else found, file.name)
     if first.lstrip().startswith("["):
         raise InputError("a JSON array is no log that is known", file=file.name, line=number, hint=_known())
     try:
-        header = [name.strip() for name in split_csv(first)]
+        header = {name.strip() for name in split_csv(first)}
     except RowError as error:
         raise InputError(f"the header cannot be read: {error.detail}", file=file.name, line=number) from None
-    if set(llmservingsim_sim.COLUMNS) <= set(header):
-        return "llmservingsim_sim"
-    return "csv"  # its reader says which columns it misses
+    fits = [each for each in log_formats().values() if each.columns is not None and each.columns <= header]
+    return max(fits, key=lambda each: len(each.columns or ()))
 
 
-def _by_keys(found: Any, file: str) -> str:
+def _by_keys(found: Any, file: str) -> LogFormat:
     keys = set(found) if isinstance(found, dict) else set()
-    if {"ttfts", "input_lens"} <= keys:
-        return "vllm_bench"
-    if {"metadata", "metrics"} <= keys:
-        return "aiperf"
-    if "benchmarks" in keys:
-        return "guidellm"
-    if {"arrival_time", "first_token_ts", "last_token_ts"} <= keys:
-        return "llmservingsim"
-    for key, what, hint in _SUMMARIES:
-        if key in keys:
-            raise InputError(f"this is {what}", file=file, hint=hint)
+    fits = [each for each in log_formats().values() if each.keys is not None and each.keys <= keys]
+    if fits:
+        return max(fits, key=lambda each: len(each.keys or ()))
+    for each in log_formats().values():
+        if each.summary is not None and each.summary.key in keys:
+            what = f"this is {each.summary.what}: it lacks the times of single requests"
+            raise InputError(what, file=file, hint=each.summary.hint)
     seen = ", ".join(sorted(keys)[:12])
     raise InputError("unknown format of a log", file=file, hint=f"keys seen: {seen}; {_known()}")
 
@@ -124,4 +72,4 @@ def _object(text: str) -> Any:
 
 
 def _known() -> str:
-    return f"known: {', '.join(FORMATS)} (--format); a CSV needs {', '.join(plain_csv.REQUIRED)} and latencies"
+    return f"known: {', '.join(log_formats())} (--format); a CSV needs {', '.join(REQUIRED)} and latencies"

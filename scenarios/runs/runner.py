@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from scenarios.runs.result import Result
 from scenarios.schema.engine import UserEngine
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from simulator.errors import InputError, PolicyError
+from simulator.errors import InputError, PolicyError, RouterError
 from simulator.hardware.kv import KVCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
@@ -46,7 +46,7 @@ def run(
     """Simulate a scenario, given as such or as whatever `load` takes.
 
     `fast_forward` changes how long it takes, and not a bit of the result. Raises InputError for bad input, also where
-    not one of the requests fits into the KV cache, or where a policy of the user's own breaks.
+    not one of the requests fits into the KV cache, or where a policy or a router of the user's own breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
@@ -113,9 +113,19 @@ def _simulate(
             progress=progress,
         )
     except Exception as error:
-        if isinstance(scenario.engine, UserEngine) and (blamed := _blame(error, scenario.engine.path)) is not None:
-            raise blamed from error
+        for file, broken, hint in _users_code(scenario):
+            if (blamed := _blame(error, file, broken, hint)) is not None:
+                raise blamed from error
         raise
+
+
+def _users_code(scenario: Scenario) -> Iterator[tuple[Path, type[Exception], str]]:
+    """The files of a policy and a router of the user's own, the error that says they broke their rules, and a hint."""
+    if isinstance(scenario.engine, UserEngine):
+        yield scenario.engine.path, PolicyError, "what a plan may say is written in simulator/plan.py"
+    if ".py:" in scenario.router:
+        file = Path(scenario.router.rpartition(":")[0])
+        yield file, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
 
 
 def _at_the_client(records: Records, front_end_s: float) -> Records:
@@ -127,14 +137,14 @@ def _at_the_client(records: Records, front_end_s: float) -> Records:
     return replace(records, requests=replace(requests, **seen))
 
 
-def _blame(error: Exception, file: Path) -> InputError | None:
-    """The error as one of the user's policy file: where it broke there, or the rule that its plan broke."""
+def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> InputError | None:
+    """The error as one of the user's file: where it broke there, or the rule that it broke."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     for cause in causes:
-        if isinstance(cause, PolicyError):
-            return InputError(str(cause), file=str(file), hint="what a plan may say is written in simulator/plan.py")
+        if isinstance(cause, broken):
+            return InputError(str(cause), file=str(file), hint=hint)
     for cause in reversed(causes):
         frames = [f for f in traceback.extract_tb(cause.__traceback__) if Path(f.filename) == file]
         if frames:

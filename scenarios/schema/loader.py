@@ -31,18 +31,21 @@ def load(
     overrides: Sequence[str] = (),
     *,
     check_files: bool = True,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Scenario:
     """The scenario that `source` is or names, with the overrides `a.b=VALUE` applied, checked as a whole.
 
     A text is the name of a shipped scenario or else the path of a YAML file. Relative paths in a file are relative to
     it; those in a mapping or an override to the working directory. All of them come out absolute, and unless
-    `check_files` is False what they name must exist.
+    `check_files` is False what they name must exist. `defaults` are top-level keys that the source may leave out.
 
     Raises InputError with file:line:column of the offending key, or with the override that is wrong, what is allowed
     there and the nearest match. Where several things are wrong, the others are listed too.
     """
     document = _open(source)
     document.origin.overrides.update(apply_overrides(document.data, overrides))
+    for key, value in (defaults or {}).items():
+        document.data.setdefault(key, value)
     _make_absolute(document)
     document.data.setdefault("name", document.name)
     findings = _contradictions(document)
@@ -134,17 +137,20 @@ def _not_found(source: str) -> InputError:
 # ---------------------------------------------------------------------------------------------------------- resolution
 
 
+_CODE = (("engine", "policy"), ("router",))  # keys whose value may be `path.py:Class`
+
+
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in (("workload", "trace", "path"), ("cost", "path"), ("engine", "policy")):
+    for path in (("workload", "trace", "path"), ("cost", "path"), *_CODE):
         holder: Any = document.data
         for key in path[:-1]:
             holder = holder.get(key) if isinstance(holder, dict) else None
         value = holder.get(path[-1]) if isinstance(holder, dict) else None
         if not isinstance(value, str) or not value:
             continue
-        written, colon, name = value.rpartition(":") if path[0] == "engine" else (value, "", "")
-        if path[0] == "engine" and not written.endswith(".py"):
+        written, colon, name = value.rpartition(":") if path in _CODE else (value, "", "")
+        if path in _CODE and not written.endswith(".py"):
             continue
         from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
         base = Path.cwd() if from_override else document.base_dir
@@ -197,18 +203,26 @@ def _together(contradictions: list[Finding], others: list[Finding]) -> list[Find
 def _missing_files(scenario: Scenario) -> list[Finding]:
     found = []
     if isinstance(scenario.workload, TraceWorkload) and not _exists(scenario.workload.path):
-        found.append(_no_file(("workload", "trace", "path"), scenario.workload.path))
+        from scenarios.traces.sources import public_source_hint
+
+        path = scenario.workload.path
+        found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
     if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
         found.append(_no_file(("engine", "policy"), scenario.engine.path))
+    written, colon, _ = scenario.router.rpartition(":")
+    if colon and not _exists(Path(written)):
+        found.append(_no_file(("router",), Path(written)))
     return found
 
 
-def _no_file(key: KeyPath, path: Path) -> Finding:
+def _no_file(key: KeyPath, path: Path, source: str | None = None) -> Finding:
+    """`source` says where a file of this name can be had."""
     if (hint := unset_hint(path)) is not None:
         return Finding(key, f"no such file: {path}", hint)
     near = nearest(path.name, _names_in(path.parent))
     hint = f"did you mean {near}, in the same folder?" if near else None
-    return Finding(key, f"no such file: {path}", hint if _exists(path.parent) else f"there is no folder {path.parent}")
+    hints = (hint if _exists(path.parent) else f"there is no folder {path.parent}", source)
+    return Finding(key, f"no such file: {path}", "\n  ".join(text for text in hints if text) or None)
 
 
 # ---------------------------------------------------------------------------------------------------------- plain data

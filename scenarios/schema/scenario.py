@@ -20,14 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-from scenarios.generate.config import GeneratedWorkload
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import Count, Engine, Seconds, UserEngine
 from scenarios.schema.predictor import Predictor
+from scenarios.schema.router import RouterName
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import Strict
+from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class Scenario(Strict):
         Annotated[Engine, Tag("<built-in>")] | Annotated[UserEngine, Tag("<user>")], Discriminator(_engine_tag)
     ] = Engine()
     replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
-    router: Literal["round_robin", "least_loaded"] = "round_robin"
+    router: RouterName = "round_robin"
     slo: Slo | None = None
     measure: Measure = Measure()
     _base_dir: Path = PrivateAttr(default=Path())

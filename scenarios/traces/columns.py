@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios.traces.lines import Line
+from scenarios.traces.format import OpenTrace
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.rows import ParseRow, RowError, Tally, plural
+from scenarios.traces.rows import RowError, Tally, plural
 
 # A window's end ends the reading, but only after this many rows beyond it: rows may be slightly out of order.
 PATIENCE_ROWS = 10_000
@@ -50,8 +49,9 @@ class Columns:
         return notes
 
 
-def collect(rows: Iterator[Line], parse: ParseRow, in_ns: bool, options: TraceOptions, skipped: Tally) -> Columns:
+def collect(trace: OpenTrace, options: TraceOptions, skipped: Tally) -> Columns:
     """Read rows until the file, the window or the limit ends; bad ones go to `skipped`."""
+    parse, in_ns = trace.parse, trace.clock != "run"
     columns = Columns(array("q") if in_ns else array("d"))
     scale = 1_000_000_000 if in_ns else 1
     start = options.start_s * scale
@@ -60,9 +60,9 @@ def collect(rows: Iterator[Line], parse: ParseRow, in_ns: bool, options: TraceOp
     limit = options.limit if options.limit is not None else -1
     origin: float | None = None if in_ns else 0.0  # what only says how many seconds counts from 0, not from a date
     beyond = row = 0
-    for row, (line, text) in enumerate(rows, 1):
+    for row, (line, item) in enumerate(trace.rows, 1):
         try:
-            arrival, inputs, outputs, extra = parse(text)
+            arrival, inputs, outputs, extra = parse(item)
         except RowError as error:
             skipped.add(line, error.reason, error.detail)
             continue

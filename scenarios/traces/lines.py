@@ -68,7 +68,7 @@ def _open(path: Path) -> io.BufferedReader:
     try:
         stream = cast(io.BufferedReader, path.open("rb", buffering=_BUFFER_BYTES))
     except FileNotFoundError as error:
-        raise _is_missing(path) from error
+        raise missing_file(path) from error
     except ValueError as error:
         raise InputError(f"no path to a file: {str(path)!a}") from error
     if stream.peek(2)[:2] != _GZIP:
@@ -100,16 +100,13 @@ def _refuse_other_kinds(first: bytes, file: str) -> None:
 
 def _is_folder(path: Path) -> InputError:
     names = sorted(entry.name for entry in path.iterdir())
-    if any(name.startswith("chunk-") and name.endswith("-trace.csv") for name in names):
-        return InputError(
-            "a folder of ServeGen client tables, which this version does not read", file=str(path), hint="give one file"
-        )
     traces = [name for name in names if name.removesuffix(".gz").endswith((".csv", ".jsonl"))]
     hint = f"it holds {', '.join(traces[:5])}" + (", ..." if len(traces) > 5 else "") if traces else None
     return InputError("this is a folder, not a trace file", file=str(path), hint=hint)
 
 
-def _is_missing(path: Path) -> InputError:
+def missing_file(path: Path) -> InputError:
+    """There is no file at `path`: name the nearest in its folder."""
     parent = path.parent
     if not parent.is_dir():
         return InputError("no such file", file=str(path), hint=f"nor is there a folder {parent}")

@@ -5,32 +5,10 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from scenarios.traces.format import UNIT_NS, TimeUnit
+from scenarios.traces.formats import readable_formats, trace_formats
 from simulator.errors import InputError
-
-TimeUnit = Literal["s", "ms", "us", "ns"]
-
-UNIT_NS: dict[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-READABLE = ("azure", "mooncake", "guidellm", "llmservingsim", "native")
-
-# Formats that are recognised, so that the message can say what a file is, but that are not read.
-KNOWN = {
-    "burstgpt": "BurstGPT",
-    "bailian": "Bailian (Qwen, session traces in seconds)",
-    "aiperf": "AIPerf's Mooncake dialect (`delay`, `text_input`)",
-    "guidellm-csv": "GuideLLM trace_synthetic as CSV",
-    "weka": "Weka conversations (`t`, `in`, `out`)",
-    "servegen-offline": "ServeGen offline statistics (no arrival times)",
-    "servegen-tables": "ServeGen client tables (a generator's parameters, no trace)",
-    "vidur": "Vidur",
-    "vidur-lengths": "Vidur lengths (no arrival times)",
-    "splitwise": "splitwise-sim",
-    "blis": "BLIS tracev2",
-    "sharegpt": "ShareGPT conversations (text, no token counts)",
-    "openai-batch": "OpenAI batch requests (text, no token counts)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +40,7 @@ class TraceOptions:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format != "auto" and self.format not in READABLE:
+        if self.format != "auto" and self.format not in readable_formats():
             raise _bad_format(self.format)
         if self.time_unit is not None and self.time_unit not in UNIT_NS:
             raise InputError(f"time_unit: {self.time_unit!r} is no unit of time", hint="allowed: s, ms, us, ns")
@@ -83,11 +61,12 @@ class TraceOptions:
 
 
 def _bad_format(name: str) -> InputError:
-    allowed = ", ".join(("auto", *READABLE))
-    if name in KNOWN:
-        return InputError(
-            f"format: {KNOWN[name]} is recognised, but this version does not read it", hint=f"allowed: {allowed}"
-        )
-    near = difflib.get_close_matches(name.casefold(), ("auto", *READABLE), n=1)
+    words = ("auto", *readable_formats())
+    allowed = ", ".join(words)
+    if name in trace_formats():
+        title = trace_formats()[name].title
+        what = f"format: {title} is recognised, but this version does not read it"
+        return InputError(what, hint=f"allowed: {allowed}")
+    near = difflib.get_close_matches(name.casefold(), words, n=1)
     hint = f"allowed: {allowed}" + (f"; did you mean {near[0]}?" if near else "")
     return InputError(f"format: unknown trace format {name!r}", hint=hint)

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.traces import azure, llmservingsim, mooncake, native
 from scenarios.traces.columns import Columns, collect
 from scenarios.traces.content import Contents, contents
 from scenarios.traces.detect import Detected, detect
-from scenarios.traces.lines import numbered_lines
-from scenarios.traces.options import UNIT_NS, TraceOptions
-from scenarios.traces.rows import ParseRow, Tally, plural
+from scenarios.traces.format import UNIT_NS, OpenTrace
+from scenarios.traces.lines import missing_file, numbered_lines
+from scenarios.traces.options import TraceOptions
+from scenarios.traces.refused import in_folder
+from scenarios.traces.rows import Tally, plural
+from scenarios.traces.sources import public_source_hint
 from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 
@@ -54,29 +56,23 @@ def read(path: Path, options: TraceOptions | None = None) -> Reading:
     options = options or TraceOptions()
     file = str(path)
     skipped = Tally(file, options.strict)
-    stamps = azure.Stamps()
+    _check_place(path)
     with closing(numbered_lines(path)) as lines:
         found = detect(lines, options, file)
-        in_ns = found.format != "native"
-        columns = collect(found.rows, _parser(found, stamps), in_ns, options, skipped)
+        columns = collect(found.trace, options, skipped)
     if not len(columns.inputs):
         raise _nothing_usable(columns, skipped, file)
-    workload = _workload(columns, found, options, file, [*_stamp_notes(stamps), *_skip_notes(skipped)])
+    workload = _workload(columns, found, options, file, [*found.trace.remarks(), *_skip_notes(skipped)])
     return Reading(workload, found.format, columns.rows_seen, tuple(skipped.counts.items()))
 
 
-def _parser(found: Detected, stamps: azure.Stamps) -> ParseRow:
-    if found.format == "azure":
-        return azure.row_parser(found.positions or {}, len(found.columns), stamps)
-    if found.format == "native":
-        if found.kind == "jsonl":
-            return native.json_parser()
-        return native.csv_parser(found.positions or {}, len(found.columns))
-    if found.format == "llmservingsim":
-        if found.kind == "jsonl":
-            return llmservingsim.json_parser()
-        return llmservingsim.csv_parser(found.positions or {}, len(found.columns))
-    return mooncake.row_parser(UNIT_NS[found.time_unit])
+def _check_place(path: Path) -> None:
+    """Raise InputError for a folder of a known format, and for a missing file that has a public source."""
+    if path.is_dir() and (refused := in_folder(path)) is not None:
+        raise refused
+    if not path.exists() and (source := public_source_hint(path.name)) is not None:
+        missing = missing_file(path)
+        raise InputError(missing.message, file=missing.file, hint=f"{missing.hint}\n  {source}")
 
 
 def _workload(columns: Columns, found: Detected, options: TraceOptions, file: str, notes: list[str]) -> Workload:
@@ -108,8 +104,8 @@ def _workload(columns: Columns, found: Detected, options: TraceOptions, file: st
         content=None if content is None or not any(content.rows) else [content.rows[place] for place in places],
         notes=(
             _headline(columns, found, arrival),
-            *([found.note] if found.note else []),
-            *_origin(columns, found, options),
+            *found.notes,
+            *_origin(columns, found.trace, options),
             *notes,
             *columns.window_notes(),
             *arrival_notes,
@@ -162,7 +158,7 @@ def _zero(columns: Columns, options: TraceOptions) -> float:
 
 def _jitter(count: int, seed: int) -> Floats:
     """Uniform draws from [0, 1), one a request, that depend on nothing but the seed."""
-    from scenarios.generate.streams import stream  # here, for it brings pydantic, and few traces are jittered
+    from scenarios.streams import stream  # here, for it brings pydantic, and few traces are jittered
 
     return stream(seed, "trace", "jitter").random(count)
 
@@ -240,23 +236,16 @@ def _headline(columns: Columns, found: Detected, arrival: Floats) -> str:
     return text
 
 
-def _origin(columns: Columns, found: Detected, options: TraceOptions) -> list[str]:
+def _origin(columns: Columns, trace: OpenTrace, options: TraceOptions) -> list[str]:
     """What time 0 was called in the file."""
     first = _zero(columns, options)
-    if found.format == "azure":
+    if trace.clock == "utc":
         whole, rest = divmod(int(first), 1_000_000_000)
         stamp = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
         return [f"time 0 is {stamp}.{rest:09d} UTC"]
-    if columns.in_ns:
-        unit = UNIT_NS[found.time_unit]
-        return [f"time 0 is timestamp {first / unit:.15g} {found.time_unit}"]
+    if trace.clock == "ticks":
+        return [f"time 0 is timestamp {first / UNIT_NS[trace.time_unit]:.15g} {trace.time_unit}"]
     return [f"time 0 is arrival_time_s {first!r}"] if first else []
-
-
-def _stamp_notes(stamps: azure.Stamps) -> list[str]:
-    if stamps.naive and stamps.with_offset:
-        return [f"{plural(stamps.naive, 'date-time')} without an offset read as UTC, like the others"]
-    return []
 
 
 def _skip_notes(skipped: Tally) -> list[str]:

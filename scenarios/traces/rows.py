@@ -41,6 +41,14 @@ def split_csv(text: str) -> list[str]:
         raise RowError("the quotes do not match", text) from error
 
 
+def csv_fields(text: str, width: int) -> list[str]:
+    """The fields of one line, which must be `width` of them."""
+    fields = text.split(",") if '"' not in text else split_csv(text)
+    if len(fields) != width:
+        raise RowError(f"not {width} fields", text)
+    return fields
+
+
 def json_object(text: str) -> dict[str, Any]:
     """The object that a line of JSON Lines holds."""
     try:

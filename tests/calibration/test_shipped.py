@@ -12,7 +12,7 @@ import pytest
 import scenarios
 from calibration.check import check_profile
 from calibration.shipped import SHIPPED
-from scenarios.build.profiles import shipped_profiles
+from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.timing.profile import read_profile

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (the extra [
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.torch_attention import length_buckets
-from gpu_backend.work import Part, Work, rows_of
+from gpu_backend.work import Part, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import MODELS, Model, custom_model
 from tests.dense_decoder import dense_logits
@@ -143,7 +143,7 @@ def test_rows_say_where_everything_goes() -> None:
     decode = Part(0, 5, [7], (3, 4), padding=2)
     held = Part(1, 8, [9], (5, 6), is_held=True)
     chunk = Part(2, 3, [1, 2, 3], (8, 9), samples=False)
-    rows = rows_of([decode, held, chunk], 2, 4)
+    rows = step_arrays([decode, held, chunk], 2, 4)
     assert rows.token.tolist() == [7, 9, 1, 2, 3]
     assert rows.position.tolist() == [3, 8, 3, 4, 5], "padding has no position"
     assert rows.slot.tolist() == [4 * 4 + 1, 0, 8 * 4 + 3, 9 * 4, 9 * 4 + 1], "beyond its pages: the null page"

@@ -120,12 +120,12 @@ def test_a_wrong_page_is_noticed(alone: DeviceExecutor, monkeypatch: pytest.Monk
     """These tests can fail: with two pages of each table exchanged, answers change."""
     from gpu_backend import backend, work
 
-    def wrong(*given: Any) -> work.Rows:
-        rows = work.rows_of(*given)
+    def wrong(*given: Any) -> work.StepArrays:
+        rows = work.step_arrays(*given)
         if rows.tables.shape[1] > 1:
             rows.tables[:, [0, 1]] = rows.tables[:, [1, 0]]
         return rows
 
-    monkeypatch.setattr(backend, "rows_of", wrong)
+    monkeypatch.setattr(backend, "step_arrays", wrong)
     executor, _ = serve(policy_maker("continuous"))
     assert differences(alone.stories, executor.stories) != []

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.fleet.routers import built_in_routers
 from simulator.results.records import Records
-from simulator.router import ROUTERS
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.compare import differences
@@ -23,7 +23,7 @@ from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_w
 @settings(max_examples=30)
 def test_one_replica_under_any_router(name: str, data: st.DataObject) -> None:
     scenario = replace(data.draw(scenarios(name)), replicas=1)
-    runs = [replace(scenario, router=router).run(log_decisions=True) for router in ROUTERS]
+    runs = [replace(scenario, router=router).run(log_decisions=True) for router in built_in_routers()]
     for other in runs[1:]:
         assert differences(runs[0].records, other.records) == []
         assert runs[0].decisions == other.decisions

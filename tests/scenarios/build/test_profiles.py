@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.build.parts import build_cost
-from scenarios.build.profiles import shipped_profiles
+from scenarios.profiles import shipped_profiles
 from simulator.errors import InputError
 from simulator.timing.profile import ProfileCost
 from tests.command import ROOT
@@ -52,7 +51,8 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def built(*overrides: str, **cost: Any) -> ProfileCost:
-    made = build_cost(scenario(*overrides, **cost))
+    chosen = scenario(*overrides, **cost)
+    made = chosen.cost.build(chosen)
     assert isinstance(made, ProfileCost)
     return made
 
@@ -72,7 +72,8 @@ def test_a_profile_by_name_or_path(tiny: Path) -> None:
 def test_a_path_counts_from_the_scenarios_file(tiny: Path) -> None:
     data = scenarios.dump(scenario()).replace("path: null", "path: tiny.json", 1)
     (tiny.parent / "s.yaml").write_text(data)
-    made = build_cost(scenarios.load(tiny.parent / "s.yaml"))
+    chosen = scenarios.load(tiny.parent / "s.yaml")
+    made = chosen.cost.build(chosen)
     assert isinstance(made, ProfileCost)
     assert made.profile.name == "tiny"
 

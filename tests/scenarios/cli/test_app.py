@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from reports.build import ReportRun
-from scenarios.build.profiles import shipped_profiles
+from scenarios.profiles import shipped_profiles
 from scenarios.runs.progress import BAR_EVERY_S, LINE_EVERY_S, Progress
 from scenarios.schema.loader import shipped
 from simulator.hardware.gpus import GPUS
@@ -36,7 +36,9 @@ def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:
     assert "..." not in commands, "every verb's line is whole"
 
 
-@pytest.mark.parametrize("verb", ["run", "compare", "report", "list", "kv", "trace inspect", "new policy"])
+@pytest.mark.parametrize(
+    "verb", ["run", "compare", "report", "list", "kv", "trace inspect", "trace sources", "new policy"]
+)
 def test_every_verb_explains_itself(tmp_path: Path, verb: str) -> None:
     done = batchlab(*verb.split(), "--help", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")

@@ -27,6 +27,20 @@ def test_from_tables_to_a_profile_that_runs(tmp_path: Path) -> None:
     assert batchlab("run", "s.yaml", "--out", "o", "--quiet", cwd=tmp_path).code == 0
 
 
+def test_check_takes_the_names_that_list_prints(tmp_path: Path) -> None:
+    names = [line.split()[0] for line in batchlab("list", "profiles", cwd=tmp_path).out.splitlines()]
+    assert names
+    for name in names[:2]:
+        done = batchlab("calibrate", "check", name, cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert done.out.startswith(f"{name}: ")
+    done = batchlab("calibrate", "check", names[0][:-1], cwd=tmp_path)
+    assert done.code == 2
+    assert f"did you mean {names[0]}?" in done.err
+    (tmp_path / names[0]).write_text("{}")  # a file of that name is meant rather than the shipped profile
+    assert batchlab("calibrate", "check", names[0], cwd=tmp_path).code == 2
+
+
 def test_impossible_rows_are_listed(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         '{"schema": "batchlab rows", "version": 1, "gpu": "h200", "model": "llama-3.1-8b"}\n'

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.command import Done, batchlab, small, tree
 
@@ -70,6 +71,23 @@ def test_replay_takes_the_workload_from_the_log(here: Path) -> None:
     replayed = json.loads(batchlab("validate", other, "--seed", "99", "--replay", *flags, cwd=here).out)
     assert abs(replayed["errors"]["tpot"]["mean"]) < abs(plain["errors"]["tpot"]["mean"]) + 0.2
     assert replayed["per_request"]["e2e"]["p90_size"] < plain["per_request"]["e2e"]["p90_size"]
+
+
+def test_replay_needs_no_workload(here: Path) -> None:
+    scenario = yaml.safe_load((here / "small.yaml").read_text(encoding="utf-8"))
+    del scenario["workload"]
+    (here / "bare.yaml").write_text(yaml.safe_dump(scenario), encoding="utf-8")
+    flags = ["--measured", "server/requests.csv.gz", "--json", "--no-report"]
+    done = batchlab("validate", "bare.yaml", "--replay", *flags, "--out", "bare", cwd=here)
+    assert done.code == 0, done.err
+    whole = batchlab("validate", "small.yaml", "--replay", *flags, "--out", "whole", cwd=here)
+    assert json.loads(done.out) == json.loads(whole.out)
+    written = yaml.safe_load((here / "bare" / "scenario.yaml").read_text(encoding="utf-8"))
+    assert written["workload"]["trace"]["path"] == str(here / "server" / "requests.csv.gz")
+    without = batchlab("validate", "bare.yaml", *flags, "--out", "bare", cwd=here)
+    assert (without.code, "workload: missing" in without.err) == (2, True)
+    nowhere = batchlab("validate", "bare.yaml", "--replay", "--measured", "nowhere.csv", cwd=here)
+    assert (nowhere.code, "nowhere.csv: no such file" in nowhere.err) == (2, True)
 
 
 def test_time_series_beside_the_log(here: Path) -> None:

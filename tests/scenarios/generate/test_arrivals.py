@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from scenarios.generate import arrivals, rate_clock
-from scenarios.generate.config import ArrivalConfig
-from scenarios.generate.streams import stream
+from scenarios.schema.workload import ArrivalConfig
+from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Floats
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.generate import GeneratedWorkload, generate
-from scenarios.generate.streams import stream
+from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Workload
 
@@ -69,7 +69,7 @@ def test_same_seed_same_bits_and_another_seed_others(end: dict[str, float]) -> N
 
 def test_same_bits_in_another_process() -> None:
     script = (
-        "from scenarios.generate.streams import stream;"
+        "from scenarios.streams import stream;"
         "print(stream(7, 'chat', 'input').random(3).tobytes().hex())"
     )  # fmt: skip
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from scenarios.generate import normal
-from scenarios.generate.config import LengthConfig
+from scenarios import normal
 from scenarios.generate.lengths import draw_lengths
-from scenarios.generate.streams import stream
+from scenarios.schema.workload import LengthConfig
+from scenarios.streams import stream
 from simulator.workload import Ints
 
 ADAPTER: TypeAdapter[LengthConfig] = TypeAdapter(LengthConfig)

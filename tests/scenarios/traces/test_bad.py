@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scenarios
 from scenarios.traces import TraceOptions, read_trace
 from simulator.errors import InputError
 from tests.scenarios.traces.test_native import FULL_CSV
@@ -225,6 +226,17 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
         read_trace(Path("a\0b"))
 
 
+def test_a_missing_public_trace_names_its_source(tmp_path: Path) -> None:
+    path = tmp_path / "AzureLLMInferenceTrace_conv.csv.gz"
+    with pytest.raises(InputError, match=r"no such file\n.*similar name\n.*not shipped \(CC-BY-4.0\): curl -LO https"):
+        read_trace(path)
+    with pytest.raises(InputError, match=r"workload\.trace\.path: no such file.*\n.*Azure/AzurePublicDataset"):
+        scenarios.load({"workload": {"trace": {"path": str(path)}}})
+    write(tmp_path, AZURE, "AzureLLMInferenceTrace_conv.csv")
+    with pytest.raises(InputError, match=r"did you mean .*_conv\.csv\?\n.*not shipped"):
+        read_trace(path)
+
+
 def test_folder(tmp_path: Path) -> None:
     write(tmp_path, NATIVE, "a.csv")
     with pytest.raises(InputError, match=r"this is a folder, not a trace file\n.*it holds a\.csv"):
@@ -252,7 +264,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 OPTIONS: list[tuple[Callable[[], TraceOptions], str]] = [
     (lambda: TraceOptions(format="azur"), "unknown trace format 'azur'\n.*did you mean azure"),
-    (lambda: TraceOptions(format="csv"), "allowed: auto, azure, mooncake, guidellm, llmservingsim, native"),
+    (lambda: TraceOptions(format="csv"), "allowed: auto, azure, guidellm, llmservingsim, mooncake, native, run"),
     (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is no unit of time"),  # type: ignore[arg-type]  # on purpose
     (lambda: TraceOptions(rate_scale=0), "rate_scale: 0 is not above 0"),
     (lambda: TraceOptions(rate_scale=float("nan")), "rate_scale: nan is not above 0"),

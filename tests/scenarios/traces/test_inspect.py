@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scenarios.traces import TraceOptions
 from scenarios.traces.facts import PERCENTS, arrival_facts, correlations, length_facts
 from scenarios.traces.inspect import TraceFacts, facts_table, inspect_trace
-from scenarios.traces.sources import SOURCES, where_from
+from scenarios.traces.sources import public_source_hint, public_traces, where_from
 from tests.scenarios.traces.test_read import NATIVE, jsonl, write
 from tests.shared_data import shared
 
@@ -207,16 +207,27 @@ def test_table_is_what_a_person_reads(tmp_path: Path) -> None:
 
 def test_sources_name_every_trace_with_licence_and_checksum() -> None:
     text = where_from()
-    for source in SOURCES:
+    sources = [source for _, source in public_traces()]
+    for source in sources:
         assert f"\n{source.file}\n" in text
         assert source.address in text
         assert source.licence in text
-    assert text.count("sha256") == sum(source.sha256 is not None for source in SOURCES) == 3
+    assert text.count("sha256") == sum(source.sha256 is not None for source in sources) == 3
 
 
 @pytest.mark.parametrize(
-    ("name", "source"), [(CODE, SOURCES[1]), (CONV, SOURCES[0]), (MOON, SOURCES[5])], ids=[CODE, CONV, MOON]
+    ("name", "file"),
+    [(CODE, CODE.removesuffix(".gz")), (CONV, CONV.removesuffix(".gz")), (MOON, "conversation_trace.jsonl")],
 )
-def test_checksums_are_those_of_the_real_files(name: str, source: object) -> None:
+def test_checksums_are_those_of_the_real_files(name: str, file: str) -> None:
+    (source,) = (source for _, source in public_traces() if source.file == file)
     data = gzip.decompress(shared(f"traces/{name}").read_bytes())
-    assert hashlib.sha256(data).hexdigest() == getattr(source, "sha256", None)
+    assert hashlib.sha256(data).hexdigest() == source.sha256
+
+
+@pytest.mark.parametrize("name", [CONV, CODE.removesuffix(".gz"), "azurellminferencetrace_conv.csv", MOON])
+def test_a_file_called_like_a_public_trace_has_a_hint(name: str) -> None:
+    hint = public_source_hint(name) or ""
+    assert "curl -LO https://" in hint
+    assert ("CC-BY-4.0" if "zure" in name else "Apache-2.0") in hint
+    assert public_source_hint("my-trace.csv") is None

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scenarios.measured.format import LogFile, LogFormat
 from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
-from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, json_object
 
 SAME_CLOCK_S = 1e5  # stamps of one request this far apart come from two clocks
@@ -31,9 +31,9 @@ class _Stamps:
     last_s: float
 
 
-def read(lines: list[Line], file: str) -> MeasuredRun:
-    """The log from its lines. Raises InputError with the line of what is wrong."""
-    stamps = [_stamps(line, text, file) for line, text in lines]
+def _read(log: LogFile, which: int | None) -> MeasuredRun:
+    file = log.name
+    stamps = [_stamps(line, text, file) for line, text in log.lines]
     apart = [each.queued_s - each.arrival_s for each in stamps]
     two_clocks = max(map(abs, apart)) > SAME_CLOCK_S
     offset_s = min(apart) if two_clocks else 0.0
@@ -81,3 +81,10 @@ def _stamps(line: int, text: str, file: str) -> _Stamps:
         first_s=number(fields, "first_token_ts", file, line),
         last_s=number(fields, "last_token_ts", file, line),
     )
+
+
+FORMAT = LogFormat(
+    "llmservingsim",
+    _read,
+    keys=frozenset({"arrival_time", "first_token_ts", "last_token_ts"}),
+)

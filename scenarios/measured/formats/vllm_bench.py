@@ -7,18 +7,20 @@ client's. (vLLM 0.33.0, vllm/benchmarks/serve.py.) Without start_times there are
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
+from scenarios.measured.format import LogFile, LogFormat, Summary
 from scenarios.measured.log import MeasuredRun, Served, assemble, number, token_count
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
-def read(results: Sequence[Any], file: str, which: int | None) -> MeasuredRun:
-    """The one result of the file, or the one that was chosen. Raises InputError."""
+def _read(log: LogFile, which: int | None) -> MeasuredRun:
+    """The one result of the file, or the one that was chosen."""
+    results, file = _results(log), log.name
     if which is None and len(results) > 1:
         raise InputError(f"the file holds {len(results)} results", file=file, hint="choose one: --benchmark 1, ...")
     if which is not None and not 1 <= which <= len(results):
@@ -50,6 +52,18 @@ def read(results: Sequence[Any], file: str, which: int | None) -> MeasuredRun:
     )
 
 
+def _results(log: LogFile) -> list[Any]:
+    """One result, or several, each on a line of its own (`--append-result`)."""
+    if len(log.lines) > 1:
+        try:
+            each = [json.loads(text) for _, text in log.lines]
+        except (ValueError, RecursionError):
+            return [log.document()]
+        if all(isinstance(result, dict) for result in each):
+            return each
+    return [log.document()]
+
+
 def _served(row: int, columns: dict[str, list[Any]], optional: dict[str, list[Any]], file: str) -> Served:
     fields = {name: column[row] for name, column in {**columns, **optional}.items()}
     place = f"request {row}"
@@ -77,3 +91,12 @@ def _column(result: dict[str, Any], name: str, file: str) -> list[Any]:
     if not isinstance(column, list):
         raise InputError(f"{name} is not a list", file=file, hint="run `vllm bench serve` with --save-detailed")
     return column
+
+
+FORMAT = LogFormat(
+    "vllm_bench",
+    _read,
+    keys=frozenset({"ttfts", "input_lens"}),
+    several=True,
+    summary=Summary("mean_ttft_ms", "the summary of `vllm bench serve`", "--save-detailed"),
+)

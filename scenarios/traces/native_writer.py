@@ -1,9 +1,4 @@
-"""The native trace format, CSV or JSON Lines: what batchlab writes, and what a user's own log is best turned into.
-
-`arrival_time_s`, `input_tokens` and `output_tokens`, and any of the optional columns. An empty field (or null) means
-that the row has none. In JSON Lines a row may hold `prompt_token_ids` and `output_token_ids` too, which also say how
-many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival.
-"""
+"""A workload written as a native trace: CSV or JSON Lines, gzipped or not."""
 
 from __future__ import annotations
 
@@ -12,137 +7,17 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scenarios.traces.rows import (
-    MOST_TOKENS,
-    Extra,
-    ParseRow,
-    Row,
-    RowError,
-    count,
-    integer,
-    integers,
-    json_object,
-    real,
-    split_csv,
-    tokens,
-    word,
-)
+from scenarios.traces.formats.native import TOKEN_IDS
 from simulator.errors import InputError
 from simulator.request import PromptContent
 from simulator.workload import Workload
-
-REQUIRED = ("arrival_time_s", "input_tokens", "output_tokens")
-LATEST_S = 1e12
-
-
-def _priority(value: object, name: str) -> int:
-    number = integer(value, name)
-    if not -MOST_TOKENS <= number <= MOST_TOKENS:
-        raise RowError(f"{name} is out of range", value)
-    return number
-
-
-def seconds(value: object, name: str) -> float:
-    """A time of 0 or more."""
-    number = real(value, name)
-    if number < 0:
-        raise RowError(f"{name} is negative", value)
-    if number > LATEST_S:
-        raise RowError(f"{name} is too large for a time", value)
-    return number
-
-
-OPTIONAL: dict[str, Callable[[object, str], Any]] = {
-    "request_id": word,
-    "priority": _priority,
-    "class": word,
-    "session_id": word,
-    "prefix_group": word,
-    "prefix_tokens": count,
-    "block_hashes": integers,
-    "hash_block_size": tokens,
-    "max_tokens": tokens,
-    "predicted_output_tokens": count,
-    "deadline_s": seconds,
-}
-_TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
-
-
-def csv_parser(positions: dict[str, int], width: int) -> ParseRow:
-    """A parser of CSV lines with `width` fields whose columns lie at `positions`."""
-    arrival, inputs, outputs = (positions[name] for name in REQUIRED)
-    optional = [(positions[name], name, convert) for name, convert in OPTIONAL.items() if name in positions]
-
-    def parse(text: str) -> Row:
-        fields = split_csv(text)
-        if len(fields) != width:
-            raise RowError(f"not {width} fields", text)
-        extra = {name: convert(fields[place], name) for place, name, convert in optional if fields[place].strip()}
-        input_tokens = tokens(fields[inputs], "input_tokens")
-        if extra:
-            _check(extra, input_tokens)
-        return (
-            seconds(fields[arrival], "arrival_time_s"),
-            input_tokens,
-            tokens(fields[outputs], "output_tokens"),
-            extra,
-        )
-
-    return parse
-
-
-def json_parser() -> ParseRow:
-    """A parser of JSON Lines."""
-
-    def parse(text: str) -> Row:
-        fields = json_object(text)
-        extra = {
-            name: convert(fields[name], name)
-            for name, convert in OPTIONAL.items()
-            if fields.get(name) is not None and fields[name] != ""
-        }
-        for counted, listed in _TOKEN_IDS.items():
-            if fields.get(listed) is not None:
-                extra[listed] = _token_ids(fields, counted, listed)
-        input_tokens = tokens(fields.get("input_tokens"), "input_tokens")
-        _check(extra, input_tokens)
-        return (
-            seconds(fields.get("arrival_time_s"), "arrival_time_s"),
-            input_tokens,
-            tokens(fields.get("output_tokens"), "output_tokens"),
-            extra,
-        )
-
-    return parse
-
-
-def _token_ids(fields: dict[str, Any], counted: str, listed: str) -> tuple[int, ...]:
-    """The list, which must be as long as its count says; gives the count where there is none."""
-    ids = integers(fields[listed], listed)
-    if fields.get(counted) is None:
-        fields[counted] = len(ids)
-    elif count(fields[counted], counted) != len(ids):
-        raise RowError(f"{listed} is not {counted} long", f"{len(ids)} for {fields[counted]}")
-    return ids
-
-
-def _check(extra: Extra, input_tokens: int) -> None:
-    prefix = extra.get("prefix_tokens")
-    if prefix and "prefix_group" not in extra:
-        raise RowError("prefix_tokens without a prefix_group")
-    if "prefix_group" in extra and prefix is None:
-        raise RowError("prefix_group without prefix_tokens")
-    if prefix and prefix > input_tokens:
-        raise RowError("prefix_tokens is above input_tokens", f"{prefix} of {input_tokens}")
-    if "hash_block_size" in extra and "block_hashes" not in extra:
-        raise RowError("hash_block_size without block_hashes")
 
 
 def write_native(workload: Workload, path: Path) -> None:
@@ -167,7 +42,7 @@ def write_native(workload: Workload, path: Path) -> None:
                 stream.write(json.dumps(fields, separators=(",", ":")) + "\n")
             return
         for name in columns:
-            if name in _TOKEN_IDS.values():
+            if name in TOKEN_IDS.values():
                 raise InputError(f"CSV cannot hold {name}", file=str(path), hint="write JSON Lines (.jsonl, .jsonl.gz)")
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(columns)

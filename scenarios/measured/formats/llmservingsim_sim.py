@@ -6,17 +6,16 @@ in the order in which requests ended, sorted here by their id.
 
 from __future__ import annotations
 
+from scenarios.measured.csv_rows import rows_of
+from scenarios.measured.format import LogFile, LogFormat
 from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
-from scenarios.measured.plain_csv import rows_of
-from scenarios.traces.lines import Line
 
 COLUMNS = ("request id", "input", "output", "arrival", "end_time", "latency", "TTFT", "TPOT")
 
 
-def read(lines: list[Line], file: str) -> MeasuredRun:
-    """The prediction from its lines. Raises InputError with the line of what is wrong."""
-    found = []
-    for line, fields in rows_of(lines, COLUMNS, file):
+def _read(log: LogFile, which: int | None) -> MeasuredRun:
+    file, found = log.name, []
+    for line, fields in rows_of(log.lines, COLUMNS, file):
         if not fields["request id"].isdecimal():
             raise bad_row(file, line, f"request id is not a whole number: {fields['request id']!a}")
         found.append((int(fields["request id"]), line, fields))
@@ -35,3 +34,6 @@ def read(lines: list[Line], file: str) -> MeasuredRun:
         for row, (identity, line, fields) in enumerate(found)
     ]
     return assemble(served, format_="llmservingsim_sim", file=file, rows=len(served), at_client=False)
+
+
+FORMAT = LogFormat("llmservingsim_sim", _read, columns=frozenset(COLUMNS))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from scenarios.generate import normal
+from scenarios import normal
 from scenarios.schema.strict import Strict
 
 LARGEST_LENGTH = 2**31 - 1  # where no max is given

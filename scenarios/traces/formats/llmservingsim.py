@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.traces.rows import ParseRow, Row, RowError, integers, json_object, split_csv, ticks_ns, tokens
+from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
+from scenarios.traces.rows import ParseRow, Row, RowError, csv_fields, integers, json_object, ticks_ns, tokens
 
 REQUIRED = ("arrival_time_ns", "input_toks", "output_toks")
 BLOCK_IDS = "prefix_block_ids16"
@@ -23,15 +24,17 @@ _TOKEN_IDS = {
 }
 
 
-def csv_parser(positions: dict[str, int], width: int) -> ParseRow:
-    """A parser of CSV lines with `width` fields whose columns lie at `positions`."""
+def _open(head: Head) -> OpenTrace:
+    return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _parse_json, "ticks", "ns")
+
+
+def _csv_parser(head: Head) -> ParseRow:
+    positions, width = head.positions, len(head.names)
     arrival, inputs, outputs = (positions[name] for name in REQUIRED)
     blocks = positions.get(BLOCK_IDS)
 
     def parse(text: str) -> Row:
-        fields = split_csv(text)
-        if len(fields) != width:
-            raise RowError(f"not {width} fields", text)
+        fields = csv_fields(text, width)
         ids = () if blocks is None else integers(fields[blocks], BLOCK_IDS)
         return (
             ticks_ns(fields[arrival], "arrival_time_ns", 1),
@@ -43,21 +46,16 @@ def csv_parser(positions: dict[str, int], width: int) -> ParseRow:
     return parse
 
 
-def json_parser() -> ParseRow:
-    """A parser of JSON Lines."""
-
-    def parse(text: str) -> Row:
-        fields = json_object(text)
-        if "sub_requests" in fields:
-            raise RowError("a session of sub_requests (closed loop)")
-        return (
-            ticks_ns(fields.get("arrival_time_ns"), "arrival_time_ns", 1),
-            tokens(fields.get("input_toks"), "input_toks"),
-            tokens(fields.get("output_toks"), "output_toks"),
-            _token_ids(fields) or None,
-        )
-
-    return parse
+def _parse_json(text: str) -> Row:
+    fields = json_object(text)
+    if "sub_requests" in fields:
+        raise RowError("a session of sub_requests (closed loop)")
+    return (
+        ticks_ns(fields.get("arrival_time_ns"), "arrival_time_ns", 1),
+        tokens(fields.get("input_toks"), "input_toks"),
+        tokens(fields.get("output_toks"), "output_toks"),
+        _token_ids(fields) or None,
+    )
 
 
 def _token_ids(fields: dict[str, Any]) -> dict[str, Any]:
@@ -69,3 +67,15 @@ def _token_ids(fields: dict[str, Any]) -> dict[str, Any]:
             if len(ids) == fields.get(counted):
                 found[name] = ids
     return found
+
+
+FORMAT = TraceFormat(
+    name="llmservingsim",
+    title="LLMServingSim's workloads",
+    open=_open,
+    csv=(Signature(REQUIRED),),
+    json=(Signature(REQUIRED), Signature(("session_id", "sub_requests"))),
+    columns=COLUMNS,
+    times="arrival_time_ns is in nanoseconds",
+    units=("ns",),
+)

@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from scenarios.measured.format import LogFile, LogFormat, Summary
 from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
-from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, json_object
 
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "nanoseconds": 1e-9, "milliseconds": 1e-3}
 
 
-def read(lines: list[Line], file: str) -> MeasuredRun:
-    """The log from its lines. Raises InputError with the line of what is wrong."""
-    served = []
-    rows = 0
-    for line, text in lines:
+def _read(log: LogFile, which: int | None) -> MeasuredRun:
+    file, served, rows = log.name, [], 0
+    for line, text in log.lines:
         try:
             record = json_object(text)
         except RowError as error:
@@ -74,3 +72,11 @@ def _part(record: dict[str, Any], name: str, file: str, line: int) -> dict[str, 
     if not isinstance(part, dict):
         raise bad_row(file, line, f"{name} is not an object")
     return part
+
+
+FORMAT = LogFormat(
+    "aiperf",
+    _read,
+    keys=frozenset({"metadata", "metrics"}),
+    summary=Summary("input_config", "AIPerf's summary", "give its profile_export.jsonl"),
+)

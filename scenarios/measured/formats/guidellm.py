@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from scenarios.measured.format import LogFile, LogFormat
 from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
 from simulator.errors import InputError
 
 
-def read(document: Any, file: str, which: int | None) -> MeasuredRun:
-    """The one benchmark of the file, or the one that was chosen. Raises InputError."""
+def _read(log: LogFile, which: int | None) -> MeasuredRun:
+    """The one benchmark of the file, or the one that was chosen."""
+    document, file = log.document(), log.name
     runs = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(runs, list) or not runs:
         raise InputError("benchmarks is not a list of runs", file=file)
@@ -78,3 +80,6 @@ def _first(fields: dict[str, Any], names: tuple[str, ...], file: str, place: str
         if fields.get(name) is not None:
             return number(fields, name, file, place)
     return math.nan
+
+
+FORMAT = LogFormat("guidellm", _read, keys=frozenset({"benchmarks"}), several=True)

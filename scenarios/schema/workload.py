@@ -19,7 +19,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from scenarios.generate.config_lengths import (
+from scenarios.schema.lengths import (
     Empirical,
     Fixed,
     Length,

@@ -1,0 +1,37 @@
+"""`cost: {kind: linear}`: three coefficients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from scenarios.schema.source.hints import refusal
+from scenarios.schema.strict import Strict
+
+if TYPE_CHECKING:
+    from scenarios.schema.cost.priced import Priced
+    from simulator.timing.cost import CostModel
+
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class LinearCostConfig(Strict):
+    """step_s = base_s + per_token_s * scheduled_tokens + per_context_token_s * context_tokens."""
+
+    kind: Literal["linear"]
+    base_s: Seconds
+    per_token_s: Seconds
+    per_context_token_s: Seconds
+
+    def build(self, scenario: Priced) -> CostModel:
+        """The cost model, which asks nothing of the scenario."""
+        from simulator.timing.linear import Linear
+
+        return Linear(self.base_s, self.per_token_s, self.per_context_token_s)
+
+    @model_validator(mode="after")
+    def _takes_time(self) -> Self:
+        if self.base_s + self.per_token_s + self.per_context_token_s == 0:
+            raise refusal("a step would take no time", "at least one of the three must be above 0", key="base_s")
+        return self

@@ -1,0 +1,37 @@
+"""What a cost model may ask of the scenario whose steps it prices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from simulator.errors import InputError
+    from simulator.hardware.gpus import Gpu
+    from simulator.hardware.models import Model
+
+
+class _Hardware(Protocol):
+    @property
+    def tensor_parallel(self) -> int: ...
+
+
+class _Engine(Protocol):
+    @property
+    def max_num_seqs(self) -> int: ...
+
+
+class Priced(Protocol):
+    """A scenario, as its cost model sees it."""
+
+    @property
+    def hardware(self) -> _Hardware: ...
+
+    @property
+    def engine(self) -> _Engine: ...
+
+    def resolve_model(self) -> Model: ...
+
+    def resolve_gpu(self) -> Gpu: ...
+
+    def error(self, key: str, message: str, hint: str | None = None) -> InputError:
+        """An error about a key (dotted, as `cost.path`), placed where the scenario's source wrote it."""

@@ -1,0 +1,23 @@
+"""`cost: {kind: roofline}`: step times from the dimensions of model and GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from scenarios.schema.strict import Strict
+
+if TYPE_CHECKING:
+    from scenarios.schema.cost.priced import Priced
+    from simulator.timing.cost import CostModel
+
+
+class RooflineCostConfig(Strict):
+    """Step times from the dimensions of model and GPU."""
+
+    kind: Literal["roofline"]
+
+    def build(self, scenario: Priced) -> CostModel:
+        """The cost model of the scenario's model on its GPUs."""
+        from simulator.timing.roofline import Roofline
+
+        return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)

@@ -1,0 +1,26 @@
+"""Trace formats, a file each: a module of this folder holds one as its constant `FORMAT`. Nothing registers it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+
+from scenarios.traces.format import TraceFormat
+
+
+@cache
+def trace_formats() -> Mapping[str, TraceFormat]:
+    """Every format by its name, in the order of the names."""
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found: list[TraceFormat] = sorted((module.FORMAT for module in modules), key=lambda each: each.name)
+    formats = {each.name: each for each in found}
+    if len(formats) < len(found):
+        raise ValueError(f"two trace formats have the same name: {[each.name for each in found]}")
+    return formats
+
+
+def readable_formats() -> tuple[str, ...]:
+    """The names of those that are read, not only recognised."""
+    return tuple(name for name, each in trace_formats().items() if each.open is not None)

@@ -1,0 +1,113 @@
+"""What to say of a trace file that is not read: what was seen in it, which format is nearest, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scenarios.traces.format import FileKind, Signature, TraceFormat
+from scenarios.traces.formats import readable_formats, trace_formats
+from scenarios.traces.formats.native import REQUIRED
+from simulator.errors import InputError
+
+
+def not_read(found: TraceFormat, file: str, line: int | None = None) -> InputError:
+    """The file is of a format that is recognised only."""
+    return InputError(
+        f"recognised as {found.title}, which this version does not read",
+        file=file,
+        line=line,
+        hint=f"formats read: {', '.join(readable_formats())}. Rewrite it as native: columns {', '.join(REQUIRED)}",
+    )
+
+
+def ambiguous(kind: FileKind, names: Sequence[str], found: Sequence[str], file: str, line: int) -> InputError:
+    """The file fits several formats."""
+    what = "columns" if kind == "csv" else "keys"
+    readable = [name for name in found if name in readable_formats()]
+    return InputError(
+        f"ambiguous: the {what} fit {' and '.join(found)}",
+        file=file,
+        line=line,
+        hint=f"{_seen(what, names)}; give format (--format): {', '.join(readable)}",
+    )
+
+
+def unknown(
+    kind: FileKind,
+    names: Sequence[str],
+    first: str,
+    marks: Mapping[str, Sequence[Signature]],
+    file: str,
+    line: int,
+) -> InputError:
+    """The file fits no format. `marks` are the signatures that it was held against, by format."""
+    if kind == "text":
+        hint = "write one object a line, without [ and ]"
+        return InputError("this is a JSON array, not JSON Lines", file=file, line=line, hint=hint)
+    if kind == "csv" and len(names) == 1 and any(mark in first for mark in ";\t|"):
+        return InputError(
+            f"the columns are not separated by commas: {shown(first)}", file=file, line=line, hint="use commas"
+        )
+    if kind == "csv" and any(_is_number(name) for name in names):
+        return InputError(
+            f"there is no header: the first line holds values, {shown(first)}",
+            file=file,
+            line=line,
+            hint=f"begin with the names of the columns, such as {','.join(REQUIRED)}",
+        )
+    return _unlike("columns" if kind == "csv" else "keys", names, marks, file, line)
+
+
+def in_folder(path: Path) -> InputError | None:
+    """A folder whose files are of a known format; None for any other folder."""
+    names = sorted(entry.name for entry in path.iterdir())
+    for each in trace_formats().values():
+        if each.in_folder is not None and any(map(each.in_folder.fullmatch, names)):
+            return not_read(each, str(path))
+    return None
+
+
+def shown(text: str) -> str:
+    """The beginning of a line, in ASCII."""
+    return ascii(text[:60]) + ("..." if len(text) > 60 else "")
+
+
+def _unlike(
+    what: str, names: Sequence[str], marks: Mapping[str, Sequence[Signature]], file: str, line: int
+) -> InputError:
+    """The names fit no signature: say what the nearest lacks."""
+    have = frozenset(name.casefold() for name in names)
+    readable = [(name, each) for name in marks if name in readable_formats() for each in marks[name]]
+
+    def likeness(pair: tuple[str, Signature]) -> float:
+        return sum(name.casefold() in have for name in pair[1].has) / len(pair[1].has)
+
+    nearest, signature = max(readable, key=likeness)
+    missing = [name for name in signature.has if name.casefold() not in have]
+    lacks = ", ".join(missing)
+    if len(marks) == 1:
+        return InputError(
+            f"not a trace of the format {nearest}: no {lacks}", file=file, line=line, hint=_seen(what, names)
+        )
+    near = f"nearest is {nearest}, which lacks {lacks}; " if len(missing) < len(signature.has) else ""
+    options = "give format (--format) and, for bare numbers, time_unit (--time-unit)"
+    return InputError(
+        "unknown trace format",
+        file=file,
+        line=line,
+        hint=f"{_seen(what, names)}; {near}formats read: {', '.join(readable_formats())}; {options}",
+    )
+
+
+def _seen(what: str, names: Sequence[str]) -> str:
+    listed = ", ".join(ascii(name)[1:-1] for name in names[:12])
+    return f"{what} seen: {listed}" + (", ..." if len(names) > 12 else "")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,22 @@
+"""Each replica in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.engine.replica import Replica
+    from simulator.request import Request
+
+
+class RoundRobin:
+    """Give requests to the replicas in turn."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+        replica = replicas[self._next % len(replicas)]
+        self._next += 1
+        return replica

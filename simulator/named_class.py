@@ -1,0 +1,58 @@
+"""Classes found by a name: those of a package, a module each, and a user's own in any file."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from simulator.errors import InputError
+
+
+def names_in(package: str) -> tuple[str, ...]:
+    """The modules of a package, sorted; packages in it do not count."""
+    folder = importlib.import_module(package).__path__
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg))
+
+
+def named_class(what: str, name: str, package: str, base: Path | None = None) -> type[Any]:
+    """The class `SomeName` of the module `some_name` in `package`, or the one that `path.py:Class` names.
+
+    The path is relative to `base`. `what` is the noun for messages. Raises InputError where there is no such class.
+    """
+    if ":" in name:
+        path, _, class_name = name.rpartition(":")
+        return _users_class(what, Path(base or ".") / path, class_name)
+    known = names_in(package)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        listed = ", ".join(known)
+        raise InputError(f"unknown {what} {name!r}", hint=f"{hint}known: {listed}, or path/to/file.py:ClassName")
+    module = importlib.import_module(f"{package}.{name}")
+    found: type[Any] = getattr(module, "".join(part.capitalize() for part in name.split("_")))
+    return found
+
+
+def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
+    if not path.is_file():
+        raise InputError(f"no such {what} file: {path}")
+    module = ModuleType(f"batchlab_{what}_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    try:
+        # Not through the import system, which would leave a __pycache__ beside the user's file.
+        exec(compile(path.read_bytes(), path, "exec"), vars(module))
+    except Exception as error:  # whatever the user's file raises is the user's to mend
+        line = getattr(error, "lineno", None)
+        raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=str(path), line=line) from error
+    cls = getattr(module, class_name, None)
+    if not isinstance(cls, type):
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        near = difflib.get_close_matches(class_name, classes, n=1)
+        raise InputError(f"no class {class_name!r}", file=str(path), hint=f"did you mean {near[0]}?" if near else None)
+    return cls
