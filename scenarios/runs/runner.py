@@ -19,7 +19,6 @@ from scenarios.build.parts import (
     resolved_yaml,
 )
 from scenarios.runs.result import Result
-from scenarios.schema.engine import UserEngine
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
@@ -121,8 +120,8 @@ def _simulate(
 
 def _users_code(scenario: Scenario) -> Iterator[tuple[Path, type[Exception], str]]:
     """The files of a policy and a router of the user's own, the error that says they broke their rules, and a hint."""
-    if isinstance(scenario.engine, UserEngine):
-        yield scenario.engine.path, PolicyError, "what a plan may say is written in simulator/plan.py"
+    if (policy := scenario.engine.policy_file) is not None:
+        yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
     if ".py:" in scenario.router:
         file = Path(scenario.router.rpartition(":")[0])
         yield file, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from scenarios.places import unset_hint, with_variables
-from scenarios.schema.scenario import Scenario, TraceWorkload, UserEngine
+from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
 from scenarios.schema.source.origin import Origin
@@ -66,8 +66,9 @@ def dump(scenario: Scenario) -> str:
 
     Only the parameters of a user's policy that were not given are left out: their defaults are in its own file.
     """
-    data = {**scenario.model_dump(), "engine": scenario.engine.resolved()}
-    return yaml.dump(_plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return yaml.dump(
+        _plain(scenario.resolved()), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
 
 
 def shipped() -> tuple[str, ...]:
@@ -207,8 +208,9 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
 
         path = scenario.workload.path
         found.append(_no_file(("workload", "trace", "path"), path, public_source_hint(path.name)))
-    if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
-        found.append(_no_file(("engine", "policy"), scenario.engine.path))
+    file = scenario.engine.policy_file
+    if file is not None and not _exists(file):
+        found.append(_no_file(("engine", "policy"), file))
     written, colon, _ = scenario.router.rpartition(":")
     if colon and not _exists(Path(written)):
         found.append(_no_file(("router",), Path(written)))

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from scenarios.schema.cost import Cost, RooflineCostConfig
-from scenarios.schema.engine import Count, Engine, Seconds, UserEngine
+from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import RouterName
 from scenarios.schema.source.explain import Finding
@@ -30,6 +30,7 @@ from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import Strict
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
+from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
     from scenarios.traces.options import TraceOptions
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from simulator.hardware.models import Model
     from simulator.metrics.summary import Slo as MetricsSlo
 
-__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "Slo", "TraceConfig", "TraceWorkload", "UserEngine"]
+__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "Slo", "TraceConfig", "TraceWorkload"]
 
 Scale = Annotated[float, Field(gt=0, le=1e6)]
 Milliseconds = Annotated[float, Field(gt=0, le=1e12)]
@@ -218,8 +219,8 @@ class Scenario(Strict):
         Discriminator(_workload_tag),
     ]
     engine: Annotated[
-        Annotated[Engine, Tag("<built-in>")] | Annotated[UserEngine, Tag("<user>")], Discriminator(_engine_tag)
-    ] = Engine()
+        Annotated[BuiltInEngine, Tag("<built-in>")] | Annotated[Engine, Tag("<user>")], Discriminator(_engine_tag)
+    ] = BuiltInEngine()
     replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
     router: RouterName = "round_robin"
     slo: Slo | None = None
@@ -232,12 +233,16 @@ class Scenario(Strict):
         """The folder of the scenario's file; for a mapping, the working directory when it was loaded."""
         return self._base_dir
 
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, in the schema's order."""
+        return {**self.model_dump(), "engine": self.engine.resolved()}
+
     def error(self, key: str, message: str, hint: str | None = None) -> InputError:
         """An error about a key (dotted, as `engine.order`), placed where the scenario's source wrote it."""
         return self._origin.error([Finding(tuple(key.split(".")), message, hint)])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scenario) and self.model_dump() == other.model_dump()
+        return isinstance(other, Scenario) and self.resolved() == other.resolved()
 
     __hash__ = None  # type: ignore[assignment] # says that it cannot be hashed
 
@@ -258,8 +263,8 @@ class Scenario(Strict):
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
-        mode = self.engine.preemption_mode
-        if mode in ("swap", "auto") and self.hardware.swap_space_gib == 0:
+        mode = self.engine.given().get("preemption_mode")
+        if needs_host(mode) and self.hardware.swap_space_gib == 0:
             raise refusal(
                 f"`{mode}` has no host memory to swap to: hardware.swap_space_gib is 0",
                 "give hardware.swap_space_gib, or preemption_mode: recompute",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from simulator.errors import InputError
@@ -16,8 +16,8 @@ class _Hardware(Protocol):
 
 
 class _Engine(Protocol):
-    @property
-    def max_num_seqs(self) -> int: ...
+    def parameter(self, key: str, default: Any = None) -> Any:
+        """A parameter of the policy: as given, or its default; `default` where it has neither."""
 
 
 class Priced(Protocol):

@@ -64,7 +64,7 @@ class ProfileCostConfig(Strict):
         self._check(scenario, profile)
         most = self.max_capture_tokens
         if most is None:
-            most = min(GRAPH_TOKENS, 2 * scenario.engine.max_num_seqs)
+            most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
         options = Options(self.host_s, self.host_per_seq_s, self.cuda_graphs, most, self.skew, self.all_reduce)
         return ProfileCost(profile, options)
 
