@@ -1,4 +1,4 @@
-"""Running a scenario: parts built, simulated, summed up."""
+"""Run a scenario: build its parts, simulate, sum up."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scenarios.build.parts import (
     policy_label,
     resolved_yaml,
 )
+from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
 from scenarios.schema.engine import UserEngine
 from scenarios.schema.loader import load
@@ -31,7 +32,7 @@ from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called at the start of a simulation with its label and its number of requests; the answer is told how many ended."""
+"""Called as a simulation starts, with its label and number of requests; returns what takes the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -43,10 +44,10 @@ def run(
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
 ) -> Result:
-    """Simulate a scenario, given as such or as whatever `load` takes.
+    """Simulate a scenario, or what `load` makes one of: a name, a path, a mapping.
 
-    `fast_forward` changes how long it takes, and not a bit of the result. Raises InputError for bad input, also where
-    not one of the requests fits into the KV cache, or where a policy of the user's own breaks.
+    `fast_forward` changes the time that it takes and no bit of the result. Raises InputError for bad input, where none
+    of the requests fits into the KV cache, and where the user's own policy breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
@@ -61,7 +62,10 @@ def run_on(
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
 ) -> Result:
-    """Simulate a scenario on a workload that has been built already: common random numbers for several policies."""
+    """Simulate a scenario on a given workload: common random numbers for several policies.
+
+    Raises InputError as `run` does.
+    """
     check_content(scenario, workload)
     parts = build(scenario)
     label = policy_label(scenario.engine.policy)
@@ -82,7 +86,11 @@ def run_on(
         scenario=scenario,
         scenario_yaml=resolved_yaml(scenario),
         records=records,
-        summary={**summary, "usd_per_million_output_tokens": price},
+        summary={
+            **summary,
+            "usd_per_million_output_tokens": price,
+            PROVENANCE: provenance(scenario, parts.cost),
+        },
         decisions=done.decisions,
         notes=(*workload.notes, *rejected, *remarks),
     )
@@ -119,7 +127,7 @@ def _simulate(
 
 
 def _at_the_client(records: Records, front_end_s: float) -> Records:
-    """The records with the tokens' times as the client sees them: so much later than they were sampled."""
+    """The records with token times as the client sees them, `front_end_s` after they were sampled."""
     if front_end_s == 0:
         return records
     requests = records.requests
@@ -128,7 +136,7 @@ def _at_the_client(records: Records, front_end_s: float) -> Records:
 
 
 def _blame(error: Exception, file: Path) -> InputError | None:
-    """The error as one of the user's policy file: where it broke there, or the rule that its plan broke."""
+    """The error placed in the user's policy file: the rule that its plan broke, or the line that raised."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -143,7 +151,7 @@ def _blame(error: Exception, file: Path) -> InputError | None:
 
 
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """What to say about requests that can never be served. Raises InputError where that is all of them."""
+    """A warning about requests that never fit the KV cache. Raises InputError where no request fits."""
     reasons = records.reject_reasons
     if not reasons:
         return ()
