@@ -58,7 +58,7 @@ def _timed_cell(found: Estimate, is_best: bool) -> Cell:
         return Cell(MISSING)
     clock = time_unit(found.mean)
     mean = found.mean / clock.milliseconds
-    places = decimals([mean])
+    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0  # three significant digits
     if found.half_width is None:
         return Cell(f"{number(mean, places)} {clock.unit}", is_best=is_best)
     half = number(found.half_width / clock.milliseconds, places)

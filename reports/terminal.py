@@ -34,7 +34,11 @@ class Terminal:
 
     def paint(self, text: str, kind: str) -> str:
         """The text in the colour of `kind`: title, dim, best or warning."""
-        return f"\x1b[{_CODES[kind]}m{text}\x1b[0m" if self.colour and text.strip() else text
+        inside = text.strip()
+        if not self.colour or not inside:
+            return text
+        before, _, after = text.partition(inside)
+        return f"{before}\x1b[{_CODES[kind]}m{inside}\x1b[0m{after}"
 
 
 PLAIN = Terminal()
@@ -56,7 +60,8 @@ def wants_colour(stream: TextIO) -> bool:
 def in_columns(columns: Sequence[Sequence[str]], width: int, *, keep: int = 1) -> str:
     """Columns of equally long texts side by side, two spaces apart.
 
-    Where they are wider than `width`, those that do not fit follow below, after the first `keep` columns again.
+    Where they are wider than `width`, those that do not fit follow below, after the first `keep` columns again. A row
+    without text is left out.
     """
     first, rest = list(columns[:keep]), list(columns[keep:])
     groups: list[list[Sequence[str]]] = [list(first)]
@@ -64,7 +69,7 @@ def in_columns(columns: Sequence[Sequence[str]], width: int, *, keep: int = 1) -
         if len(groups[-1]) > keep and _width([*groups[-1], column]) > width:
             groups.append(list(first))
         groups[-1].append(column)
-    return "\n\n".join("\n".join("  ".join(row).rstrip() for row in zip(*group, strict=True)) for group in groups)
+    return "\n\n".join(map(_lines, groups))
 
 
 def aligned(rows: Sequence[Sequence[str]], text_columns: int, width: int = PLAIN.width) -> str:
@@ -79,6 +84,11 @@ def aligned(rows: Sequence[Sequence[str]], text_columns: int, width: int = PLAIN
 def visible(text: str) -> int:
     """The number of characters that show."""
     return len(_ESCAPE.sub("", text))
+
+
+def _lines(columns: Sequence[Sequence[str]]) -> str:
+    rows = ("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+    return "\n".join(row for row in rows if row)
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

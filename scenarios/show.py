@@ -17,7 +17,7 @@ from simulator.results.records import Records
 
 if TYPE_CHECKING:
     from reports.build import ReportRun
-    from reports.style import Picture
+    from reports.style import Picture as Picture  # for the annotations of others
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,9 @@ def lockstep(
 ) -> None:
     """Execute the simulator's plans on a device.
 
-    Each step as predicted against the same step as measured. Errors by regime go to stdout, rows and a report to --out, else to runs/NAME-lockstep-DEVICE with what the flags
-    changed. Earlier results there are an error, unless --overwrite is given.
+    Each step is predicted and measured. Errors by regime go to stdout, rows and a report to --out, else to
+    runs/NAME-lockstep-DEVICE with what the flags changed. Earlier results there are an error, unless --overwrite is
+    given.
 
     Exit code 3: not within the limits (CPU: MAPE 15 % or 1.3 times the device's own noise, drift 10 %; GPU: MAPE 4 %,
     P95 12 %, drift 2 %).

@@ -22,7 +22,7 @@ class What(StrEnum):
 
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
-    """List policies, scenarios, models, GPUs or profiles, a line each."""
+    """List what comes with batchlab, a line each."""
     from scenarios.cli.listing import LISTINGS
 
     rows = LISTINGS[what.value]()

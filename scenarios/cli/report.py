@@ -48,8 +48,9 @@ def report(
 ) -> None:
     """Draw the report of saved runs.
 
-    It comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the folder given, or to runs/report-FOLDERS for several. A report
-    that is there is drawn again where it comes out the same; another one is replaced with --overwrite only.
+    It comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the folder given, or
+    to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
+    is replaced with --overwrite only.
     """
     from scenarios.runs.storage.names import default_folder
     from scenarios.runs.storage.output import kind_of, output

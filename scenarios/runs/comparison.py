@@ -18,7 +18,7 @@ from simulator.errors import InputError
 from simulator.metrics.intervals import mean_interval, paired_difference
 
 if TYPE_CHECKING:
-    from reports.style import Picture
+    from scenarios.show import Picture
 
 _NO_METRIC = ("schema_version", PROVENANCE)
 _NO_INTERVALS = (

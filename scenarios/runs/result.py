@@ -19,7 +19,7 @@ from simulator.results.records import Records
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reports.style import Picture
+    from scenarios.show import Picture
 
 
 @dataclass(frozen=True, repr=False)  # no slots: the data frames are kept in the instance's dictionary

@@ -28,10 +28,10 @@ def default_folder(*parts: str, changed: Sequence[str] = ()) -> Path:
     Of several overrides of a key the last counts, and their order does not matter; empty parts are left out.
     """
     clear = [_UNSAFE.sub("-", part) for part in parts if part]
-    name = "-".join([*clear, *_changes(changed)])
+    changes = _changes(changed)
+    name = "-".join([*clear, *map(_file_name, changes)])
     if len(name) > LONGEST:
-        whole = "-".join([*parts, *changed])
-        name = f"{name[: LONGEST - 9].rstrip('-')}-{_hash(whole)}"
+        name = f"{name[: LONGEST - 9].rstrip('-')}-{_hash('-'.join([*parts, *changes]))}"
     return RUNS / name
 
 
@@ -42,14 +42,15 @@ def _changes(overrides: Sequence[str]) -> list[str]:
         key, _, value = override.partition("=")
         values[key.strip()] = value.strip()
     keys = sorted((key for key in values if key not in _SAID_ALREADY), key=lambda key: (key == "seed", key))
-    return [_change(key, values[key]) for key in keys]
+    return [f"{key}={values[key]}" for key in keys]
 
 
-def _change(key: str, value: str) -> str:
-    section = next((section for section in _SECTIONS if key.startswith(section)), "")
-    text = f"{key.removeprefix(section)}={value}"
+def _file_name(change: str) -> str:
+    """A change as a part of a file name, with a hash where it cannot be written as it is."""
+    section = next((section for section in _SECTIONS if change.startswith(section)), "")
+    text = change.removeprefix(section)
     safe = _UNSAFE.sub("-", text).strip("-").replace("=-", "=")
-    return safe if safe == text else f"{safe}-{_hash(text)}"
+    return safe if safe == text else f"{safe}-{_hash(change)}"
 
 
 def _hash(text: str) -> str:
