@@ -28,7 +28,7 @@ def test_the_public_names_are_those_of_scenarios() -> None:
     assert all(getattr(batchlab, name) is getattr(scenarios, name) for name in scenarios.__all__)
     assert {*batchlab.__all__} <= {*dir(batchlab)}
     with pytest.raises(AttributeError, match=r"has no attribute 'rum'; it has .*run"):
-        _ = batchlab.rum  # type: ignore[attr-defined] # on purpose
+        _ = batchlab.rum
 
 
 def test_importing_loads_nothing_heavy() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -14,7 +16,18 @@ from tests.command import tree
 YAML = "name: a\nseed: 0\n"
 
 
-def fill(target: Path, *, rows: str = "rows", yaml: str = YAML, overwrite: bool = False, **more: str) -> None:
+REPORT = {"report.html": "drawn"}
+DECISIONS = {"decisions.jsonl.gz": "new"}
+
+
+def fill(
+    target: Path,
+    more: Mapping[str, str] = MappingProxyType({}),
+    *,
+    rows: str = "rows",
+    yaml: str = YAML,
+    overwrite: bool = False,
+) -> None:
     with output(target, overwrite=overwrite, expected=same_scenario(yaml)) as folder:
         (folder / SCENARIO).write_text(yaml)
         (folder / "summary.json").write_text(rows)
@@ -31,16 +44,16 @@ def test_a_new_and_an_empty_folder_are_filled(tmp_path: Path) -> None:
 
 
 def test_the_same_run_again_adds_and_removes_nothing(tmp_path: Path) -> None:
-    fill(tmp_path, **{"report.html": "drawn"})
+    fill(tmp_path, REPORT)
     before = tree(tmp_path)
     fill(tmp_path)
     assert tree(tmp_path) == before
-    fill(tmp_path, **{"decisions.jsonl.gz": "new"})
+    fill(tmp_path, DECISIONS)
     assert tree(tmp_path).keys() == before.keys() | {"decisions.jsonl.gz"}
 
 
 def test_another_run_is_refused_before_it_runs(tmp_path: Path) -> None:
-    fill(tmp_path, **{"report.html": "drawn"})
+    fill(tmp_path, REPORT)
     before = tree(tmp_path)
     with (
         pytest.raises(InputError, match=r"holds a run and its report already.*seed: 0 there, seed: 1 here") as caught,
@@ -54,15 +67,15 @@ def test_another_run_is_refused_before_it_runs(tmp_path: Path) -> None:
 
 def test_the_same_scenario_with_other_results_is_refused_at_the_end(tmp_path: Path) -> None:
     """The policy's own file may have changed, or the trace: the scenario does not tell."""
-    fill(tmp_path, **{"report.html": "drawn"})
+    fill(tmp_path, REPORT)
     before = tree(tmp_path)
     with pytest.raises(InputError, match=r"summary\.json would change; nothing was written"):
-        fill(tmp_path, rows="others", **{"decisions.jsonl.gz": "new"})
+        fill(tmp_path, DECISIONS, rows="others")
     assert tree(tmp_path) == before
 
 
 def test_overwrite_replaces_ours_and_leaves_what_is_not(tmp_path: Path) -> None:
-    fill(tmp_path, **{"report.html": "drawn"})
+    fill(tmp_path, REPORT)
     (tmp_path / "notes.txt").write_text("mine")
     fill(tmp_path, yaml=YAML.replace("0", "1"), rows="others", overwrite=True)
     assert tree(tmp_path).keys() == {SCENARIO, "summary.json", "notes.txt"}
