@@ -27,16 +27,18 @@ help:
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made from, JOBS=4 the test processes"
 
 demo: $(VENV)/.base
-	$(BIN)/batchlab compare quickstart --policies static,continuous,preemptive,chunked_prefill --out $(DEMO)
+	$(BIN)/batchlab compare quickstart --policies static,continuous,preemptive,chunked_prefill --out $(DEMO) --overwrite
 	@test -s $(DEMO)/report.html
 	@echo "The report, to open in a browser: $(CURDIR)/$(DEMO)/report.html"
 
 # Exit code 3 of the last command says that the prediction is not within its limits.
 lockstep: $(VENV)/.gpu
-	$(BIN)/batchlab calibrate measure --scenario lockstep-cpu --device cpu --steps-only --out $(LOCKSTEP)/measured
+	$(BIN)/batchlab calibrate measure --scenario lockstep-cpu --device cpu --steps-only --out $(LOCKSTEP)/measured \
+	    --overwrite
 	$(BIN)/batchlab calibrate fit --from-steps $(LOCKSTEP)/measured/rows.jsonl.gz --name this-cpu \
-	    --out $(LOCKSTEP)/measured/profile.json
-	$(BIN)/batchlab lockstep lockstep-cpu --device cpu --profile $(LOCKSTEP)/measured/profile.json --out $(LOCKSTEP)/run
+	    --out $(LOCKSTEP)/measured/profile.json --overwrite
+	$(BIN)/batchlab lockstep lockstep-cpu --device cpu --profile $(LOCKSTEP)/measured/profile.json --out $(LOCKSTEP)/run \
+	    --overwrite
 	@test -s $(LOCKSTEP)/run/report.html
 	@echo "The report, to open in a browser: $(CURDIR)/$(LOCKSTEP)/run/report.html"
 

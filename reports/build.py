@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reports import definitions, html
-from reports.bars import latency_bars, throughput_bars
-from reports.cdf import cdf, curves, quantities
+from reports.cdf import quantities
 from reports.columns import Summaries, Summary
 from reports.compare import joined, seeds
 from reports.files import write
-from reports.gantt import gantt
+from reports.pictures import painters
+from reports.provenance import provenance_words
 from reports.style import Picture, Style, styles
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
-from reports.timeline import timeline
 from reports.units import number, one_line
 from reports.verdict import verdict_words
 from simulator.metrics.latency import Slo
@@ -64,14 +63,7 @@ def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] =
 
 def draw_all(runs: Sequence[ReportRun], style: dict[str, Style]) -> dict[str, Picture]:
     """Every picture of the report by its name, in the order of the page."""
-    labelled = [(run.label, run.records) for run in runs]
-    summaries: Summaries = {run.label: run.summaries for run in runs}
-    slo = runs[0].slo
-    found = [gantt(labelled, style)]
-    lines = [curves(run.label, run.records, slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs]
-    found += [cdf(quantity, [each[quantity.name] for each in lines], style) for quantity in quantities(slo)]
-    found += [timeline(labelled, style), throughput_bars(summaries, style), latency_bars(summaries, style, slo)]
-    return {picture.name: picture for picture in found}
+    return {name: paint() for name, paint in painters(runs, style).items()}
 
 
 def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
@@ -146,7 +138,8 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     replicas = {run.records.replicas for run in runs}
     if max(replicas) > 1:
         parts.append("slots are those of the first replica")
-    return "; ".join(parts) + ". A simulation by batchlab."
+    basis = provenance_words({run.label: run.summaries for run in runs})
+    return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
 
 
 def _scenarios(runs: Sequence[ReportRun]) -> list[str]:

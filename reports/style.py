@@ -11,7 +11,8 @@ import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -19,7 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from reports.files import write
 from reports.units import one_line
+from simulator.errors import InputError
 
 Dash = tuple[float, tuple[float, ...]] | Literal["-"]
 
@@ -105,8 +108,20 @@ class Picture:
 
     name: str
     caption: str
-    png: bytes
-    svg: str
+    png: bytes = field(repr=False)
+    svg: str = field(repr=False)
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as PNG or SVG, by the ending of `path`. Returns the path. Raises InputError where that fails."""
+        target = Path(path)
+        contents: dict[str, bytes | str] = {".png": self.png, ".svg": self.svg}
+        if target.suffix not in contents:
+            raise InputError(f"a picture is written as .png or .svg, not {target.suffix or 'without an ending'}")
+        write(target, contents[target.suffix])
+        return target
 
 
 def mix(color: str, share: float) -> str:

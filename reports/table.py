@@ -1,25 +1,29 @@
-"""The verdict table as plain text: three blocks, one line a policy in each, units in the header, nothing random."""
+"""The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
+
+Latencies of ten seconds and more make a column whose cells carry their own units, as people say them: 45.2 ms beside
+68.7 min. Columns without a value are left out, and so are those of losses where there was none.
+"""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
-from reports.units import MISSING, decimals, number, one_line, tied
+from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
+from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, number, one_line, tied, time_unit
 from reports.verdict import verdict_words
 from simulator.metrics.summary import Slo
 
 MARK = "*"
-WIDTH = 100  # of the lines of prose
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value as text: the mean, the half-width behind it (or nothing) and whether it is the column's best."""
+    """A value as text: the mean, the half-width of its interval (or nothing), and whether it is the column's best."""
 
     mean: str
     half_width: str = ""
@@ -27,18 +31,38 @@ class Cell:
 
 
 def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
-    """A column's cells by label, all with the same number of decimals."""
+    """A column's cells by label: with the same number of decimals, or each with its own unit of time."""
     if column.flag:
         return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
     found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
-    places = column.places
-    if places is None:
-        places = decimals((each.mean for each in found.values()), column.most)
     marked = best(summaries, column)
-    made = {label: _cell(each, places, label in marked) for label, each in found.items()}
+    if _own_units(column, found):
+        made = {label: _timed_cell(each, label in marked) for label, each in found.items()}
+    else:
+        places = column.places
+        if places is None:
+            places = decimals((each.mean for each in found.values()), column.most)
+        made = {label: _cell(each, places, label in marked) for label, each in found.items()}
     if seeds(summaries) < 2 and {made[k].mean for k in marked} & {made[k].mean for k in made if k not in marked}:
         return {label: replace(cell, is_best=False) for label, cell in made.items()}  # better by nothing to be read
     return made
+
+
+def _own_units(column: Column, found: Mapping[str, Estimate]) -> bool:
+    """Whether the column's cells are better read with a unit each."""
+    return column.unit == "ms" and any(each.mean >= OWN_UNITS_FROM_MS for each in found.values())
+
+
+def _timed_cell(found: Estimate, is_best: bool) -> Cell:
+    if not math.isfinite(found.mean):
+        return Cell(MISSING)
+    clock = time_unit(found.mean)
+    mean = found.mean / clock.milliseconds
+    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0  # three significant digits
+    if found.half_width is None:
+        return Cell(f"{number(mean, places)} {clock.unit}", is_best=is_best)
+    half = number(found.half_width / clock.milliseconds, places)
+    return Cell(number(mean, places), f"{half} {clock.unit}", is_best)
 
 
 def _cell(found: Estimate, places: int, is_best: bool) -> Cell:
@@ -67,50 +91,71 @@ def note(summaries: Summaries) -> str:
     return ""
 
 
-def verdict_table(summaries: Summaries, slo: Slo | None = None) -> str:
+def verdict_table(summaries: Summaries, slo: Slo | None = None, terminal: Terminal = PLAIN) -> str:
     """The table, what its marks mean, and the verdict in words; ends with a newline.
 
-    `summaries` has one summary a seed for every label, seeds in the same order. Columns that no summary has a value
-    for are left out.
+    `summaries` has one summary a seed for every label, seeds in the same order.
     """
     if not summaries:
         return "nothing to compare\n"
-    parts = [text for block in BLOCKS if (text := _block(block, summaries))]
-    parts.append(wrapped(note(summaries)))
-    parts.append("\n".join(wrapped(text) for text in verdict_words(summaries, slo)))
+    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal))]
+    parts.append(terminal.paint(wrapped(note(summaries), terminal.prose_width), "dim"))
+    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in verdict_words(summaries, slo)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def wrapped(text: str) -> str:
-    """Lines of at most WIDTH characters that part no number from its unit."""
-    return textwrap.fill(tied(text), WIDTH).replace("\u00a0", " ")
+def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
+    """Lines of at most `width` characters that part no number from its unit."""
+    return textwrap.fill(tied(text), width).replace("\u00a0", " ")
 
 
 def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Cell]]]:
-    """The block's columns that have a value for somebody, with their cells."""
-    columns = [(column, cells(summaries, column)) for column in block.columns]
-    return [pair for pair in columns if any(cell.mean != MISSING for cell in pair[1].values())]
+    """The block's columns that tell something, with their cells; without a unit where the cells have their own."""
+    pairs = []
+    for column in block.columns:
+        if _tells_nothing(summaries, column):
+            continue
+        found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+        head = replace(column, unit="") if not column.flag and _own_units(column, found) else column
+        pairs.append((head, cells(summaries, column)))
+    return pairs
 
 
-def _block(block: Block, summaries: Summaries) -> str:
+def _tells_nothing(summaries: Summaries, column: Column) -> bool:
+    """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
+    known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
+    return not known or (column.better < 0 and not any(known))
+
+
+def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
     columns = shown(summaries, block)
     if not columns:
         return ""
     labels = list(summaries)
     left = [block.title, "", *(one_line(label, 40) for label in labels)]
     wide = max(len(text) for text in left)
-    lines = [text.ljust(wide) for text in left]
+    title, *others = (text.ljust(wide) for text in left)
+    lines = [[terminal.paint(title, "title"), *others]]
     for column, by_label in columns:
-        texts = _texts([by_label[label] for label in labels])
-        title, unit = column.title, column.unit
-        wide = max(len(title), len(unit), len(texts[0]) - 1)
-        texts = [f"{title.rjust(wide)} ", f"{unit.rjust(wide)} ", *(text.rjust(wide + 1) for text in texts)]
-        lines = [f"{line}  {text}" for line, text in zip(lines, texts, strict=True)]
-    return "\n".join(line.rstrip() for line in lines)
+        found = [by_label[label] for label in labels]
+        texts = _texts(found)
+        wide = max(len(column.title), len(column.unit), len(texts[0]) - 1)
+        head = [terminal.paint(f"{column.title.rjust(wide)} ", "title"), f"{column.unit.rjust(wide)} "]
+        painted = [
+            _painted(text.rjust(wide + 1), cell, column, terminal) for text, cell in zip(texts, found, strict=True)
+        ]
+        lines.append([head[0], terminal.paint(head[1], "dim"), *painted])
+    return in_columns(lines, terminal.width)
+
+
+def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
+    if cell.is_best:
+        return terminal.paint(text, "best")
+    return terminal.paint(text, "warning") if column.flag and cell.mean not in ("no", MISSING) else text
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means aligned right, half-widths too, one place for the mark at the end."""
+    """The cells as text of equal width: means and half-widths aligned right, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
     half = max(len(cell.half_width) for cell in column)
     texts = []

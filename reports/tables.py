@@ -10,7 +10,7 @@ import numpy as np
 
 from reports.columns import Summary
 from reports.compare import joined
-from reports.units import MISSING, decimals, number, short
+from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, latency, number, short
 from simulator.metrics.latency import Slo, queue_s
 from simulator.metrics.summary import summarize_by_class
 from simulator.metrics.window import run_end_s
@@ -29,6 +29,7 @@ class TableRows:
 ByClass = Mapping[str, Mapping[str, Summary]]
 """By label, then by class."""
 
+_MS = " (ms)"
 PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
     ("completed", "completed", 1.0, 0),
     ("rejected", "rejected", 1.0, 0),
@@ -99,15 +100,20 @@ def class_rows(by_run: ByClass) -> TableRows:
         if any(by_run[label][name].get(column[0]) for name, label in pairs)  # what is 0 for all says nothing
     ]
     cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
-    body = tuple((*pair, *values) for pair, values in zip(pairs, zip(*cells, strict=True), strict=True))
-    return TableRows(("class", "run", *(title for _, title, _, _ in columns)), body, 2)
+    body = tuple(
+        (*pair, *values) for pair, values in zip(pairs, zip(*(texts for _, texts in cells), strict=True), strict=True)
+    )
+    return TableRows(("class", "run", *(title for title, _ in cells)), body, 2)
 
 
-def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> list[str]:
-    key, _, scale, places = column
+def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> tuple[str, list[str]]:
+    """The column's title, and its cells; long latencies carry their own units."""
+    key, title, scale, places = column
     found = [summary.get(key) for summary in summaries]
     numbers = [float("nan") if value is None else float(value) * scale for value in found]
-    return [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
+    if title.endswith(_MS) and any(value >= OWN_UNITS_FROM_MS for value in numbers):
+        return title.removesuffix(_MS), [latency(value) if value == value else MISSING for value in numbers]
+    return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
 
 
 def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:

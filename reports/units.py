@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MISSING = "-"
+OWN_UNITS_FROM_MS = 10_000.0
+"""A column with a latency this long is read more easily with a unit in each cell (`latency`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,31 @@ def one_line(text: str, most: int) -> str:
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
+@dataclass(frozen=True, slots=True)
+class TimeUnit:
+    """A unit of time, and how many milliseconds it has."""
+
+    unit: str
+    milliseconds: float
+
+
+def time_unit(milliseconds: float) -> TimeUnit:
+    """The unit in which people say a time: ms below ten seconds, s up to ten minutes, min up to three hours, then h."""
+    size = abs(milliseconds)
+    if size < OWN_UNITS_FROM_MS:
+        return TimeUnit("ms", 1.0)
+    if size <= 600_000.0:
+        return TimeUnit("s", 1e3)
+    return TimeUnit("min", 60e3) if size <= 3 * 3600e3 else TimeUnit("h", 3600e3)
+
+
 def latency(milliseconds: float) -> str:
-    """A latency in a sentence: 24.6 ms, 158 ms, 9,120 ms, 35.4 s, 1,466 s."""
-    if abs(milliseconds) >= 10_000.0:
-        return f"{short(milliseconds / 1e3)} s" if abs(milliseconds) < 1e6 else f"{number(milliseconds / 1e3)} s"
-    return f"{short(milliseconds) if abs(milliseconds) < 100.0 else number(milliseconds)} ms"
+    """A latency in a sentence: 24.6 ms, 158 ms, 9,120 ms, 35.4 s, 24.4 min, 3.1 h."""
+    clock = time_unit(milliseconds)
+    value = milliseconds / clock.milliseconds
+    return f"{short(value) if abs(value) < 100.0 else number(value)} {clock.unit}"
 
 
 def tied(text: str) -> str:
     """No-break spaces between numbers and their units."""
-    return re.sub(r"(\d) (%|(?:ms|s|tok/s|req/s|seeds)\b)", "\\1\u00a0\\2", text)
+    return re.sub(r"(\d) (%|(?:ms|s|min|h|tok/s|req/s|seeds)\b)", "\\1\u00a0\\2", text)

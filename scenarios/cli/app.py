@@ -1,6 +1,7 @@
-"""The command line: which verbs there are. What each does is in its own module, imported when help needs its flags.
+"""The command line: the verbs and their groups. Each verb is a function in a module of its own.
 
-Nothing heavy is imported here or at the top of those modules: a verb imports what it needs when it runs.
+Nothing heavy is imported here or at the top of those modules: a verb imports what it needs when it runs, so `--help`
+and completion in the shell are quick.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from scenarios.cli.new import new_policy, new_scenario
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
 from scenarios.cli.validate import validate
+from scenarios.version import __version__
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
-    add_completion=False,
+    add_completion=True,  # --install-completion, --show-completion
     rich_markup_mode=None,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -60,13 +62,7 @@ new.command("scenario")(guarded(new_scenario))
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            known = version("batchlab")
-        except PackageNotFoundError:
-            known = "of a source tree that is not installed"
-        typer.echo(f"batchlab {known}")
+        typer.echo(f"batchlab {__version__}")
         raise typer.Exit
 
 
@@ -76,19 +72,19 @@ def _batchlab(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    del version  # its callback has done all
+    del version  # its callback did all there was to do
 
 
 def main() -> None:
     """The command `batchlab`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no ± shows ?
+            stream.reconfigure(errors="replace")  # a terminal without ± in its encoding shows ?
     signal.signal(signal.SIGTERM, _stop)
     app(prog_name="batchlab")
 
 
 def _stop(number: int, frame: object) -> None:
-    """A polite kill (as of `timeout`) ends like Ctrl-C: what was half-written is taken away."""
+    """End on SIGTERM (as of `timeout`) like on Ctrl-C: what is half-written is removed."""
     del frame
     sys.exit(128 + number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Quiet
+from scenarios.cli.flags import OverwriteFile, Quiet
 
 if TYPE_CHECKING:
     from calibration.limits import Rejected
@@ -29,6 +29,7 @@ def import_(
     gpu: GpuName = "",
     tensor_parallel: Ranks = 1,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file of rows.")] = Path("rows.jsonl.gz"),
+    overwrite: OverwriteFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Bring public kernel tables into one format.
@@ -36,10 +37,11 @@ def import_(
     Rows that are faster than the GPU can be are left out, counted and listed.
     """
     from calibration.rows import write_rows
+    from scenarios.runs.storage.output import output_file
 
     rows, _ = _read(sources, format_, model, gpu, tensor_parallel, quiet)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_rows(rows, out)
+    with output_file(out, overwrite=overwrite) as path:
+        write_rows(rows, path)
     kinds = ", ".join(f"{len(table['us']):,} {kind}" for kind, table in rows.tables.items())
     typer.echo(f"rows: {out} ({kinds})")
 
@@ -58,6 +60,7 @@ def fit(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The profile's name.")] = "",
     held_out: Annotated[bool, typer.Option("--held-out/--no-held-out", help="Test it on rows held out.")] = True,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The profile; default: NAME.json.")] = None,
+    overwrite: OverwriteFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a profile, and say how far it is off on rows that were held out.
@@ -66,17 +69,18 @@ def fit(
     decode_seqs, decode_context, prefill_tokens and, where they are known, prefill_seqs, prefill_context, prefill_pairs.
     """
     from calibration.document import write_document
+    from scenarios.runs.storage.output import output_file
     from simulator.errors import InputError
     from simulator.hardware.models import find_model
 
     if from_steps is not None:
-        _fit_steps(from_steps, model, gpu, tensor_parallel, name, out)
+        _fit_steps(from_steps, model, gpu, tensor_parallel, name, out, overwrite)
         return
     if not sources:
         raise InputError("nothing to fit", hint="give files of rows, or --from-steps FILE")
     rows, rejected = _read(sources, "auto", model, gpu, tensor_parallel, quiet)
     if len(rows.table("step")["us"]) and not len(rows.table("attention")["us"]):
-        _fit_steps(sources[0], rows.model, rows.gpu, rows.tensor_parallel, name, out, rows)
+        _fit_steps(sources[0], rows.model, rows.gpu, rows.tensor_parallel, name, out, overwrite, rows)
         return
     from calibration.fit import fit_profile
     from calibration.heldout import held_out as test
@@ -88,7 +92,8 @@ def fit(
     if held_out:
         document["errors"] = test(rows, chosen, device)
     target = out or Path(f"{name}.json")
-    write_document(document, target)
+    with output_file(target, overwrite=overwrite) as made:
+        write_document(document, made)
     _check(target)
     typer.echo(f"profile: {target}")
 
@@ -154,10 +159,18 @@ def _gpu(name: str) -> Gpu:
 
 
 def _fit_steps(
-    path: Path, model: str, gpu: str, tensor_parallel: int, name: str, out: Path | None, rows: KernelRows | None = None
+    path: Path,
+    model: str,
+    gpu: str,
+    tensor_parallel: int,
+    name: str,
+    out: Path | None,
+    overwrite: bool,
+    rows: KernelRows | None = None,
 ) -> None:
     from calibration.document import write_document
     from calibration.steps import fit_steps, read_step_log
+    from scenarios.runs.storage.output import output_file
     from scenarios.runs.storage.run_folder import to_json
 
     name = name or path.name.split(".")[0]
@@ -174,10 +187,12 @@ def _fit_steps(
             f"held out: MAPE {found['mape']:.1f} %, bias {found['bias']:+.1f} %, {found['rows']} steps", err=True
         )
         if out is not None:
-            out.write_text(to_json({"cost": {"kind": "linear", **_coefficients(linear)}}), encoding="utf-8")
+            with output_file(out, overwrite=overwrite) as made:
+                made.write_text(to_json({"cost": {"kind": "linear", **_coefficients(linear)}}), encoding="utf-8")
         return
     target = out or Path(f"{name}.json")
-    write_document(fitted.document, target)
+    with output_file(target, overwrite=overwrite) as made:
+        write_document(fitted.document, made)
     _check(target)
     typer.echo(f"profile: {target}")
 

@@ -1,4 +1,4 @@
-"""Flags that several verbs share, each described once; and what they print with."""
+"""The flags that several verbs share, each described once, and the console that verbs print with."""
 
 from __future__ import annotations
 
@@ -6,54 +6,79 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scenarios.runs.progress import Progress
 
+if TYPE_CHECKING:
+    from reports.terminal import Terminal
+
+
+def _shipped(incomplete: str) -> list[str]:
+    """Names for the shell to complete; by file name, which loads nothing."""
+    library = Path(__file__).parents[1] / "library"
+    return sorted(path.stem for path in library.glob("*.yaml") if path.stem.startswith(incomplete))
+
+
 Scenario = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A path, or the name of a shipped one (batchlab list scenarios).")
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="The path of a YAML file, or a shipped scenario (batchlab list scenarios).",
+        autocompletion=_shipped,
+    ),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; may be given several times."),
+    typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The scenario's seed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results of batchlab in that folder.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file where it is there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.")]
 
 
 def overrides(set_: list[str] | None, seed: int | None) -> list[str]:
-    """What --set and --seed change; --seed is the last word."""
+    """The changes of --set and --seed as `a.b=VALUE`; --seed comes last and wins."""
     return [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
 
 
 class Console:
-    """Results go to stdout; what is said by the way goes to stderr, or nowhere with --quiet."""
+    """Prints results on stdout, notes and progress on stderr; with --quiet, results alone."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.quiet = quiet
 
+    @cached_property
+    def terminal(self) -> Terminal:
+        """Width and colours of stdout."""
+        from reports.terminal import terminal_of
+
+        return terminal_of(sys.stdout)
+
     def out(self, text: str) -> None:
-        """A result: text that ends with a newline."""
+        """Print a result: text that ends with a newline."""
         typer.echo(text, nl=False)
 
     def note(self, text: str) -> None:
-        """Something by the way, in a line."""
+        """Print a line on stderr."""
         if not self.quiet:
             print(text.rstrip("\n"), file=sys.stderr, flush=True)
 
     def notes(self, texts: Iterable[str]) -> None:
-        """Several, one a line; those that are warnings say so themselves."""
+        """Print notes, one a line; a warning begins with the word."""
         for text in texts:
             self.note(text if "warning: " in text else f"note: {text}")
 
     @contextmanager
     def timed(self) -> Iterator[Timed]:
-        """Progress of what is simulated inside."""
+        """Show the progress of the simulations inside the block."""
         timed = Timed(self)
         try:
             yield timed
@@ -62,7 +87,7 @@ class Console:
 
 
 class Timed:
-    """Progress of one simulation after the other, and how long all of them took."""
+    """The progress of one simulation after the other, and the time of all of them."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -71,7 +96,7 @@ class Timed:
         self._started_s = time.monotonic()
 
     def progress(self, label: str, total: int) -> Callable[[int], None]:
-        """A simulation of `total` requests begins; the answer is to be told how many have ended."""
+        """Begin a simulation of `total` requests; returns what takes the number finished so far."""
         self.close()
         self._requests += total
         if self._console.quiet:
@@ -80,14 +105,14 @@ class Timed:
         return self._bar
 
     def simulated(self) -> None:
-        """All have run."""
+        """Say how long all simulations took."""
         self.close()
         seconds = time.monotonic() - self._started_s
         noun = "request" if self._requests == 1 else "requests"
         self._console.note(f"simulated {self._requests:,} {noun} in {seconds:.1f} s")
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

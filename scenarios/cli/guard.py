@@ -1,4 +1,4 @@
-"""How a verb ends: exit code 0 when done, 2 for bad input, 1 for a defect of ours, 130 when interrupted."""
+"""The exit codes of a verb: 0 done, 2 bad input, 1 a defect of batchlab, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD_INPUT, DEFECT, INTERRUPTED = 2, 1, 130
 
 
 def guarded(verb: Callable[P, None]) -> Callable[P, None]:
-    """The verb with its errors told in a line or two on stderr, and turned into exit codes."""
+    """Wrap a verb: errors become a line or two on stderr and an exit code."""
 
     @wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -29,7 +29,7 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except InputError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"{_red('error:')} {error}", err=True)
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -44,3 +44,9 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(DEFECT) from None
 
     return call
+
+
+def _red(text: str) -> str:
+    from reports.terminal import wants_colour
+
+    return f"\x1b[1;31m{text}\x1b[0m" if wants_colour(sys.stderr) else text

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.measure import Device, Layers
-from scenarios.cli.report import aligned
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 NOT_WITHIN = 3
 """Exit code: everything ran, and the prediction is not within its limits."""
-
-STEPS, SUMMARY = "lockstep.csv", "lockstep.json"
 
 
 def lockstep(
@@ -53,29 +51,44 @@ def lockstep(
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
 ) -> None:
-    """Predicted against executed, step by step.
+    """Execute the simulator's plans on a device.
 
-    Errors by regime go to stdout, rows and a report to --out, else to runs/NAME-lockstep. Exit code 3: not within the
-    limits (CPU: MAPE 15 % or 1.3 times the device's own noise, drift 10 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
+    Each step is predicted and measured. Errors by regime go to stdout, rows and a report to --out, else to
+    runs/NAME-lockstep-DEVICE with what the flags changed. Earlier results there are an error, unless --overwrite is
+    given.
+
+    Exit code 3: not within the limits (CPU: MAPE 15 % or 1.3 times the device's own noise, drift 10 %; GPU: MAPE 4 %,
+    P95 12 %, drift 2 %).
     """
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
     from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
 
     check_choice(device, ("cuda", "cpu"), "device")
     check_choice(clock, ("predicted", "device"), "clock")
-    given = overrides(set_, seed)
+    changed = overrides(set_, seed)
+    given = changed
     if profile is not None:
         if not profile.is_file():
             raise InputError(f"no such file: {profile}", file="--profile", hint="batchlab calibrate fit writes one")
         given = [*given, f"cost={{kind: profile, path: {str(profile.resolve())!r}}}"]
     chosen = load(scenario, given)
     console = Console(quiet=quiet)
-    target = out or Path("runs") / f"{chosen.name}-lockstep"
+    flags = {"profile": profile and profile.name, "replay": replay and replay.name, "layers": layers}
+    flags |= {"clock": clock if clock != "predicted" else None, "policies": policies if free_running else None}
+    words = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    words += ["as-recorded"] * as_recorded + [f"free-running={rates},seeds={seeds}"] * free_running
+    where = default_folder(chosen.name, "lockstep", device, *words, changed=changed)
+    target = Target(out or where, overwrite)
+    # What a device takes is never the same twice; a replay's results are.
+    check_output(target.folder, overwrite=overwrite, expected=None if replay is None else {})
     if free_running:
         scales = _numbers(rates)
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
@@ -86,6 +99,14 @@ def lockstep(
     else:
         steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
     _tell(chosen, steps, fingerprint, device, target, console, json=json, report=not no_report)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where results go, and whether earlier ones are replaced."""
+
+    folder: Path
+    overwrite: bool
 
 
 def _numbers(text: str) -> list[float]:
@@ -154,7 +175,7 @@ def _tell(
     steps: Sequence[ComparedStep],
     fingerprint: dict[str, str],
     device: str,
-    target: Path,
+    target: Target,
     console: Console,
     *,
     json: bool,
@@ -162,9 +183,10 @@ def _tell(
 ) -> None:
     """Write the steps and the report, print the verdict; exit code 3 where it is a bad one."""
     from reports.lockstep import LockstepReport, lockstep_rows, write_lockstep
+    from reports.terminal import aligned
     from scenarios.build.parts import resolved_yaml
-    from scenarios.runs.storage.run_folder import REPORT, report_files, to_json
-    from scenarios.runs.storage.staging import staging
+    from scenarios.runs.storage.output import output
+    from scenarios.runs.storage.run_folder import LOCKSTEP, LOCKSTEP_STEPS, REPORT, to_json
     from scenarios.validate.lockstep import lockstep_json, lockstep_verdict
     from simulator.lockstep.csv import write_csv
     from simulator.lockstep.step_errors import LIMITS, agreement
@@ -172,9 +194,9 @@ def _tell(
     found = agreement(steps)
     fine, words = lockstep_verdict(found, LIMITS[device])
     data = lockstep_json(found, fingerprint)
-    with staging(target, owned=[STEPS, SUMMARY, *report_files(target)]) as folder:
-        write_csv(folder / STEPS, steps)
-        (folder / SUMMARY).write_text(to_json(data), encoding="utf-8", newline="\n")
+    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+        write_csv(folder / LOCKSTEP_STEPS, steps)
+        (folder / LOCKSTEP).write_text(to_json(data), encoding="utf-8", newline="\n")
         if report:
             console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
@@ -183,11 +205,11 @@ def _tell(
         console.out(to_json(data))
     else:
         table = lockstep_rows(found)
-        console.out(f"{aligned([table.head, *table.body], table.text_columns)}\n\n{words}\n\n")
+        console.out(f"{aligned([table.head, *table.body], table.text_columns, console.terminal.width)}\n\n{words}\n\n")
     say = console.note if json else console.out
-    say(f"steps: {target / STEPS}\n")
+    say(f"steps: {target.folder / LOCKSTEP_STEPS}\n")
     if report:
-        say(f"report: {target / REPORT}\n")
+        say(f"report: {target.folder / REPORT}\n")
     if not fine:
         raise typer.Exit(NOT_WITHIN)
 
@@ -199,13 +221,14 @@ def _free_running(
     seeds: int,
     device: str,
     layers: int | None,
-    target: Path,
+    target: Target,
     console: Console,
     *,
     json: bool,
 ) -> None:
-    from scenarios.runs.storage.run_folder import to_json
-    from scenarios.runs.storage.staging import staging
+    from reports.terminal import aligned
+    from scenarios.runs.storage.output import output
+    from scenarios.runs.storage.run_folder import FREE_RUNNING, to_json
     from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows
     from scenarios.validate.free_running import free_running as run_both
     from scenarios.validate.lockstep import lockstep_case
@@ -215,8 +238,8 @@ def _free_running(
     make_device, fingerprint = _device_maker(scenario, device, layers, repeats=1)
     points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
     data = free_running_json(points, fingerprint)
-    with staging(target, owned=["free-running.json"]) as folder:
-        (folder / "free-running.json").write_text(to_json(data), encoding="utf-8", newline="\n")
+    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+        (folder / FREE_RUNNING).write_text(to_json(data), encoding="utf-8", newline="\n")
     if json:
         console.out(to_json(data))
         return

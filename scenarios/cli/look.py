@@ -1,4 +1,4 @@
-"""`batchlab list`, `batchlab kv`, `batchlab trace`: what there is, and what fits."""
+"""`batchlab list`, `batchlab kv`, `batchlab trace`: what comes with batchlab, what fits, what a trace holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class What(StrEnum):
 
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
-    """Print what there is, a line each."""
+    """List what comes with batchlab, a line each."""
     from scenarios.cli.listing import LISTINGS
 
     rows = LISTINGS[what.value]()
@@ -49,9 +49,9 @@ def kv(
     ] = 2048,
     json: Json = False,
 ) -> None:
-    """How many requests fit into KV memory.
+    """Count the requests that fit into KV memory.
 
-    Where the GPU's memory goes, bytes of KV a token, blocks, and requests that fit at the same time.
+    Shows where the GPU's memory goes, the KV bytes of a token, the blocks, and the requests that fit at the same time.
     """
     from scenarios.runs.storage.run_folder import to_json
     from simulator.hardware.gpus import find_gpu
@@ -78,9 +78,9 @@ def trace_inspect(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what a trace holds.
+    """Describe a trace.
 
-    Its format, rates, burstiness, lengths and their tails, and the rows that cannot be used.
+    Shows its format, rates, burstiness, lengths and their tails, and the rows that cannot be used.
     """
     from dataclasses import asdict, replace
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Quiet, Set
+from scenarios.cli.flags import Console, Out, Overwrite, Quiet, Set
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -32,15 +31,19 @@ def measure(
     ] = None,
     gpu: Annotated[str, typer.Option("--gpu", metavar="G", help="The GPU's name in batchlab list gpus.")] = "",
     steps_only: Annotated[bool, typer.Option("--steps-only", help="Whole steps, no kernels apart.")] = False,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to write to.")] = Path("runs/measured"),
+    out: Out = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the step times of a model on this machine.
 
     Writes rows.jsonl.gz, which `batchlab calibrate fit` reads, and measured.json, which says on what it was measured
-    and how steady that was.
+    and how steady that was, to --out, else to runs/measured-MODEL-DEVICE. An earlier measurement there is an error,
+    unless --overwrite is given.
     """
     from gpu_backend.extra import require_torch
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
     from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
@@ -58,11 +61,16 @@ def measure(
 
     chosen = None if scenario is None else load(scenario, set_ or [])
     dimensions = chosen.resolve_model() if chosen is not None else find_model(model or "")
+    layered = f"layers={layers}" if layers else ""
+    whole = "steps" if steps_only else ""
+    target = out or default_folder("measured", scenario or dimensions.name, device, layered, whole, changed=set_ or [])
+    measured = (target / ROWS).exists()  # without rows, what is there is the log of a device that was not steady
+    check_output(target, overwrite=overwrite or not measured, expected=None)
     limits = (max_num_seqs, max_context, max_num_batched_tokens)
     if chosen is not None:
         limits = _limits(chosen, dimensions, limits)
     measure_into(
-        out,
+        target,
         dimensions,
         device,
         layers=layers,
@@ -72,7 +80,7 @@ def measure(
         steps_only=steps_only,
         say=console.note,
     )
-    console.out(f"rows: {out / ROWS}\nmeasured on: {out / MEASURED}\n")
+    console.out(f"rows: {target / ROWS}\nmeasured on: {target / MEASURED}\n")
 
 
 Limits = tuple[int | None, int | None, int | None]

@@ -1,110 +1,74 @@
-"""`batchlab report`, and what all verbs show of results: tables on stdout, pictures in a folder.
-
-This is the way to `reports`, which is imported when used.
-"""
+"""`batchlab report`, and the tables that all verbs print of results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Out, Quiet
+from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 
 if TYPE_CHECKING:
-    from scenarios.schema.scenario import Scenario
-    from simulator.results.records import Records
+    from reports.terminal import Terminal
+    from scenarios.show import Shown
 
-DEFAULT = Path("runs", "report")  # for several folders together
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One line of a table or a report: a run, and the summaries of all its seeds."""
-
-    label: str
-    scenario: Scenario
-    scenario_yaml: str
-    records: Records  # of the first seed
-    summaries: Sequence[Mapping[str, Any]]
-
-
-def tables(runs: Sequence[Shown]) -> str:
-    """The verdict table, and the table by class where there are several."""
-    from reports.table import verdict_table
+def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
+    """The verdict table, the table by class where there are several, and what the figures rest on."""
+    from reports.provenance import provenance_words
+    from reports.table import verdict_table, wrapped
     from reports.tables import class_table
+    from reports.terminal import aligned
 
     first = runs[0].scenario
     slo = first.resolve_slo()
-    parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
+    summaries = {run.label: run.summaries for run in runs}
+    parts = [verdict_table(summaries, slo, terminal)]
     by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
-        seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
-        parts.append(f"By class{seeds}\n{aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
+        title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
+        rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
+        parts.append(f"{title}\n{rows}\n")
+    if basis := provenance_words(summaries):
+        parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
-
-
-def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
-    """Plots and report.html into an existing folder."""
-    from reports.build import ReportRun, write_report
-
-    report_runs = [
-        ReportRun(
-            label=run.label,
-            policy=run.scenario.engine.policy,
-            records=run.records,
-            summaries=run.summaries,
-            scenario_yaml=run.scenario_yaml,
-            slo=run.scenario.resolve_slo(),
-            warmup_s=run.scenario.measure.warmup_s,
-            cooldown_s=run.scenario.measure.cooldown_s,
-        )
-        for run in runs
-    ]
-    write_report(folder, report_runs, notes)
-
-
-def aligned(rows: Sequence[Sequence[str]], text_columns: int) -> str:
-    """Rows as lines: text to the left, numbers to the right."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if index < text_columns else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs and comparisons.")],
     out: Out = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Draw the report of saved runs again.
+    """Draw the report of saved runs.
 
-    From their rows: nothing is simulated. Plots and report.html go to --out, else into the folder given, or to
-    runs/report where there are several.
+    It comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the folder given, or
+    to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
+    is replaced with --overwrite only.
     """
-    from scenarios.runs.storage.run_folder import REPORT, check_target, report_files
-    from scenarios.runs.storage.staging import staging
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import kind_of, output
+    from scenarios.runs.storage.run_folder import REPORT, report_files
+    from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
     given = list(dict.fromkeys(folders))
     runs, notes = _together([entry for folder in given for entry in _read(folder)])
-    target = out or (given[0] if len(given) == 1 else DEFAULT)
-    check_target(target)
+    target = out or (given[0] if len(given) == 1 else default_folder("report", "+".join(map(str, given))))
     console.notes(notes)
-    with staging(target, owned=report_files(target)) as inside:
+    own = target in given  # its rows stay, and the report is theirs
+    expected: dict[str, str] | None = {} if own or kind_of(target) is None else None
+    owned = report_files(target) if own else None
+    with output(target, overwrite=overwrite, expected=expected, owned=owned) as inside:
         console.note("drawing the report")
         write_pictures(inside, runs, notes)
-    console.out(tables(runs))
+    console.out(tables(runs, console.terminal))
     console.out(f"\nreport: {target / REPORT}\n")
 
 
@@ -118,7 +82,7 @@ class _Found:
 
 
 def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
-    """The lines of several folders under labels of their own, and what there is to say about them."""
+    """The lines of several folders under labels of their own, and the notes on them."""
     from scenarios.runs.comparison import merge_notes
 
     count = Counter(each.shown.label for each in found)
@@ -131,8 +95,22 @@ def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
         label = shown.label if count[shown.label] == 1 else f"{shown.label} ({each.folder})"
         # Comparisons are paired by seed.
         runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
-        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else [])]
+        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else []), *_different_costs(found)]
     return runs, merge_notes(notes)
+
+
+def _different_costs(found: Sequence[_Found]) -> list[str]:
+    """A warning where the step times of the runs come from different kinds of cost model."""
+    from reports.provenance import cost_kinds
+
+    kinds = cost_kinds({str(index): each.shown.summaries for index, each in enumerate(found)})
+    if len({*kinds.values()}) < 2:
+        return []
+    named = " and ".join(sorted({*kinds.values()}))
+    return [
+        f"warning: step costs are of different kinds ({named}): their errors differ too, so a difference between"
+        " these runs need not be one of policies or settings"
+    ]
 
 
 def _read(folder: Path) -> list[_Found]:
@@ -141,6 +119,7 @@ def _read(folder: Path) -> list[_Found]:
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load
+    from scenarios.show import Shown
 
     lines = {"": [folder]}
     if is_comparison(folder):

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
-from scenarios.cli.report import Shown, tables, write_pictures
+from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.report import tables
 
 if TYPE_CHECKING:
     from scenarios.runs.comparison import Compare
-    from scenarios.runs.result import Result
-
-RUNS = Path("runs")  # where results go without --out, below the working directory
 
 Policies = Annotated[
     str, typer.Option("--policies", metavar="A,B,...", help="The policies to compare (batchlab list policies).")
@@ -28,6 +24,7 @@ def run(
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
     report: Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")] = False,
@@ -38,33 +35,37 @@ def run(
 ) -> None:
     """Simulate one scenario.
 
-    A table goes to stdout, rows and summary to a run folder: --out, else runs/NAME-POLICY.
+    A table goes to stdout, rows and summary to a run folder: --out, else runs/NAME-POLICY with what --set and --seed
+    changed. The same run may be repeated into its folder: its rows come out the same, a report or decisions may be
+    added, and nothing there is removed. Other results in the folder are an error, unless --overwrite is given.
     """
-    from scenarios.build.parts import policy_label
+    from scenarios.build.parts import policy_label, resolved_yaml
     from scenarios.runs.runner import run as simulate
-    from scenarios.runs.storage.run_folder import REPORT, check_target, owned_files, to_json, write_result
-    from scenarios.runs.storage.staging import staging
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
+    from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
-    chosen = load(scenario, overrides(set_, seed))
-    label = policy_label(chosen.engine.policy)
-    target = out or RUNS / _file_name(f"{chosen.name}-{label}")
-    check_target(target)
-    with console.timed() as timed, staging(target, owned=owned_files(target)) as folder:
+    changed = overrides(set_, seed)
+    chosen = load(scenario, changed)
+    target = out or default_folder(chosen.name, policy_label(chosen.engine.policy), changed=changed)
+    expected = same_scenario(resolved_yaml(chosen))
+    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         result = simulate(
             chosen, log_decisions=log_decisions, fast_forward=not no_fast_forward, progress=timed.progress
         )
         timed.simulated()
         console.notes(result.notes)
-        write_result(folder, result)
+        result.write(folder)
         if report:
             console.note("drawing the report")
-            write_pictures(folder, [_shown(label, result)], result.notes)
+            write_pictures(folder, [result.shown()], result.notes)
     if json:
         console.out(to_json(result.summary))
     else:
-        console.out(tables([_shown(label, result)]) + "\n")
+        console.out(tables([result.shown()], console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if report:
@@ -78,41 +79,49 @@ def compare(
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
 ) -> None:
-    """The same requests through several policies.
+    """Simulate the same requests under several policies.
 
     A verdict table goes to stdout; plots, report.html and a run folder for each policy and seed go to --out, else
-    to runs/NAME-compare.
+    to runs/NAME-compare-POLICIES with what --set and --seed changed. The same comparison may be repeated into its
+    folder; other results there are an error, unless --overwrite is given.
     """
     from scenarios.runs.comparison import Compare
-    from scenarios.runs.storage.run_folder import REPORT, check_target, owned_files, to_json, write_means
-    from scenarios.runs.storage.staging import staging
-    from scenarios.schema.loader import load
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.run_folder import REPORT, run_path, to_json, write_means
+    from scenarios.schema.loader import dump, load
+    from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
-    chosen = load(scenario, overrides(set_, seed))
-    target = out or RUNS / _file_name(f"{chosen.name}-compare")
-    check_target(target)
+    changed = overrides(set_, seed)
+    chosen = load(scenario, changed)
     names = [name.strip() for name in policies.split(",") if name.strip()]
-    with console.timed() as timed, staging(target, owned=owned_files(target)) as folder:
+    with console.timed() as timed, ExitStack() as stack:
         comparing = Compare(chosen, names, seeds, progress=timed.progress)
+        several = f"seeds={seeds}" if seeds > 1 else ""
+        target = out or default_folder(chosen.name, "compare", "+".join(comparing.labels), several, changed=changed)
+        runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
+        folder = stack.enter_context(
+            output(target, overwrite=overwrite, expected=same_scenario(dump(chosen)), runs=runs)
+        )
         places = _write_runs(folder, comparing)
         timed.simulated()
         found = comparing.comparison()
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
         write_means(folder, chosen, means)
-        runs = [_shown(label, result, found.summaries[label]) for label, result in found.first.items()]
         if not no_report:
             console.note("drawing the report")
-            write_pictures(folder, runs, found.notes)
+            write_pictures(folder, found.shown(), found.notes)
     if json:
         console.out(to_json(means))
     else:
-        console.out(tables(runs) + "\n")
+        console.out(tables(found.shown(), console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folders: {target}\n")
     if not no_report:
@@ -120,28 +129,13 @@ def compare(
 
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
-    """Run all of a comparison, a folder for each run; returns these folders by label, in the order of the seeds."""
-    from scenarios.runs.storage.run_folder import run_path, write_result
+    """Run a comparison, a folder for each run; returns the folders of each label, in the order of the seeds."""
+    from scenarios.runs.storage.run_folder import run_path
 
     places: dict[str, list[str]] = {label: [] for label in comparing.labels}
     for label, seed, result in comparing:
         place = run_path(label, seed)
         (folder / place).mkdir(parents=True)
-        write_result(folder / place, result)
+        result.write(folder / place)
         places[label].append(place.as_posix())
     return places
-
-
-def _shown(label: str, result: Result, summaries: Sequence[Mapping[str, Any]] | None = None) -> Shown:
-    return Shown(
-        label,
-        result.scenario,
-        result.scenario_yaml,
-        result.records,
-        [result.summary] if summaries is None else summaries,
-    )
-
-
-def _file_name(text: str) -> str:
-    """The text as the name of a folder."""
-    return re.sub(r"[^\w.+-]+", "-", text)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Quiet, Scenario, Seed, Set, overrides
-from scenarios.cli.report import aligned
+from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 
 if TYPE_CHECKING:
+    from reports.terminal import Terminal
     from reports.validation import Facing
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
@@ -40,43 +40,42 @@ def validate(
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
+    overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
     no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
 ) -> None:
-    """Simulate, and compare with a server's own log.
+    """Compare a simulation with a server's own log.
 
     Reads logs of `vllm bench serve --save-detailed`, AIPerf, GuideLLM and LLMServingSim, and plain CSV. Errors and a
-    verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate.
+    verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate-FILE with what --set and
+    --seed changed. Other results there are an error, unless --overwrite is given.
     """
-    from scenarios.build.parts import policy_label
-    from scenarios.cli.run import RUNS
+    from scenarios.build.parts import policy_label, resolved_yaml
     from scenarios.measured import read_measured
     from scenarios.measured.replay import workload_of
     from scenarios.runs.runner import run, run_on
-    from scenarios.runs.storage.run_folder import (
-        REPORT,
-        check_target,
-        owned_files,
-        to_json,
-        write_result,
-        write_validation,
-    )
-    from scenarios.runs.storage.staging import staging
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import output, same_scenario
+    from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
     from scenarios.validate.compare import to_data
     from scenarios.validate.compare import validate as compare
     from scenarios.validate.parts import diagnose
+    from scenarios.validate.storage import write_validation
 
     console = Console(quiet=quiet)
     log = read_measured(measured, format_=format_, benchmark=benchmark)
     # A replay needs no workload; where the scenario has none, the run folder names the log in its place.
     from_log = {"workload": {"trace": {"path": str(measured.absolute())}}} if replay else None
-    chosen = load(scenario, overrides(set_, seed), defaults=from_log)
+    changed = overrides(set_, seed)
+    chosen = load(scenario, changed, defaults=from_log)
     ticks = _ticks(measured, timeseries)
-    target = out or RUNS / f"{chosen.name}-validate"
-    check_target(target)
-    with console.timed() as timed, staging(target, owned=owned_files(target)) as folder:
+    options = {"benchmark": benchmark, "client_ms": client_ms or None}
+    flags = [*(f"{key}={value}" for key, value in options.items() if value is not None), "replay" if replay else ""]
+    target = out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
+    expected = same_scenario(resolved_yaml(chosen))
+    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         if replay:
             result = run_on(chosen, workload_of(log), progress=timed.progress)
         else:
@@ -85,7 +84,7 @@ def validate(
         found = compare(log, result.records, client_ms / 1e3)
         verdict = diagnose(found, at_client=log.at_client)
         console.notes((*result.notes, *log.notes, *found.notes))
-        write_result(folder, result)
+        result.write(folder)
         data = {**to_data(found), **_verdict_data(verdict)}
         write_validation(folder, data, found)
         facing = _facing(chosen.name, policy_label(chosen.engine.policy), log, ticks, result, found, verdict)
@@ -94,7 +93,7 @@ def validate(
 
             console.note("drawing the report")
             write_pictures(folder, facing)
-    console.out(to_json(data) if json else _text(facing, found))
+    console.out(to_json(data) if json else _text(facing, console.terminal))
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if not no_report:
@@ -108,13 +107,15 @@ def _ticks(log: Path, given: Path | None) -> Timeline | None:
     return None if path is None else read_timeseries(path)
 
 
-def _text(facing: Facing, found: Validation) -> str:
+def _text(facing: Facing, terminal: Terminal) -> str:
     from reports.table import wrapped
+    from reports.terminal import aligned
     from reports.validation import error_table
 
     tables = [error_table(facing), *([facing.parts] if facing.parts is not None else [])]
-    texts = [aligned([table.head, *table.body], table.text_columns) for table in tables]
-    return "\n\n".join([*texts, "\n".join(wrapped(text) for text in facing.words)]) + "\n\n"
+    texts = [aligned([table.head, *table.body], table.text_columns, terminal.width) for table in tables]
+    words = "\n".join(wrapped(text, terminal.prose_width) for text in facing.words)
+    return "\n\n".join([*texts, words]) + "\n\n"
 
 
 def _verdict_data(verdict: Diagnosis | None) -> dict[str, object]:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scenarios.build.parts import build, build_workload, is_random, policy_label, same_requests, with_policy
+from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.result import Result
 from scenarios.runs.runner import ProgressMaker, Source, run_on
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
+from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
 from simulator.metrics.intervals import mean_interval, paired_difference
 
-_NO_METRIC = ("schema_version",)
+if TYPE_CHECKING:
+    from scenarios.show import Picture
+
+_NO_METRIC = ("schema_version", PROVENANCE)
 _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Several policies on the same requests. `summaries` has one summary a seed for each label, seeds in order.
 
@@ -33,6 +38,22 @@ class Comparison:
     summaries: Mapping[str, Sequence[Mapping[str, Any]]]
     first: Mapping[str, Result]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
+        runs = "".join(f"\n  {label}: {one_line(summaries[0])}" for label, summaries in self.summaries.items())
+        return f"<Comparison of {', '.join(self.summaries)}, {seeds}; of the first seed:{runs}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Comparison", self.shown())
+
+    def shown(self) -> list[Shown]:
+        """A line of tables and reports for each label."""
+        return [result.shown(label, self.summaries[label]) for label, result in self.first.items()]
+
+    def plot(self, kind: str = "latency") -> Picture:
+        """A picture of the report, of all policies; see `Result.plot`."""
+        return picture(self.shown(), kind)
 
     def means(self) -> dict[str, dict[str, Any]]:
         """For each label its summary: over several seeds the means, their intervals and paired differences.
@@ -161,7 +182,9 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in first.items():
         values = [summary[name] for summary in summaries]
-        if isinstance(value, bool):
+        if name == PROVENANCE:
+            found[name] = {key: about for key, about in value.items() if key != "seed"}  # `seeds` has them all
+        elif isinstance(value, bool):
             found[name] = any(values)
         elif all(other == value for other in values):
             found[name] = value

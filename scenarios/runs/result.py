@@ -1,27 +1,32 @@
-"""What a run gives back in Python: the summary, and its tables as pandas data frames, made when asked for."""
+"""The result of a run in Python: its summary, and its tables as pandas data frames, made when they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scenarios.build.parts import policy_label
+from scenarios.runs.storage.output import output, same_scenario
+from scenarios.runs.storage.run_folder import write_run
+from scenarios.runs.storage.tables import Column, request_columns, step_columns
+from scenarios.schema.scenario import Scenario
+from scenarios.show import Shown, html_table, one_line, picture
 from simulator.results.records import Records
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scenarios.runs.storage.tables import Column
-    from scenarios.schema.scenario import Scenario
+    from scenarios.show import Picture
 
 
-@dataclass(frozen=True)  # no slots: the data frames are kept in the instance's dictionary
+@dataclass(frozen=True, repr=False)  # no slots: the data frames are kept in the instance's dictionary
 class Result:
     """One simulation. `summary` is summary.json; `decisions` one dict a step, None unless they were asked for.
 
-    `notes` say in words what a reader of the numbers should know: rows skipped in the trace, requests rejected.
+    `notes` tell what alters the meaning of the numbers: rows skipped in the trace, requests rejected.
     """
 
     scenario: Scenario
@@ -31,33 +36,60 @@ class Result:
     decisions: list[dict[str, Any]] | None = None
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<Result {self.scenario.name}, {self.label}: {one_line(self.summary)}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.scenario.name, [self.shown()])
+
+    @property
+    def label(self) -> str:
+        """What tables call the run: its policy."""
+        return policy_label(self.scenario.engine.policy)
+
+    def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:
+        """The run as a line of tables and reports, under a label of its own and with the summaries of all seeds."""
+        shown = label or self.label, self.scenario, self.scenario_yaml, self.records, summaries or [self.summary]
+        return Shown(*shown)
+
     @cached_property
     def requests(self) -> pd.DataFrame:
         """One row a request, in workload order; the columns of requests.csv.gz."""
-        from scenarios.runs.storage.tables import request_columns
-
         return _frame(request_columns(self.records))
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a step, or a run of `repeat` equal decode steps; the columns of steps.csv.gz."""
-        from scenarios.runs.storage.tables import step_columns
-
         return _frame(step_columns(self.records))
 
-    def save(self, folder: str | Path) -> Path:
-        """Write the run folder, whole or not at all; files of an earlier run in it are replaced. Returns its path.
+    def plot(self, kind: str = "timeline") -> Picture:
+        """A picture of the report: a notebook shows it, `.save("x.png")` or `.save("x.svg")` writes it.
 
-        Raises InputError where the folder cannot be written, or holds something else than a run.
+        Raises InputError for a kind that there is not, naming those that there are.
         """
-        from scenarios.runs.storage.run_folder import check_target, owned_files, write_result
-        from scenarios.runs.storage.staging import staging
+        return picture([self.shown()], kind)
 
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the run folder, whole or not at all. Returns its path.
+
+        Raises InputError where the folder cannot be written, holds something else than results of batchlab, or holds
+        other results and `overwrite` is False (`scenarios.runs.storage.output` has the rule).
+        """
         target = Path(folder)
-        check_target(target)
-        with staging(target, owned=owned_files(target)) as inside:
-            write_result(inside, self)
+        with output(target, overwrite=overwrite, expected=same_scenario(self.scenario_yaml)) as inside:
+            self.write(inside)
         return target
+
+    def write(self, folder: Path) -> None:
+        """Write the files of a run into an existing folder. Raises InputError where the disk does not take them."""
+        write_run(
+            folder,
+            scenario_yaml=self.scenario_yaml,
+            summary=self.summary,
+            records=self.records,
+            decisions=self.decisions,
+            notes=self.notes,
+        )
 
 
 def _frame(table: Mapping[str, Column]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Running a scenario: parts built, simulated, summed up."""
+"""Run a scenario: build its parts, simulate, sum up."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from scenarios.build.parts import (
     policy_label,
     resolved_yaml,
 )
+from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -30,7 +31,7 @@ from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called at the start of a simulation with its label and its number of requests; the answer is told how many ended."""
+"""Called as a simulation starts, with its label and number of requests; returns what takes the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -42,10 +43,10 @@ def run(
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
 ) -> Result:
-    """Simulate a scenario, given as such or as whatever `load` takes.
+    """Simulate a scenario, or what `load` makes one of: a name, a path, a mapping.
 
-    `fast_forward` changes how long it takes, and not a bit of the result. Raises InputError for bad input, also where
-    not one of the requests fits into the KV cache, or where a policy or a router of the user's own breaks.
+    `fast_forward` changes the time that it takes and no bit of the result. Raises InputError for bad input, where none
+    of the requests fits into the KV cache, and where the user's own policy or router breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
@@ -60,7 +61,10 @@ def run_on(
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
 ) -> Result:
-    """Simulate a scenario on a workload that has been built already: common random numbers for several policies."""
+    """Simulate a scenario on a given workload: common random numbers for several policies.
+
+    Raises InputError as `run` does.
+    """
     check_content(scenario, workload)
     parts = build(scenario)
     label = policy_label(scenario.engine.policy)
@@ -81,7 +85,11 @@ def run_on(
         scenario=scenario,
         scenario_yaml=resolved_yaml(scenario),
         records=records,
-        summary={**summary, "usd_per_million_output_tokens": price},
+        summary={
+            **summary,
+            "usd_per_million_output_tokens": price,
+            PROVENANCE: provenance(scenario, parts.cost),
+        },
         decisions=done.decisions,
         notes=(*workload.notes, *rejected, *remarks),
     )
@@ -128,7 +136,7 @@ def _users_code(scenario: Scenario) -> Iterator[tuple[Path, type[Exception], str
 
 
 def _at_the_client(records: Records, front_end_s: float) -> Records:
-    """The records with the tokens' times as the client sees them: so much later than they were sampled."""
+    """The records with token times as the client sees them, `front_end_s` after they were sampled."""
     if front_end_s == 0:
         return records
     requests = records.requests
@@ -137,7 +145,7 @@ def _at_the_client(records: Records, front_end_s: float) -> Records:
 
 
 def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> InputError | None:
-    """The error as one of the user's file: where it broke there, or the rule that it broke."""
+    """The error placed in the user's file: the rule that was broken, or the line that raised."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
@@ -152,7 +160,7 @@ def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> 
 
 
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """What to say about requests that can never be served. Raises InputError where that is all of them."""
+    """A warning about requests that never fit the KV cache. Raises InputError where no request fits."""
     reasons = records.reject_reasons
     if not reasons:
         return ()

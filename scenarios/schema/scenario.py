@@ -241,6 +241,13 @@ class Scenario(Strict):
         """An error about a key (dotted, as `engine.order`), placed where the scenario's source wrote it."""
         return self._origin.error([Finding(tuple(key.split(".")), message, hint)])
 
+    def __repr__(self) -> str:
+        model = self.model if isinstance(self.model, str) else "a model of its own"
+        gpu = self.hardware.gpu if isinstance(self.hardware.gpu, str) else "a GPU of its own"
+        return f"<Scenario {self.name}: {self.engine.policy}, {model} on {gpu}, seed {self.seed}>"
+
+    __str__ = __repr__
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scenario) and self.resolved() == other.resolved()
 

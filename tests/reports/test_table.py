@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ import pytest
 
 from reports.columns import BLOCKS, COLUMNS, Summaries, Summary
 from reports.compare import best, estimate, is_real, joined, ranked
-from reports.table import MARK, cells, note, verdict_table
+from reports.table import MARK, cells, note, shown, verdict_table
+from reports.terminal import Terminal
 from simulator.metrics.latency import Slo
 from simulator.metrics.summary import summarize
 from tests.reports_maker import continuous, static
@@ -35,16 +37,20 @@ def test_columns_are_keys_of_the_summary() -> None:
 
 def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
     text = verdict_table(three_seeds, SLO)
+    seen = set()
     for block in BLOCKS:
-        head, units = text[text.index(block.title) :].splitlines()[:2]
-        for column in block.columns:
-            if column.key == "usd_per_million_output_tokens":
-                assert column.title not in head, "left out where no summary has it"
-                continue
+        head, units, *_ = text[text.index(block.title) :].splitlines()
+        for column, by_label in shown(three_seeds, block):
             # A unit ends where its title ends.
             end = head.index(column.title) + len(column.title)
-            assert units[:end].endswith(column.unit), column
-            assert column.unit or column.key in ("preemptions", "saturated")
+            if any(cell.half_width.endswith(" s") for cell in by_label.values()):
+                assert units.ljust(end)[:end].endswith("   "), "each cell has its own"
+            else:
+                assert units[:end].endswith(column.unit), column
+                assert column.unit or column.key in ("preemptions", "saturated")
+            seen.add(column.key)
+    # No summary has the price; of the losses there was none.
+    assert seen == {*COLUMNS} - {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions"}
 
 
 def test_columns_are_aligned(three_seeds: Summaries) -> None:
@@ -153,6 +159,48 @@ def test_ranked_and_joined() -> None:
     assert ranked(runs, "x", -1) == ["c", "a"]
     assert joined(["a"]) == "a"
     assert joined("abc") == "a, b and c"
+
+
+def test_losses_are_shown_where_there_are_some() -> None:
+    table = verdict_table(over("rejected", a=[0], b=[2])).split("\n\n")[0]
+    assert [line.split() for line in table.splitlines()[2:]] == [["a", "0*"], ["b", "2"]]
+    assert "rejected" not in verdict_table(over("rejected", a=[0], b=[0]))
+    assert "goodput" in verdict_table(over("request_goodput", a=[0], b=[0])), "no loss: nothing of it is news"
+
+
+def test_long_latencies_have_units_of_their_own() -> None:
+    text = verdict_table(over("p99_ttft_ms", static=[4_124_094.0], chunked=[45.2], slow=[None], other=[35_431.0]))
+    assert text.split("\n\n")[0].splitlines() == [
+        "Latency  TTFT p99",
+        "static   68.7 min",
+        "chunked   45.2 ms*",
+        "slow            -",
+        "other      35.4 s",
+    ]
+
+
+def test_intervals_take_the_unit_of_their_mean() -> None:
+    found = cells(over("p99_ttft_ms", a=[60e3, 61e3, 62e3], b=[40.0, 41.0, 42.0]), COLUMNS["p99_ttft_ms"])
+    assert [(cell.mean, cell.half_width) for cell in found.values()] == [("61.0", "2.5 s"), ("41.0", "2.5 ms")]
+
+
+def test_short_latencies_share_one_unit() -> None:
+    found = cells(over("p99_ttft_ms", a=[9_999.0], b=[45.0]), COLUMNS["p99_ttft_ms"])
+    assert [cell.mean for cell in found.values()] == ["9,999", "45"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_narrow_terminal_gets_narrow_lines(three_seeds: Summaries, width: int) -> None:
+    narrow = verdict_table(three_seeds, SLO, Terminal(width))
+    assert max(map(len, narrow.splitlines())) <= width
+    plain = verdict_table(three_seeds, SLO)
+    assert set(re.findall(r"[\d.,]+", narrow)) >= set(re.findall(r"[\d.,]+", plain)), "every number is still there"
+
+
+def test_colours_change_no_text(three_seeds: Summaries) -> None:
+    painted = verdict_table(three_seeds, SLO, Terminal(colour=True))
+    assert "\x1b[1;32m" in painted
+    assert re.sub(r"\x1b\[[\d;]*m", "", painted) == verdict_table(three_seeds, SLO)
 
 
 def test_nothing() -> None:

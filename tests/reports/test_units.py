@@ -55,7 +55,15 @@ def test_short_is_near(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(24.64, "24.6 ms"), (9120.4, "9,120 ms"), (35431.0, "35.4 s"), (1465825.0, "1,466 s")]
+    ("value", "text"),
+    [
+        (24.64, "24.6 ms"),
+        (9120.4, "9,120 ms"),
+        (35431.0, "35.4 s"),
+        (600e3, "600 s"),
+        (4124094.0, "68.7 min"),
+        (4e7, "11.1 h"),
+    ],
 )
 def test_latency(value: float, text: str) -> None:
     assert latency(value) == text

@@ -16,55 +16,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.lib import format as npy
 
-from scenarios.runs.storage.staging import is_partial, unwritable
-from scenarios.runs.storage.tables import (
-    open_deterministic,
-    request_columns,
-    step_columns,
-    validation_columns,
-    write_csv,
-)
+from scenarios.runs.storage.staging import unwritable
+from scenarios.runs.storage.tables import open_deterministic, request_columns, step_columns, write_csv
 from scenarios.schema.loader import dump
-from simulator.errors import InputError
 from simulator.results.records import Records
 
 if TYPE_CHECKING:
-    from scenarios.runs.result import Result
     from scenarios.schema.scenario import Scenario
-    from scenarios.validate.compare import Validation
 
 FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
-VALIDATION, MEASURED = "validation.json", "measured.csv.gz"
+VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
+LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
+MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS,
 )  # fmt: skip
+OWN_NAMES = frozenset({*_FILES, PLOTS})
+"""What batchlab calls the files and folders that it writes at the top of a folder."""
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
 
 
-def check_target(target: Path) -> None:
-    """Refuse a folder with something else in it than what batchlab wrote there. Raises InputError."""
-    if not target.is_dir():
-        return  # to be made, or to fail on being made
-    try:
-        names = sorted(path.name for path in target.iterdir() if not is_partial(path.name))
-    except OSError as error:
-        raise unwritable(target, error) from error
-    ours = {*_FILES, PLOTS}
-    if (SUMMARY in names and SCENARIO in names) or COMPARISON in names or ours.issuperset(names):
-        return
-    other = next(name for name in names if name not in ours)
-    raise InputError(
-        f"the folder {target} is not empty and holds no earlier run of batchlab: {other} is in it",
-        hint="choose an empty or a new folder with --out",
-    )
-
-
 def owned_files(target: Path) -> list[str]:
-    """What an earlier run or comparison may have left in `target`, as paths relative to it."""
-    folders = [Path(), *_compared(target)]
+    """What earlier results may have left in `target`, as paths relative to it."""
+    folders = [Path(), *compared_runs(target)]
     owned = [str(folder / name) for folder in folders for name in _FILES]
     return owned + [name for folder in folders for name in _pictures(target, folder)]
 
@@ -106,16 +84,11 @@ def run_path(label: str, seed: int) -> Path:
     return Path(label, f"seed-{seed}")
 
 
-def write_result(folder: Path, result: Result) -> None:
-    """Write a result's files into an existing folder. Raises InputError where the disk does not take them."""
-    write_run(
-        folder,
-        scenario_yaml=result.scenario_yaml,
-        summary=result.summary,
-        records=result.records,
-        decisions=result.decisions,
-        notes=result.notes,
-    )
+def compared_runs(target: Path) -> list[Path]:
+    """The run folders of the comparison in `target`, relative to it; none where it holds none."""
+    if not (target / COMPARISON).is_file():
+        return []
+    return [path.relative_to(target) for path in sorted(target.glob("*/seed-*")) if path.is_dir()]
 
 
 def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -> None:
@@ -131,18 +104,6 @@ def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -
         raise unwritable(folder, error) from error
 
 
-def write_validation(folder: Path, data: Mapping[str, object], found: Validation) -> None:
-    """Write a comparison with a server's log beside the run: validation.json, and its requests beside ours.
-
-    Raises InputError where the disk does not take them.
-    """
-    try:
-        (folder / VALIDATION).write_text(to_json(data), encoding="utf-8", newline="\n")
-        write_csv(folder / MEASURED, validation_columns(found))
-    except OSError as error:
-        raise unwritable(folder, error) from error
-
-
 def to_json(value: object) -> str:
     """JSON for a person and for `json.loads`: two spaces of indent, a newline at the end."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -153,13 +114,6 @@ def _pictures(target: Path, folder: Path) -> list[str]:
     if not plots.is_dir():
         return []
     return [str(folder / PLOTS / path.name) for path in sorted(plots.iterdir()) if path.suffix in _PICTURES]
-
-
-def _compared(target: Path) -> list[Path]:
-    """The run folders of the comparison in `target`, relative to it, if it holds one."""
-    if not (target / COMPARISON).is_file():
-        return []
-    return [path.relative_to(target) for path in sorted(target.glob("*/seed-*")) if path.is_dir()]
 
 
 def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A folder that is written whole or not at all.
+"""Write a folder whole or not at all.
 
 Files are made in a hidden folder inside the target and moved to their places at the end, each move atomic, with
 Ctrl-C held back for those few milliseconds. If anything goes wrong before, the target looks as it did.
@@ -6,25 +6,31 @@ Ctrl-C held back for those few milliseconds. If anything goes wrong before, the 
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simulator.errors import InputError
 
 _PARTIAL = ".partial-"
+REPLACE = "--overwrite (in Python overwrite=True) replaces them, --out writes somewhere else"
 
 
 @contextmanager
-def staging(target: Path, *, owned: Iterable[str]) -> Iterator[Path]:
-    """A fresh folder to write into; at the end its files replace those of the same names in `target`.
+def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[Path]:
+    """Yield a fresh folder to write into; at the end its files move to `target`.
 
-    `owned` are the paths in `target` that an earlier run may have left: those that this one does not write are
-    removed. Everything else in `target` stays. Raises InputError at once where `target` cannot be written.
+    Without `replace`, nothing in `target` changes: the block may add files, and write again those that are there with
+    the same bytes. Another content for one of them raises InputError, and none is moved.
+    With it, files of the same names are replaced, and those paths among `replace` that the block did not write are
+    removed. All else in `target` stays.
+
+    Raises InputError at once where `target` cannot be written.
     """
     made = _make_folder(target)
     folder = target / f"{_PARTIAL}{os.getpid()}"
@@ -34,13 +40,16 @@ def staging(target: Path, *, owned: Iterable[str]) -> Iterator[Path]:
         except OSError as error:
             raise unwritable(target, error) from error
         yield folder
+        files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+        if replace is None:
+            _refuse_changes(folder, target, files)
         with _no_interrupt():
-            _move(folder, target, owned)
+            _move(folder, target, files, () if replace is None else replace)
         made = []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         for path in made:
-            with suppress(OSError):  # somebody else's file came into it
+            with suppress(OSError):  # another process put a file into it
                 path.rmdir()
 
 
@@ -75,9 +84,18 @@ def _make_folder(target: Path) -> list[Path]:
     return missing
 
 
-def _move(folder: Path, target: Path, owned: Iterable[str]) -> None:
-    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    stale = [target / name for name in owned if Path(name) not in files]
+def _refuse_changes(folder: Path, target: Path, files: Sequence[Path]) -> None:
+    """Raise InputError for a file that is in `target` with another content."""
+    there = [name for name in files if (target / name).exists()]
+    changed = [name for name in there if not filecmp.cmp(folder / name, target / name, shallow=False)]
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        what = f"{target} holds other results of the same name: {changed[0]}{more} would change"
+        raise InputError(f"{what}; nothing was written", hint=REPLACE)
+
+
+def _move(folder: Path, target: Path, files: Sequence[Path], replace: Iterable[str]) -> None:
+    stale = [target / name for name in replace if Path(name) not in files]
     try:
         for path in stale:
             path.unlink(missing_ok=True)

@@ -13,15 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simulator.metrics.summary import request_latencies
 from simulator.results.records import Floats, Ints, Records, RequestColumns, RowColumns, Status
-
-if TYPE_CHECKING:
-    from scenarios.validate.compare import Validation
 
 Column = Floats | Ints | list[str]
 
@@ -76,21 +73,6 @@ def step_columns(records: Records) -> dict[str, Column]:
     table: dict[str, Column] = {name: getattr(rows, name) for name in leading}
     table |= {name: getattr(rows, name) for name in others}
     table["used_blocks"] = records.step_used_blocks[rows.first_step]
-    return table
-
-
-def validation_columns(found: Validation) -> dict[str, Column]:
-    """One row a request of a server's log, in its order; beside it what was simulated, where requests were matched."""
-    measured = found.measured
-    table: dict[str, Column] = {
-        "request_id": list(measured.names),
-        "arrival_s": measured.arrival_s,
-        "input_tokens": measured.input_tokens,
-        "output_tokens": measured.output_tokens,
-    }
-    sides = {"measured": measured, **({"simulated": found.simulated} if found.matched else {})}
-    for name in ("ttft", "tpot", "e2el", "queue"):
-        table |= {f"{side}_{name}_ms": 1e3 * getattr(of, f"{name}_s") for side, of in sides.items()}
     return table
 
 

@@ -93,7 +93,8 @@ def test_another_process_writes_the_same_bytes(tmp_path: Path) -> None:
 
 def test_set_and_seed_change_the_scenario(tmp_path: Path) -> None:
     batchlab("run", small(tmp_path), "--set", "engine.max_num_seqs=3", "--set", "seed=5", "--seed", "9", cwd=tmp_path)
-    resolved = yaml.safe_load((tmp_path / "runs/small-chunked_prefill/scenario.yaml").read_text())
+    target = tmp_path / "runs/small-chunked_prefill-max_num_seqs=3-seed=9"
+    resolved = yaml.safe_load((target / "scenario.yaml").read_text())
     assert (resolved["engine"]["max_num_seqs"], resolved["seed"]) == (3, 9)
 
 
@@ -114,6 +115,11 @@ def test_run_with_report(tmp_path: Path) -> None:
     batchlab("report", "out", cwd=tmp_path)
     assert tree(tmp_path / "out") == drawn, "the same report from saved rows"
     batchlab("run", path, "--out", "out", cwd=tmp_path)
+    assert tree(tmp_path / "out") == drawn, "the same run again takes nothing away"
+    other = ["--set", "engine.max_num_seqs=3", "--out", "out"]
+    assert batchlab("run", path, *other, cwd=tmp_path).code == 2
+    assert tree(tmp_path / "out") == drawn
+    assert batchlab("run", path, *other, "--overwrite", cwd=tmp_path).code == 0
     assert set(tree(tmp_path / "out")) == RUN_FILES, "an old report would belong to other numbers"
 
 
@@ -142,19 +148,20 @@ def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
 def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = small(tmp_path)
     flags = ["--policies", "static, chunked_prefill", "--seeds", "2", "--set", "engine.order=priority"]
+    folder = "runs/small-compare-static+chunked_prefill-seeds=2-order=priority"
     done = batchlab("compare", path, *flags, cwd=tmp_path)
     assert done.code == 0
-    assert done.out.endswith("\nrun folders: runs/small-compare\nreport: runs/small-compare/report.html\n")
+    assert done.out.endswith(f"\nrun folders: {folder}\nreport: {folder}/report.html\n")
     assert "2 seeds" in done.out
     assert "note: static: does not take order" in done.err
-    target = tmp_path / "runs/small-compare"
+    target = tmp_path / folder
     for run in ("static/seed-7", "static/seed-8", "chunked_prefill/seed-7", "chunked_prefill/seed-8"):
         assert set(tree(target / run)) == RUN_FILES
     assert (target / "report.html").stat().st_size > 10_000
     assert yaml.safe_load((target / "scenario.yaml").read_text())["engine"]["policy"] == "chunked_prefill"
 
     again = batchlab("compare", path, *flags, "--out", "again", cwd=tmp_path)
-    assert again.out.replace("again", "runs/small-compare") == done.out
+    assert again.out.replace("again", folder) == done.out
     before = tree(target)
     assert tree(tmp_path / "again") == before
 
@@ -162,7 +169,7 @@ def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, mon
     monkeypatch.setattr("scenarios.runs.runner.simulate", None)  # nothing is simulated
     (target / "report.html").unlink()
     drawn = batchlab("report", target.relative_to(tmp_path), cwd=tmp_path)
-    assert drawn.out == done.out.replace("run folders: runs/small-compare\n", "")
+    assert drawn.out == done.out.replace(f"run folders: {folder}\n", "")
     assert tree(target) == before
 
 
@@ -171,14 +178,15 @@ def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
         "compare", small(tmp_path), "--policies", "static,continuous", "--seeds", "3", "--json", "--no-report",
         cwd=tmp_path,
     )  # fmt: skip
+    folder = tmp_path / "runs/small-compare-static+continuous-seeds=3"
     found = json.loads(done.out)
     assert list(found) == ["static", "continuous"]
-    assert found == json.loads((tmp_path / "runs/small-compare/compare.json").read_text())
+    assert found == json.loads((folder / "compare.json").read_text())
     low, high = found["static"]["intervals"]["p99_ttft_ms"]
     assert low < found["static"]["p99_ttft_ms"] < high
     assert found["static"]["completed"] == 60
-    assert not (tmp_path / "runs/small-compare/report.html").exists()
-    single = json.loads((tmp_path / "runs/small-compare/static/seed-7/summary.json").read_text())
+    assert not (folder / "report.html").exists()
+    single = json.loads((folder / "static/seed-7/summary.json").read_text())
     assert single.keys() <= found["static"].keys()
 
 
@@ -197,13 +205,14 @@ def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
     batchlab("compare", path, "--policies", "static", "--seeds", "2", "--no-report", "--out", "c", cwd=tmp_path)
     done = batchlab("report", "a", "b", "c", "a", cwd=tmp_path)
     assert done.code == 0
-    assert done.out.endswith("report: runs/report/report.html\n")
+    assert done.out.endswith("report: runs/report-a+b+c/report.html\n")
     assert all(f"\n{label} " in done.out for label in ("chunked_prefill (a)", "chunked_prefill (b)", "static"))
     assert "different numbers of seeds" in done.err
-    page = (tmp_path / "runs/report/report.html").read_text().splitlines()
+    page = (tmp_path / "runs/report-a+b+c/report.html").read_text().splitlines()
     assert page[:3] == ["chunked_prefill (a): 1", "chunked_prefill (b): 1", "static: 1"]
     assert "different numbers of seeds" in page[3]
-    assert batchlab("report", "a", "b", cwd=tmp_path).code == 0, "an earlier report is no obstacle"
+    assert batchlab("report", "a", "b", cwd=tmp_path).code == 0, "an earlier report of others is no obstacle"
+    assert (tmp_path / "runs/report-a+b/report.html").exists()
 
 
 # --------------------------------------------------------------------------------------------------------------- look

@@ -175,7 +175,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str,
     monkeypatch.setattr(what, full)
     done = batchlab(*verb, "small.yaml", cwd=tmp_path)
     assert done.out == ""
-    target = "runs/small-compare" if verb[0] == "compare" else "runs/small-chunked_prefill"
+    target = "runs/small-compare-static+continuous" if verb[0] == "compare" else "runs/small-chunked_prefill"
     check(done, [f"cannot write to the folder {target}: No space left on device"])
     assert tree(tmp_path) == before
 
@@ -189,9 +189,9 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str,
 def test_stopped_in_the_middle_of_a_run(tmp_path: Path, stop: signal.Signals, code: int, earlier: bool) -> None:
     small(tmp_path)
     if earlier:
-        batchlab("run", "small.yaml", cwd=tmp_path)
+        batchlab("run", "small.yaml", "--out", "runs/out", cwd=tmp_path)
     before = tree(tmp_path)
-    long = ["--set", "workload.requests=200000", "--no-fast-forward"]
+    long = ["--set", "workload.requests=200000", "--no-fast-forward", "--out", "runs/out", "--overwrite"]
     process = start("run", "small.yaml", *long, cwd=tmp_path)
     wait_for_partial(tmp_path, process)
     time.sleep(0.3)

@@ -61,14 +61,16 @@ def test_json_is_as_the_contract_has_it(here: Path) -> None:
     assert abs(data["worst"]) == max(sizes)
     assert data["per_request_e2e_median"] > 0
     assert json.loads((here / "out" / "validation.json").read_text(encoding="utf-8")) == data
-    assert not (here / "out" / "report.html").exists()  # that of another comparison is taken away
+    assert validate(here, "--json", "--no-report", "--client-ms", "5").code == 2, "another validation"
+    assert json.loads((here / "out" / "validation.json").read_text(encoding="utf-8")) == data
 
 
 def test_replay_takes_the_workload_from_the_log(here: Path) -> None:
     other = "small.yaml"
     flags = ["--measured", "server/requests.csv.gz", "--json", "--out", "replayed", "--no-report"]
     plain = json.loads(batchlab("validate", other, "--seed", "99", *flags, cwd=here).out)
-    replayed = json.loads(batchlab("validate", other, "--seed", "99", "--replay", *flags, cwd=here).out)
+    flags = [*flags, "--replay", "--overwrite"]
+    replayed = json.loads(batchlab("validate", other, "--seed", "99", *flags, cwd=here).out)
     assert abs(replayed["errors"]["tpot"]["mean"]) < abs(plain["errors"]["tpot"]["mean"]) + 0.2
     assert replayed["per_request"]["e2e"]["p90_size"] < plain["per_request"]["e2e"]["p90_size"]
 
@@ -92,7 +94,7 @@ def test_replay_needs_no_workload(here: Path) -> None:
 
 def test_time_series_beside_the_log(here: Path) -> None:
     (here / "ticks.csv").write_text("t,running,waiting\n1,8,2\n2,8,5\n3,1,0\n", encoding="utf-8")
-    assert validate(here, "--timeseries", "ticks.csv").code == 0
+    assert validate(here, "--timeseries", "ticks.csv", "--overwrite").code == 0
     done = validate(here, "--timeseries", "server/requests.csv.gz")
     assert done.code == 2
     assert "no column t, running, waiting" in done.err

@@ -73,7 +73,7 @@ def test_recorded_steps_take_another_price(tmp_path: Path) -> None:
     cost = "cost={kind: linear, base_s: 0.1, per_token_s: 0, per_context_token_s: 0}"
     done = batchlab(
         "lockstep", SCENARIO, "--replay", RECORDED, "--as-recorded", "--set", cost, "--no-report", "--out", "out",
-        cwd=tmp_path,
+        "--overwrite", cwd=tmp_path,
     )  # fmt: skip
     assert done.code == NOT_WITHIN
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.runs.storage.run_folder import check_target, owned_files, report_files, write_run
+from scenarios.runs.storage.output import check_output
+from scenarios.runs.storage.run_folder import owned_files, report_files, write_run
 from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
 from scenarios.runs.storage.staging import staging
 from scenarios.runs.storage.tables import read_csv, request_columns, step_columns, write_csv
@@ -161,7 +162,7 @@ def fill(folder: Path) -> None:
 
 def test_folders_are_made_and_filled(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "er"
-    with staging(target, owned=()) as folder:
+    with staging(target) as folder:
         fill(folder)
         assert not (target / "summary.json").exists()
     assert set(tree(target)) == {"summary.json", "plots/", "plots/a.png"}
@@ -170,7 +171,7 @@ def test_folders_are_made_and_filled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, InputError])
 def test_nothing_stays_of_what_failed(tmp_path: Path, error: type[BaseException]) -> None:
     def fail() -> None:
-        with staging(tmp_path / "deep" / "er", owned=()) as folder:
+        with staging(tmp_path / "deep" / "er") as folder:
             fill(folder)
             raise error("no")
 
@@ -184,7 +185,7 @@ def test_an_earlier_run_stays_if_the_new_one_fails(tmp_path: Path) -> None:
     before = tree(tmp_path)
 
     def fail() -> None:
-        with staging(tmp_path, owned=owned_files(tmp_path)) as folder:
+        with staging(tmp_path, replace=owned_files(tmp_path)) as folder:
             save(folder, continuous(6))
             raise KeyboardInterrupt
 
@@ -200,8 +201,8 @@ def test_a_new_run_replaces_the_old_and_leaves_other_files(tmp_path: Path) -> No
     (tmp_path / "plots" / "mine.txt").touch()
     (tmp_path / "report.html").touch()
     (tmp_path / "mine.txt").touch()
-    check_target(tmp_path)
-    with staging(tmp_path, owned=owned_files(tmp_path)) as folder:
+    check_output(tmp_path, overwrite=True, expected=None)
+    with staging(tmp_path, replace=owned_files(tmp_path)) as folder:
         save(folder, continuous(6))
     names = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
     assert set(tree(tmp_path)) == names | {"plots/", "plots/mine.txt", "mine.txt"}
@@ -212,8 +213,8 @@ def test_a_run_replaces_a_comparison(tmp_path: Path) -> None:
     save(tmp_path / "static" / "seed-0", continuous(5))
     (tmp_path / "compare.json").write_text(json.dumps({"static": {"runs": ["static/seed-0"]}}))
     assert is_comparison(tmp_path)
-    check_target(tmp_path)
-    with staging(tmp_path, owned=owned_files(tmp_path)) as folder:
+    check_output(tmp_path, overwrite=True, expected=None)
+    with staging(tmp_path, replace=owned_files(tmp_path)) as folder:
         save(folder, continuous(6))
     assert not is_comparison(tmp_path)
     assert set(tree(tmp_path)) == {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
@@ -223,7 +224,7 @@ def test_a_report_alone_replaces_only_the_report(tmp_path: Path) -> None:
     save(tmp_path, continuous(5))
     (tmp_path / "report.html").write_text("old")
     before = tree(tmp_path)
-    with staging(tmp_path, owned=report_files(tmp_path)) as folder:
+    with staging(tmp_path, replace=report_files(tmp_path)) as folder:
         (folder / "report.html").write_text("new")
     after = tree(tmp_path)
     assert before.keys() == after.keys()
@@ -241,7 +242,7 @@ def test_ctrl_c_waits_for_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "replace", pressed)
 
     def write() -> None:
-        with staging(tmp_path / "run", owned=()) as folder:
+        with staging(tmp_path / "run") as folder:
             save(folder, continuous(5))
 
     with pytest.raises(KeyboardInterrupt):
@@ -253,12 +254,12 @@ def test_ctrl_c_waits_for_the_move(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_foreign_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(InputError, match=r"not empty.*thesis\.tex"):
-        check_target(tmp_path)
+        check_output(tmp_path, overwrite=False, expected=None)
 
 
 def test_what_a_killed_run_left_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / ".partial-123").mkdir()
-    check_target(tmp_path)
+    check_output(tmp_path, overwrite=False, expected=None)
 
 
 # ------------------------------------------------------------------------------------------------------------- spoilt

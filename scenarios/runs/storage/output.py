@@ -1,0 +1,137 @@
+"""Where results go, and what becomes of the results that are there already: the one rule of all verbs.
+
+1. A new or an empty folder is filled.
+2. A folder in which batchlab wrote nothing is refused, always.
+3. A folder with results of batchlab is refused before anything runs, unless the same output would be written again:
+   the same scenario and, for a comparison, the same runs. Then files may be added (a report, pictures, decisions) and
+   equal ones are written again; none is changed and none removed.
+4. `overwrite` lifts 3: results are replaced, and files of earlier results that are not written again are removed.
+   Files that batchlab did not write stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from scenarios.runs.storage.run_folder import (
+    COMPARISON,
+    FREE_RUNNING,
+    LOCKSTEP,
+    MEASUREMENT,
+    OWN_NAMES,
+    REPORT,
+    SCENARIO,
+    SUMMARY,
+    VALIDATION,
+    compared_runs,
+    owned_files,
+)
+from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
+from simulator.errors import InputError
+
+_KINDS = {
+    COMPARISON: "a comparison",
+    VALIDATION: "a validation",
+    LOCKSTEP: "a lockstep",
+    FREE_RUNNING: "a free-running lockstep",
+    MEASUREMENT: "a measurement",
+    SUMMARY: "a run",
+}
+"""What a folder holds, by a file that tells; the first that is there says it."""
+
+
+@contextmanager
+def output(
+    target: Path,
+    *,
+    overwrite: bool = False,
+    expected: Mapping[str, str] | None = None,
+    runs: Collection[Path] = (),
+    owned: Collection[str] | None = None,
+) -> Iterator[Path]:
+    """Yield a folder to write into, whose files move to `target` at the end, all or none, by the rule above.
+
+    `expected` maps files to the text that they will hold, as far as it is known beforehand: where `target` has these
+    files with these texts, the output is taken to be the same one. None says that it never is (measured times).
+    `runs` are the run folders that a comparison will hold, relative to `target`; `owned` the files that `overwrite`
+    may remove, all that batchlab writes unless given.
+
+    Raises InputError before the block where the rule refuses or `target` cannot be written; after it where a file
+    of `target` would change after all (the policy's own file or the trace did).
+    """
+    check_output(target, overwrite=overwrite, expected=expected, runs=runs)
+    replace = None if not overwrite else owned_files(target) if owned is None else owned
+    with staging(target, replace=replace) as folder:
+        yield folder
+
+
+@contextmanager
+def output_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield the path of a single file to write, which takes the place of `path` at the end.
+
+    Raises InputError where `path` exists with another content, unless `overwrite`, or cannot be written.
+    """
+    with staging(path.parent, replace=() if overwrite else None) as folder:
+        yield folder / path.name
+
+
+def check_output(
+    target: Path, *, overwrite: bool, expected: Mapping[str, str] | None, runs: Collection[Path] = ()
+) -> None:
+    """Raise InputError where the rule refuses `target`; see `output`."""
+    if not target.is_dir():
+        return  # to be made, or to fail on being made
+    try:
+        names = sorted(path.name for path in target.iterdir() if not is_partial(path.name))
+    except OSError as error:
+        raise unwritable(target, error) from error
+    if not names:
+        return
+    kind = kind_of(target)
+    if kind is None and not OWN_NAMES.issuperset(names):
+        other = next(name for name in names if name not in OWN_NAMES)
+        raise InputError(
+            f"the folder {target} is not empty and holds no earlier run of batchlab: {other} is in it",
+            hint="choose an empty or a new folder with --out; --overwrite replaces only what batchlab wrote",
+        )
+    if overwrite:
+        return
+    why = "" if expected is None else _difference(target, expected, runs)
+    if expected is not None and not why:
+        return
+    report = " and its report" if kind and REPORT in names else ""
+    raise InputError(f"{target} holds {kind or 'a report'}{report} already{why}", hint=REPLACE)
+
+
+def kind_of(target: Path) -> str | None:
+    """What results `target` holds, as `a run`; None where it holds none, or a report alone."""
+    return next((kind for name, kind in _KINDS.items() if (target / name).is_file()), None)
+
+
+def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path]) -> str:
+    """What the results in `target` differ in from those to be written, as words that follow a sentence; else ''."""
+    for name, text in expected.items():
+        try:
+            there = (target / name).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return f", without a readable {name}"
+        if there != text:
+            return f"; its {name} differs{_lines(there, text)}"
+    if expected and {*compared_runs(target)} != {*runs}:
+        return "; its policies or seeds differ"
+    return ""
+
+
+def _lines(there: str, here: str) -> str:
+    """The first line in which two texts differ."""
+    for old, new in zip(there.splitlines(), here.splitlines(), strict=False):
+        if old != new:
+            return f" ({old.strip()} there, {new.strip()} here)"
+    return ""
+
+
+def same_scenario(scenario_yaml: str) -> dict[str, str]:
+    """What `output` expects of a run of this scenario."""
+    return {SCENARIO: scenario_yaml}

@@ -1,0 +1,92 @@
+"""How results show themselves: a line, a table for a notebook, pictures, a report.
+
+This is where `scenarios` reaches `reports`, which is imported when it is used: a simulation draws nothing and loads no
+matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.results.records import Records
+
+if TYPE_CHECKING:
+    from reports.build import ReportRun
+    from reports.style import Picture as Picture  # for the annotations of others
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One line of a table or a report: a run, and the summaries of all its seeds."""
+
+    label: str
+    scenario: Scenario
+    scenario_yaml: str
+    records: Records  # of the first seed
+    summaries: Sequence[Mapping[str, Any]]
+
+
+def one_line(summary: Mapping[str, Any]) -> str:
+    """The figures that say most of a run, in a line: requests, TTFT, TPOT, tokens a second."""
+    from reports.units import latency, short
+
+    completed, duration = summary["completed"], summary["duration"]
+    parts = [f"{completed:,} requests completed in {latency(1e3 * duration)}"]
+    for name, key in (("TTFT p99", "p99_ttft_ms"), ("TPOT p99", "p99_tpot_ms")):
+        if summary.get(key) is not None:
+            parts.append(f"{name} {latency(summary[key])}")
+    if summary.get("output_throughput") is not None:
+        parts.append(f"{short(summary['output_throughput'])} tok/s")
+    lost = [f"{summary[key]:,} {key}" for key in ("rejected", "unfinished") if summary.get(key)]
+    return ", ".join([*parts, *lost])
+
+
+def html_table(title: str, runs: Sequence[Shown]) -> str:
+    """The verdict table as HTML, with what its figures rest on."""
+    from reports import notebook
+    from reports.provenance import provenance_words
+
+    summaries = {run.label: run.summaries for run in runs}
+    return notebook.html_table(title, summaries, provenance_words(summaries))
+
+
+def picture(runs: Sequence[Shown], kind: str) -> Picture:
+    """One picture of the report. Raises InputError for a kind that there is not."""
+    from reports.pictures import painters
+    from reports.style import styles
+    from scenarios.schema.source.hints import did_you_mean
+
+    drawn = [report_run(run) for run in runs]
+    known = painters(drawn, styles([(run.label, run.policy) for run in drawn]))
+    if kind not in known:
+        raise InputError(f"no picture of the kind {kind!r}", hint=did_you_mean(kind, tuple(known)))
+    return known[kind]()
+
+
+def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
+    """Plots and report.html into an existing folder."""
+    from reports.build import write_report
+
+    write_report(folder, [report_run(run) for run in runs], notes)
+
+
+def report_run(run: Shown) -> ReportRun:
+    """The run as `reports` takes it, which knows no scenarios."""
+    from reports.build import ReportRun
+
+    measure = run.scenario.measure
+    return ReportRun(
+        label=run.label,
+        policy=run.scenario.engine.policy,
+        records=run.records,
+        summaries=run.summaries,
+        scenario_yaml=run.scenario_yaml,
+        slo=run.scenario.resolve_slo(),
+        warmup_s=measure.warmup_s,
+        cooldown_s=measure.cooldown_s,
+    )

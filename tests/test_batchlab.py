@@ -1,0 +1,71 @@
+"""`import batchlab`: the public names, loaded when they are used, and packaged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import batchlab
+import scenarios
+
+ROOT = Path(__file__).parents[1]
+
+
+def python(code: str, *paths: Path) -> str:
+    """What `code` prints in a new interpreter, outside the repository, that imports from `paths`."""
+    start = f"import sys; sys.path[:0] = {[str(path) for path in paths]!r}\n{code}"
+    command = [sys.executable, "-P", "-c", start]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+
+
+def test_the_public_names_are_those_of_scenarios() -> None:
+    assert {*batchlab.__all__} == {*scenarios.__all__, "__version__"}
+    assert all(getattr(batchlab, name) is getattr(scenarios, name) for name in scenarios.__all__)
+    assert {*batchlab.__all__} <= {*dir(batchlab)}
+    with pytest.raises(AttributeError, match=r"has no attribute 'rum'; it has .*run"):
+        _ = batchlab.rum
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    code = "import batchlab; print(*(n for n in ('numpy', 'pydantic', 'pandas', 'matplotlib') if n in sys.modules))"
+    assert python(code, ROOT) == "\n"
+
+
+def test_a_run_draws_nothing() -> None:
+    code = (
+        "import batchlab\n"
+        "result = batchlab.run(batchlab.load('quickstart', ['workload.requests=20']))\n"
+        "print(repr(result).startswith('<Result quickstart'), 'matplotlib' in sys.modules)\n"
+    )
+    assert python(code, ROOT) == "True False\n"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert version("batchlab") == batchlab.__version__
+
+
+def test_a_wheel_holds_it(tmp_path: Path) -> None:
+    """Built as pip builds it, and imported from the wheel alone."""
+    pytest.importorskip("setuptools", reason="setuptools, which builds the wheel, is not installed")
+    code = (
+        f"import os; os.chdir({str(ROOT)!r})\n"
+        "from setuptools import build_meta\n"
+        f"settings = {{'--build-option': ['build', '--build-base', {str(tmp_path / 'build')!r}, 'egg_info',"
+        f" '--egg-base', {str(tmp_path)!r}]}}\n"
+        f"print('wheel:' + build_meta.build_wheel({str(tmp_path)!r}, settings))\n"
+    )
+    wheel = tmp_path / python(code).rpartition("wheel:")[2].strip()
+    assert f"-{batchlab.__version__}-" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "installed")
+    assert {"batchlab.py", "scenarios/version.py", "scenarios/library/quickstart.yaml"} <= {*names}
+    code = "import batchlab; print(batchlab.__file__, len(batchlab.shipped()) > 3, batchlab.__version__)"
+    assert python(code, tmp_path / "installed").split() == [
+        str(tmp_path / "installed/batchlab.py"), "True", batchlab.__version__,
+    ]  # fmt: skip
