@@ -1,4 +1,4 @@
-"""What a table of kernels does not hold: element-wise operators, the sampler, links. Assumptions, and named as such."""
+"""Assumed times of what tables of kernels lack: element-wise operators, the sampler, links."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ NVLINK_US, PCIE_US = 5.0, 20.0
 """Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline`."""
 
 LINKS = {"rtx-pro-6000": (16.0, 20.0), "rtx-4090": (16.0, 20.0)}
-"""GB/s and microseconds of one all-reduce where nobody measured it: nominal figures that LLMServingSim's own
+"""GB/s and microseconds of one all-reduce where it was not measured: nominal figures that LLMServingSim's own
 configuration of these servers states (peer-to-peer over PCIe)."""
 
 
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
-    """Curves over tokens of what surrounds the matrix products of a layer: two norms, rope, cache write, activation."""
+    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation."""
     per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
     width = (3 if model.gated_mlp else 2) * -(-max(model.intermediate, model.dense_intermediate) // ranks)
     norms = 8 * model.hidden * ACTIVATION_BYTES * per_byte

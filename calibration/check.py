@@ -1,4 +1,4 @@
-"""What a profile file says of itself, and whether what it says can be: for `batchlab calibrate check`."""
+"""A profile's description, and whether its times are possible: for `batchlab calibrate check`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from simulator.timing.profile.surface import Curve
 Array = NDArray[np.float64]
 
 TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
-"""Matrix products: their kernels pad to a tile, so what lies between two counts costs what the upper one does."""
+"""Matrix products: their kernels pad to a tile, so a count between two others costs as much as the upper one."""
 
 TILE = 16
 """The finest padding of their rows."""
@@ -25,7 +25,7 @@ def curve(counts: Array, us: Array, *, tiled: bool = False) -> Curve:
 
 
 def make_curve(counts: Array, us: Array, tile: float = 0.0) -> Curve:
-    """A curve through these points; beyond the last, it goes on as from about half of it."""
+    """A curve through these points; beyond the last, with the slope from about half of it."""
     beyond = float(us[-1] / counts[-1])
     if len(counts) > 1:
         half = min(int(np.searchsorted(counts, counts[-1] / 2)), len(counts) - 2)

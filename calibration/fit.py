@@ -33,7 +33,7 @@ from simulator.timing.profile.schema import SCHEMA, VERSION
 from simulator.timing.profile.surface import Curve, Surface
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-"""Doublings: the cells of joint tables. Rows between them are what the table is tested with."""
+"""Doublings: the cells of joint tables. Rows between them test the table."""
 
 DEFAULT_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: input preparation and
@@ -77,7 +77,7 @@ def fit_profile(
 
 
 def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:
-    """Curves by where they count (layer, step, rows), and which of them nobody measured."""
+    """Curves by where they count (layer, step, rows), and the names of those that are assumed, not measured."""
     layer, step = split_ops(op_curves(rows.table("dense"), "tokens"))
     sampled = op_curves(rows.table("sampled"), "seqs")
     gemm = rows.table("gemm")
@@ -104,7 +104,7 @@ def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[st
 
 
 def _all_reduce(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
-    """A step's all-reduces over tokens, and where they come from."""
+    """A step's all-reduces over tokens, and their source."""
     table = rows.table("all_reduce")
     if not len(table["us"]):
         gb_s, latency_us = LINKS.get(gpu.name, (gpu.link_gb_s, NVLINK_US if gpu.link_gb_s > 100 else PCIE_US))

@@ -1,9 +1,9 @@
-"""How far a kernel's surface is off where it was not fitted: rows held out, and the rest fitted again.
+"""Errors of a kernel's surface on rows that it was not fitted to: some are held out, the rest is fitted again.
 
 Regimes: `random` (a tenth of the rows, at random; of a small table each tenth in turn), `off_grid` (all rows between
 the cells of a table that has such), `unmixed` (fitted without mixed steps, tested on them), `beyond` (fitted below half
 of the largest context and batch, tested above), `few` (20 rows fitted, all others tested; the 20 fill the space of the
-logarithms, as a calibrator who may choose but few points would choose them).
+logarithms, as a good choice of few points does).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Errors = dict[str, dict[str, dict[str, float]]]
 
 FOLDS = 10
 SMALL = 2000
-"""A table of so many rows or fewer is tested by each tenth in turn: one alone would be too few to judge by."""
+"""A table of at most this many rows is tested by each tenth in turn: one tenth alone is too few to judge by."""
 
 FEW = 20
 SEED = 0
 REPEATS_OF_FEW = 5
-"""Few rows are drawn so many times; their errors are those of all draws together."""
+"""How often few rows are drawn; their errors are those of all draws together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +205,15 @@ def _unmixed(table: Table, launch: Launch | None) -> Array:
     fresh = {**select(table, prompting & ~decoding)}
     prompt, kernel = _fit_joint({**fresh, "context": np.zeros(len(fresh["us"]))}, launch)
     mixed = select(table, prompting & decoding)
-    nobody = np.zeros(len(mixed["us"]))
-    decodes, prompts = [mixed["seqs"], mixed["context"]], [mixed["chunk"], mixed["cached"], nobody, nobody]
+    none = np.zeros(len(mixed["us"]))
+    decodes, prompts = [mixed["seqs"], mixed["context"]], [mixed["chunk"], mixed["cached"], none, none]
     together = decode.us_many(decodes, DECODE.features(*decodes)) + prompt.us_many(prompts, kernel.features(*prompts))
     launch_us = min(decode.physics.constant_us, prompt.physics.constant_us)
     return np.asarray((together - launch_us) / mixed["us"] - 1.0)
 
 
 def _noise(test: _Test) -> Mapping[str, dict[str, float]]:
-    """How far rows at the same place are from their mean, where any place was measured twice."""
+    """Distance of rows at the same place from their mean, where a place was measured twice."""
     _, place, count = np.unique(
         np.column_stack(test.coordinates(test.table)), axis=0, return_inverse=True, return_counts=True
     )

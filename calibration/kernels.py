@@ -47,16 +47,16 @@ def find_knee(coordinates: Sequence[Array], us: Array) -> float:
 
 
 def _prefill(chunks: Array, each: Array) -> Mapping[str, Array]:
-    nobody = np.zeros_like(each)
-    return prompt_features(chunks, chunks * each, chunks * 0.5 * each * (each + 1), each, nobody, nobody)
+    none = np.zeros_like(each)
+    return prompt_features(chunks, chunks * each, chunks * 0.5 * each * (each + 1), each, none, none)
 
 
 DECODE = Kernel(("seqs", "context"), Shape(("seqs",), (("keys",), ("chain",))), decode_features)
-"""Decodes alone: the whole cache is read once, or one sequence's keys one after another, whatever takes longer."""
+"""Decodes alone: the longer of reading the whole cache once and one sequence's keys one after another."""
 
 
 PREFILL = Kernel(("chunks", "each"), Shape(("tiles",), (("pairs", "tokens"), ("chain",))), _prefill)
 """Prompts alone."""
 
 EXPERTS = Kernel(("tokens", "activated"), Shape(("tokens",), (("tokens",), ("activated",))), expert_features)
-"""Routed experts: weights of the activated ones, or the tokens' operations."""
+"""Routed experts: the longer of reading the activated weights and the tokens' operations."""

@@ -1,6 +1,6 @@
-"""Rows that cannot be: faster than the GPU's memory or its arithmetic allows. They are taken out, counted and listed.
+"""Impossible rows, faster than the GPU's memory or arithmetic allows: taken out, counted and listed.
 
-Public tables hold some: pages that were read again from the L2 cache, timers that broke.
+Public tables hold some: pages read again from the L2 cache, broken timers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOLERANCE = 1.03
 """A row may exceed the peak by this factor: datasheets round, and clocks boost."""
 
 LISTED = 20
-"""So many rejected rows are described; all are counted."""
+"""Most rejected rows that are described; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ _TAILS = re.compile(r"(?:-?(?:instruct|chat|hf|base|\d{4}))+$")
 
 
 def gpu_name(text: str) -> str:
-    """batchlab's name of a GPU, by what a driver or a folder calls it; "" for one it does not know."""
+    """batchlab's name of a GPU, from a driver's or a folder's; "" for an unknown one."""
     plain = _plain(text)
     for alias, name in _GPU_ALIASES.items():
         if alias in plain:
@@ -22,7 +22,7 @@ def gpu_name(text: str) -> str:
 
 
 def model_name(text: str) -> str:
-    """batchlab's name of a model, by its path on a hub (`Qwen/Qwen3-32B`); "" for one it does not know."""
+    """batchlab's name of a model, from its path on a hub (`Qwen/Qwen3-32B`); "" for an unknown one."""
     name = text.rpartition("/")[2].lower().removeprefix("meta-")
     name = _TAILS.sub("", name)
     return _best(_plain(name), MODELS, whole=True)

@@ -15,14 +15,14 @@ Array = NDArray[np.float64]
 Features = Mapping[str, Array]
 
 POWERS = (1.0, 1.5, 2.0, 4.0, 8.0)
-"""How sharply one resource hides another: tried in turn, the best is kept."""
+"""Powers of the p-norm by which one resource hides another: tried in turn, the best is kept."""
 
 ROBUST_FROM = 0.1
 """Relative errors beyond this count less and less (scipy's soft_l1)."""
 
 
 MOST_ROWS = 4000
-"""A handful of coefficients needs no more rows: of a larger table, so many drawn at random."""
+"""Most rows that a fit uses, drawn at random from a larger table: a handful of coefficients needs no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def fit_physics(shape: Shape, features: Features, us: Array) -> Physics:
     start, _ = nnls(columns / us[:, None], np.ones(len(us)))
     # Coefficients in units in which each column's typical share of the time is 1.
     unit = np.array([1.0 / max(np.quantile(column / us, 0.9), 1e-12) for column in columns.T])
-    seen = columns.any(axis=0)  # what no row has costs nothing, as far as anybody knows
+    seen = columns.any(axis=0)  # a feature that no row has gets no cost
     start, unit = np.where(seen, np.maximum(start / unit, 1e-3), 0.0), np.where(seen, unit, 0.0)
     best: tuple[float, Array, float] | None = None
     for p in POWERS if len(shape.roofs) > 1 else (1.0,):

@@ -1,4 +1,4 @@
-"""Kernel rows: what every source is brought into, and what `calibrate measure` writes.
+"""Kernel rows: the one form of every source, and of what `calibrate measure` writes.
 
 A file of rows is JSON lines, gzipped where the name ends in .gz. The first line is the header:
 
@@ -62,7 +62,7 @@ DEFAULTS: Mapping[str, float] = {"chunks": 1, "decode_longest": 0, "decode_squar
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
-    """Tables by kind, and where they come from. `gpu` and `model` are names of batchlab's own lists, or ""."""
+    """Tables by kind, and their source. `gpu` and `model` are names of batchlab's own lists, or ""."""
 
     gpu: str
     model: str = ""
@@ -105,7 +105,7 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
 
 
 def merge(parts: Iterable[KernelRows]) -> KernelRows:
-    """Rows of several sources as one: the first one's header, everybody's tables and sources."""
+    """Rows of several sources as one: the header of the first, the tables and sources of all."""
     chosen = list(parts)
     tables: dict[str, Table] = {}
     for part in chosen:

@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 TILE = 64
 STARTS = (0.0, 50.0, 100.0, 150.0, 200.0)
-"""What a block costs before its first key, in keys: tried in turn, the best is kept."""
+"""Costs of a block before its first key, in keys: tried in turn, the best is kept."""
 
 SHAPE = Shape(("tiles", "seqs"), (("waves",), ("bytes",)))
 
@@ -54,7 +54,7 @@ MOST_CELLS_FITTED = 2000
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A model's heads on one GPU, and what that GPU runs at once."""
+    """A model's heads on one GPU, and the blocks that the GPU runs at once."""
 
     heads: int
     kv_heads: int
@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def knee_keys(self) -> float:
-        """So many keys of one KV head fill the L2 cache."""
+        """Keys of one KV head that fill the L2 cache."""
         return self.l2_bytes / (4 * self.head_dim)
 
 
@@ -78,7 +78,7 @@ def find_launch(model: Model, gpu: Gpu, ranks: int) -> Launch | None:
 
 
 def scheduled_surface(launch: Launch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:
-    """A joint surface over a grid that spans these few rows, by the schedule and what it leaves of them."""
+    """A joint surface over a grid that spans these few rows: the schedule's times, corrected by its residuals."""
     _, start, physics = min(
         (_fit(launch, coordinates, us, start) for start in STARTS), key=lambda found: found[0]
     )  # fmt: skip

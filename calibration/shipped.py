@@ -1,4 +1,4 @@
-"""The profiles that come with batchlab: what each is fitted from, and how to fit it again.
+"""The profiles that come with batchlab: the source of each, and how to fit it again.
 
 The tables are not in the repository. Each entry names a folder of one of the public sources, as they are laid out
 below `root`: `llmservingsim_profiles/`, `aiconfigurator_kernels/`.

@@ -1,4 +1,4 @@
-"""What unequal contexts cost, from rows with batches of two lengths: by size of batch, share of long ones, context."""
+"""The cost of unequal contexts, from batches of two lengths: by batch size, share of long contexts, context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fitting whole steps: for people who have a log of their server's steps, and no kernels.
+"""Whole steps fitted: for a log of a server's steps, without kernels.
 
     us = constant + pnorm(weights, tokens x operation) + rows x row + decode keys x key + prompt pairs x pair
 

@@ -1,4 +1,4 @@
-"""Surfaces fitted to rows: physics first, then what it leaves, on the grid that was measured or on a coarse one."""
+"""Surfaces fitted to rows: physics first, then its residuals, on the measured grid or on a coarse one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TINY = 1e-8
 """Residuals closer than 1e-4 are equal."""
 
 MOST_SCATTERED = 600
-"""So many scattered rows are used for the correction, taken evenly from all; the physics sees them all."""
+"""Most scattered rows that the correction uses, taken evenly from all; the physics uses all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _table(
 
 
 def steadiness(table: Array) -> list[float]:
-    """How much neighbours along each axis say of one another: one over the mean square of their differences."""
+    """Weight of neighbours along each axis: one over the mean square of their differences."""
     found = []
     for axis in range(table.ndim):
         steps = np.diff(table, axis=axis) ** 2
@@ -104,8 +104,8 @@ def steadiness(table: Array) -> list[float]:
 def fill(table: Array, weights: Sequence[float] | None = None) -> Array:
     """The table with its holes (NaN) taking the mean of their neighbours, from the edges of the known inwards.
 
-    Neighbours along an axis count by its weight; all alike where there are none. Zeros where nothing is known: of what
-    nobody measured, no correction is made.
+    Neighbours along an axis count by its weight; all alike where there are none. Where nothing is known the
+    correction is 0.
     """
     if np.isnan(table).all():
         return np.zeros_like(table)
@@ -140,7 +140,7 @@ def _smooth(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: 
 
 
 def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual: Array) -> Array:
-    """What scattered rows say of all cells of the axes (flat, the last axis fastest): a smooth function of them."""
+    """A smooth function through scattered rows at all cells of the axes (flat, the last axis fastest)."""
     rows = np.column_stack([np.log1p(column / axis.unit) for column, axis in zip(coordinates, axes, strict=True)])
     mesh = np.meshgrid(*[np.asarray(axis.places) for axis in axes], indexing="ij")
     cells = np.column_stack([axis.ravel() for axis in mesh])

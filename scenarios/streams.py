@@ -1,4 +1,4 @@
-"""Named random streams: one for each class and purpose, none of which knows of the others."""
+"""Named random streams: one for each class and purpose, independent of the others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from simulator.errors import InputError
 def stream(seed: int, class_name: str, purpose: str) -> np.random.Generator:
     """The random numbers of a class for a purpose ("arrivals", "input", ...) under a seed.
 
-    The three are all that it depends on: adding a class, leaving one out or putting them in another order moves
-    nobody else's numbers, and neither does anything that a policy does. Raises InputError for a negative seed.
+    The stream depends on these three alone: other classes, their order and the policy change nothing in it. Raises
+    InputError for a negative seed.
     """
     if seed < 0:
         raise InputError(f"seed {seed} is negative", hint="allowed: whole numbers from 0")

@@ -1,4 +1,4 @@
-"""Which source a path is, and reading it."""
+"""The source that a path holds, and its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data-parallel replicas that share the experts of a mixture: what a scenario must be for it, and what it changes."""
+"""Data-parallel replicas that share the experts of a mixture: the model a replica holds, the cost of common steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
     if not model.experts:
         raise scenario.error(_KEY, f"the model {model.name} has no experts to share", "leave the key out")
     if scenario.replicas < 2:
-        raise scenario.error(_KEY, "one replica has nobody to share experts with", "give replicas: 2 or more")
+        raise scenario.error(_KEY, "one replica has no other to share experts with", "give replicas: 2 or more")
     if model.experts % scenario.replicas:
         what = f"{model.experts} experts cannot be shared evenly by {scenario.replicas} replicas"
         raise scenario.error(_KEY, what, None)

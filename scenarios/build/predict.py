@@ -1,7 +1,7 @@
 """Predicted output lengths, made from the true ones: the only place where the two meet.
 
-What comes out is a column of the workload, between 1 and the request's `max_tokens`. Orders read that column; how it
-was made, and how wrong it is, they cannot know.
+A prediction is a column of the workload, between 1 and the request's `max_tokens`. Orders read that column alone, and
+cannot know how it was made or how wrong it is.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def validate(
         bool, typer.Option("--replay", help="Take arrivals and lengths from the log, not from the scenario.")
     ] = False,
     client_ms: Annotated[
-        float, typer.Option("--client-ms", metavar="X", min=0, help="What lies between client and engine.")
+        float, typer.Option("--client-ms", metavar="X", min=0, help="Milliseconds between client and engine.")
     ] = 0.0,
     set_: Set = None,
     seed: Seed = None,

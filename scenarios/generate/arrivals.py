@@ -1,7 +1,7 @@
 """Arrival times drawn from an arrival process.
 
-Every process is drawn in its steady state: it has been running for ever when time 0 comes (constant apart, whose
-first request comes at 0). So the expected number of arrivals up to t is the integral of the rate, from the start.
+Every process is drawn in its steady state, as if it had always run before time 0 (constant apart, whose first request
+arrives at 0). So the expected number of arrivals up to t is the integral of the rate, from the start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def draw_arrivals(
 
 
 def expected_arrivals(config: ArrivalConfig, until_s: float) -> float:
-    """How many arrivals to expect in [0, until_s)."""
+    """The expected number of arrivals in [0, until_s)."""
     if config.profile is None:
         return config.mean_rate * until_s
     return config.mean_rate * rate_clock.from_profile(config.profile).read(until_s)
@@ -61,7 +61,7 @@ def variation(config: ArrivalConfig) -> float:
 
 
 def _clock(config: ArrivalConfig, stream: Callable[[str], np.random.Generator], until_s: float) -> RateClock | None:
-    """What the process runs on; None for the clock on the wall."""
+    """The clock on which the process runs; None for real time."""
     profile = None if config.profile is None else rate_clock.from_profile(config.profile)
     if not isinstance(config, OnOff):
         return profile
@@ -71,7 +71,7 @@ def _clock(config: ArrivalConfig, stream: Callable[[str], np.random.Generator], 
 
 
 def _switches(config: OnOff, rng: np.random.Generator, until_s: float) -> tuple[Floats, bool]:
-    """When the source goes on or off, up to the first time after until_s; and whether it is on before the first."""
+    """The times at which the source switches, up to the first after until_s; and whether it starts on."""
     expected = 2 * until_s / (config.on_s + config.off_s)
     if expected > MOST_PERIODS:
         raise InputError(
@@ -99,10 +99,10 @@ def _renewals(config: ArrivalConfig, rng: np.random.Generator, until: float, mos
 
 
 def _gaps(config: Poisson | OnOff | Gamma | Weibull, rng: np.random.Generator) -> tuple[Floats, Draw]:
-    """The first gap, as float64[0 or 1], and what draws the others; all of mean 1.
+    """The first gap, as float64[0 or 1], and the draw of the others; all of mean 1.
 
-    The gap that time 0 falls into is longer than others: its density is gap x density. Of it, a uniform share is
-    left. Exponential gaps have no memory, and need no first.
+    The gap around time 0 is longer than others (its density is gap x density), and a uniform share of it remains.
+    Exponential gaps have no memory, and need no first.
     """
     if isinstance(config, Gamma):
         shape = config.variation**-2

@@ -103,7 +103,7 @@ def _too_many(duration_s: float, count: str) -> InputError:
 
 
 def _time_of(count: float, sources: list[_Source]) -> float:
-    """When so many arrivals are expected, to a thousandth."""
+    """The time by which `count` arrivals are expected, to a thousandth."""
 
     def expected(until_s: float) -> float:
         return sum(expected_arrivals(source.arrival, until_s) for source in sources)

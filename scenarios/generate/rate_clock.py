@@ -1,6 +1,6 @@
 """A clock that a rate profile speeds up and slows down: arrival processes with a rate that changes.
 
-A stationary process of rate 1 on this clock, read on the wall, is the process with the rate of the profile: the
+A stationary process of rate 1 on this clock, seen in real time, is the process with the rate of the profile: the
 expected number of arrivals up to t is the integral of the factor (time rescaling; Cinlar 1975, ch. 4.7). Scaling
 each gap by the rate at its start instead would miss every change that falls within a gap.
 """
@@ -29,13 +29,13 @@ class RateClock:
     reading_s: Floats
 
     def read(self, time_s: float) -> float:
-        """What the clock shows at a time."""
+        """The clock's reading at a time."""
         piece = int(np.searchsorted(self.start_s, time_s, side="right")) - 1
         into = time_s - self.start_s[piece]
         return float(self.reading_s[piece] + into * (self.factor[piece] + 0.5 * self.slope[piece] * into))
 
     def times(self, reading_s: Floats) -> Floats:
-        """When the clock shows these readings, which must ascend; infinity where it never does."""
+        """The times of these readings, which must ascend; infinity for a reading that is never reached."""
         piece = np.searchsorted(self.reading_s, reading_s, side="right") - 1
         left = reading_s - self.reading_s[piece]
         factor, slope = self.factor[piece], self.slope[piece]
@@ -66,7 +66,7 @@ def from_profile(points: Sequence[tuple[float, float]]) -> RateClock:
 
 
 def switched(clock: RateClock, switch_s: Floats, *, starts_on: bool) -> RateClock:
-    """The clock stopped in every second interval between the switches, and for ever after the last."""
+    """The clock stopped in every second interval between the switches, and after the last."""
     start_s = np.union1d(np.concatenate(([0.0], switch_s)), clock.start_s[clock.start_s < switch_s[-1]])
     end_s = np.append(start_s[1:], start_s[-1] + 1.0)
     middle_s = 0.5 * (start_s + end_s)

@@ -1,4 +1,4 @@
-"""What a real server did: per-request logs of the usual tools, read into one shape."""
+"""Per-request logs of real servers, written by the usual tools, read into one shape."""
 
 from __future__ import annotations
 

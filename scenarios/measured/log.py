@@ -1,4 +1,4 @@
-"""A server's own log of what became of each request, in columns; and the books about the rows it is made of."""
+"""A server's own log, a request an entry, in columns; checked as it is put together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What a server reported now and then: requests running and waiting, at seconds from the run's start."""
+    """A server's own samples of requests running and waiting, at seconds from the run's start."""
 
     time_s: Floats
     running: Floats
@@ -51,7 +51,7 @@ class MeasuredRun:
 
     `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
     from the first arrival to the last token (NaN: not known). `at_client` says that a client took the times, so that
-    they hold what lies between it and the engine. `rows` counts the failed too.
+    they include the way to the engine and back. `rows` counts failed requests too.
     """
 
     format: str
@@ -98,7 +98,7 @@ def assemble(
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
 ) -> MeasuredRun:
-    """The log from its requests, checked. `failed` says what became of the others.
+    """The log from its requests, checked. `failed` says why the others are left out.
 
     Raises InputError, with the place in the file, for times that cannot be, and for a log without a served request.
     """

@@ -1,4 +1,4 @@
-"""Which tool wrote a log, by what is in it and never by its name; and the way to the reader of its format."""
+"""A server's log read: its format is recognised by the content, never by the file's name."""
 
 from __future__ import annotations
 

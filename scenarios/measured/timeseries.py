@@ -1,4 +1,4 @@
-"""What a server reported each second: a CSV of `t`, `running`, `waiting` (LLMServingSim's vllm_timeseries.csv)."""
+"""A server's samples, one a second: a CSV of `t`, `running`, `waiting` (LLMServingSim's vllm_timeseries.csv)."""
 
 from __future__ import annotations
 

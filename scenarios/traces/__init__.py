@@ -1,4 +1,4 @@
-"""Request traces: what formats are read, what a trace holds, and how one is written."""
+"""Request traces: formats, reading, facts, writing."""
 
 from __future__ import annotations
 

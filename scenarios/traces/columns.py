@@ -16,7 +16,7 @@ PATIENCE_ROWS = 10_000
 
 @dataclass(slots=True)
 class Columns:
-    """What was kept, one place a request in file order, and what was seen on the way.
+    """The rows that were kept, one place a request in file order, and counts of the others.
 
     `arrival` is in nanoseconds (array of int64) or seconds (array of float64); `row` counts the file's data rows from
     0 and `line` its lines from 1. `extra` holds the optional columns, by native name, None where a row has no value.

@@ -1,4 +1,4 @@
-"""What a trace tells of its prompts' content, as the prefix cache will see it."""
+"""The content of a trace's prompts, as a prefix cache sees it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _blocks(
 def _scaled(
     hashes: list[tuple[int, ...] | None], sizes: Ints, inputs: Ints, scale: float, notes: list[str]
 ) -> tuple[list[tuple[int, ...] | None], list[int]]:
-    """Blocks scaled with the prompts, which keeps what is shared; impossible where a block is then no whole number."""
+    """Blocks scaled with the prompts, which keeps shared prefixes; none where a block is then no whole number."""
     scaled = sizes * scale
     if np.any((scaled != np.rint(scaled)) | ((sizes > 0) & (scaled < 1))):
         notes.append(f"dropped all block hashes: input_scale {scale:g} makes their blocks no whole number of tokens")

@@ -1,4 +1,4 @@
-"""The figures that describe a trace: load over time, lengths and their tails, what a prefix cache could reuse."""
+"""Figures of a trace: load over time, lengths and their tails, tokens that a prefix cache could reuse."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def length_facts(lengths: Ints) -> LengthFacts:
 
 
 def prefix_facts(workload: Workload) -> PrefixFacts | None:
-    """What the block hashes promise a prefix cache; None where the workload has none."""
+    """The hits that the block hashes promise a prefix cache; None without hashes."""
     rows = [
         (length, content)
         for length, content in zip(workload.input_tokens.tolist(), workload.content or (), strict=False)
@@ -161,7 +161,7 @@ def _leading_hits(content: PromptContent, seen: dict[int, int]) -> int:
 
 
 def _counts(arrival_s: Floats, window_s: float) -> Ints:
-    """Arrivals in each window that holds any part of the trace. Windows that nobody arrives in cost nothing."""
+    """Arrivals in each window that holds any part of the trace. Windows without arrivals cost nothing."""
     _, counts = np.unique(np.floor(arrival_s / window_s), return_counts=True)
     return counts
 

@@ -1,4 +1,4 @@
-"""What a trace holds, in numbers, as `batchlab trace inspect` shows it."""
+"""A trace in numbers, as `batchlab trace inspect` shows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scenarios.traces.read import read
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """All that `trace inspect` says of a trace. `skipped` counts unusable rows by reason."""
+    """The facts that `trace inspect` prints. `skipped` counts unusable rows by reason."""
 
     file: str
     format: str

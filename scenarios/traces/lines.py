@@ -1,4 +1,4 @@
-"""The lines of a trace file, plain or gzip, one at a time, with every way a file can be broken said clearly."""
+"""The lines of a trace file, plain or gzip, one at a time; a broken file is an InputError that says how."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OTHER_KINDS = (
 def numbered_lines(path: Path) -> Generator[Line, None, None]:
     """Every line that is not blank, as it is read; a UTF-8 byte order mark and CR LF are taken off.
 
-    Bytes that are not UTF-8 come as lone surrogates (`surrogateescape`): whether they matter is up to the reader.
+    Bytes that are not UTF-8 come as lone surrogates (`surrogateescape`): the reader decides whether they matter.
     Raises InputError for a file that is missing, unreadable, damaged, or no text.
     """
     file = str(path)

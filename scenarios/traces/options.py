@@ -13,15 +13,14 @@ from simulator.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to read of a trace and how to change it on the way.
+    """The part of a trace to read, and the changes to it on the way.
 
-    `start_s`, `duration_s` and `jitter_s` are seconds of the trace itself; `rate_scale` then divides every time, so
-    2.0 is twice the rate. The window counts from the first usable row of the file (in a native trace from
-    0); `limit` counts the requests kept.
-    `jitter_s` adds a uniform draw from [0, jitter_s) to each arrival, from a stream of its own under `seed`.
-    `strict` makes the first bad row an error; otherwise bad rows are skipped and counted. `time_unit` is for formats
-    whose stamps are bare numbers. `max_tokens` is the cap of rows that bring none (default: the largest output kept,
-    which stands for the server's cap).
+    `start_s`, `duration_s` and `jitter_s` are seconds of the trace itself; `rate_scale` then divides every time, so 2.0
+    is twice the rate. The window counts from the first usable row of the file (from 0 in a trace whose times count from
+    the start of its run); `limit` counts the requests kept. `jitter_s` adds a uniform draw from [0, jitter_s) to each
+    arrival, from a stream of its own under `seed`. `strict` makes the first bad row an error; otherwise bad rows are
+    skipped and counted. `time_unit` is for formats whose stamps are bare numbers. `max_tokens` is the cap of rows that
+    bring none (default: the largest output kept, which stands for the server's cap).
 
     Raises InputError for a value outside its range.
     """

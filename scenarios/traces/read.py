@@ -1,4 +1,4 @@
-"""From a trace file to a Workload: detect, stream, sort, shift to zero, scale, and say what was done."""
+"""From a trace file to a Workload: detect, stream, sort, shift to zero, scale, and note each change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BURSTY = 0.5  # share of equal stamps from which a note speaks of jitter
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A workload, and what is known of the file it came from. `skipped` counts unusable rows by reason."""
+    """A workload, and facts about its file. `skipped` counts unusable rows by reason."""
 
     workload: Workload
     format: str
@@ -41,9 +41,8 @@ class Reading:
 def read_trace(path: Path, options: TraceOptions | None = None) -> Workload:
     """The requests of a trace, ties in file order.
 
-    The first arrival is at 0; a native trace keeps its own times, which count from 0 already (`_zero`).
-
-    What was skipped, clipped or moved is said in `Workload.notes`. Where no row names itself, a request is named by
+    The first arrival is at 0; a trace whose times count from the start of its run keeps them (`_zero`).
+    `Workload.notes` say what was skipped, clipped or moved. Where no row names itself, a request is named by
     its row in the file, counted from 0 without the header. Raises InputError for a file that cannot be read, an
     unknown format, no usable request, a request id that occurs twice, and with `strict` for the first bad row.
     """
@@ -145,10 +144,10 @@ def _arrivals(columns: Columns, options: TraceOptions) -> tuple[Floats, Ints, li
 
 
 def _zero(columns: Columns, options: TraceOptions) -> float:
-    """The arrival that becomes 0: the first, but in a native trace the start of the window.
+    """The arrival that becomes 0: the first, but on the clock `run` the start of the window.
 
-    Native times count from the start of the run they describe, and are kept to the bit. Where they begin so late that
-    they must be dates, the first arrival is 0 there too.
+    Times on that clock count from the start of the run that they describe, and are kept to the bit. Where they begin
+    so late that they must be dates, the first arrival is 0 there too.
     """
     first = min(columns.arrival)
     if columns.in_ns or first >= LATEST_START_S:
@@ -237,7 +236,7 @@ def _headline(columns: Columns, found: Detected, arrival: Floats) -> str:
 
 
 def _origin(columns: Columns, trace: OpenTrace, options: TraceOptions) -> list[str]:
-    """What time 0 was called in the file."""
+    """Time 0 in the words of the file."""
     first = _zero(columns, options)
     if trace.clock == "utc":
         whole, rest = divmod(int(first), 1_000_000_000)

@@ -1,4 +1,4 @@
-"""One row of a trace: its values out of text or JSON, and the books kept about rows that could not be used."""
+"""One row of a trace: its values out of text or JSON; and the tally of rows that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a simulation is from a real server's log: errors of means and percentiles, request by request, and the score.
+"""A simulation against a real server's log: errors of means and percentiles, of each request, and the score.
 
 Every error is a signed fraction, simulated / measured - 1: above 0 the simulation is slower (or, of throughput,
 better). The score is the mean size of 13 errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the
@@ -25,7 +25,7 @@ METRICS = ("ttft", "tpot", "e2e")
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one of the two did, one entry a request; seconds, NaN where not known.
+    """One side of a comparison, an entry a request; seconds, NaN where not known.
 
     `arrival_s` and `scheduled_s` count from the first arrival. Both sides of a comparison hold the same requests in
     the same order where they could be matched.
@@ -124,7 +124,7 @@ def measured_side(log: MeasuredRun) -> Side:
 
 
 def simulated_side(records: Records, client_s: float = 0.0) -> Side:
-    """A run's finished requests; `client_s` is what lies between client and engine, for logs taken at the client.
+    """A run's finished requests; `client_s` is the time between client and engine, for logs taken at the client.
 
     Raises InputError where nothing finished.
     """
@@ -209,7 +209,7 @@ def to_data(found: Validation) -> dict[str, object]:
 
 def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tuple[str, Ints, Ints]:
     """By what requests are matched, and the places of the matched on both sides."""
-    nobody = np.zeros(0, dtype=np.int64)
+    none = np.zeros(0, dtype=np.int64)
     place = {name: index for index, name in enumerate(simulated.names)}
     if log.request_ids is not None and sum(name in place for name in log.request_ids) > len(log.request_ids) / 2:
         keys, by = list(log.request_ids), "request id"
@@ -218,7 +218,7 @@ def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tup
         if not any(key in place for key in keys):  # the scenario's requests have names of their own
             keys = list(simulated.names[: len(keys)])
     else:
-        return "", nobody, nobody
+        return "", none, none
     pairs = [(index, place[key]) for index, key in enumerate(keys) if key in place]
     mine, theirs = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return by, mine, theirs

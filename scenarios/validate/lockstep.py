@@ -1,4 +1,4 @@
-"""A scenario as `simulator.lockstep.run.LockstepCase`, and what is said of the outcome."""
+"""A scenario as `simulator.lockstep.run.LockstepCase`, and its outcome in words and numbers."""
 
 from __future__ import annotations
 

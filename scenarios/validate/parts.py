@@ -9,7 +9,7 @@ the error of T, and to memory, which sets N where requests wait. What remains is
 routing.
 
 Where the log has no such times, decode is still known; prefill is estimated by the requests that found the server
-quiet, for whom the time to first token is nearly all prefill; the rest is queueing, with memory inside it.
+quiet, for which the time to first token is nearly all prefill; the rest is queueing, with memory inside it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from scenarios.validate.compare import Side, Validation
 from simulator.results.records import Floats, Ints
 
-QUIET = 0.25  # of the most requests in flight: who finds fewer than this meets a quiet server
+QUIET = 0.25  # of the most requests in flight: a request that finds fewer meets a quiet server
 FEWEST = 5  # requests that a median needs to be worth a sentence
 SMALL = 0.01  # of the mean end-to-end latency: a part below it carries nothing
-QUEUED_S = 0.1  # who waits longer waits for a slot, not for the step in flight
+QUEUED_S = 0.1  # a longer wait is for a slot, not for the step in flight
 _POINTS = 400
 
 
@@ -79,7 +79,7 @@ def in_flight(side: Side, at_s: Floats) -> Floats:
 
 
 def holding(side: Side, at_s: Floats) -> Floats:
-    """Requests that have been scheduled and not ended: those who hold a slot, the preempted among them."""
+    """Requests that have been scheduled and not ended: they hold a slot, or are preempted."""
     return _passed(side.scheduled_s, at_s) - _passed(side.last_s, at_s)
 
 
@@ -124,7 +124,7 @@ def _without_waits(measured: Side, simulated: Side) -> list[Part]:
 
 
 def _lever_s(side: Side) -> float:
-    """Mean over all requests of how long the queue had lasted when they were scheduled; 0 for who did not queue."""
+    """Mean over all requests of the queue's age when they were scheduled, which is 0 for one that did not queue."""
     queued = side.queue_s > QUEUED_S
     if not queued.any():
         return 0.0
@@ -133,7 +133,7 @@ def _lever_s(side: Side) -> float:
 
 
 def slots_when_waiting(side: Side) -> float:
-    """How many requests hold a slot, the median over the time in which others wait; 0.0 where nobody ever does."""
+    """The median number of requests that hold a slot while others wait; 0.0 where none ever waits."""
     times = np.linspace(0.0, float(side.last_s.max()), _POINTS)
     queued = waiting(side, times) >= 1.0
     held = holding(side, times)[queued & (holding(side, times) > 0)]
@@ -160,10 +160,10 @@ def _carrier_words(parts: list[Part], measured: Side) -> str:
 
 
 def _quiet_words(measured: Side, simulated: Side, waits: bool, at_client: bool) -> list[str]:
-    """Prefill alone: the time to first token of those who found the server quiet, less what was queueing."""
+    """Prefill alone: the time to first token of requests that found the server quiet, less their wait."""
     quiet = quiet_requests(measured)
     if not len(quiet):
-        return ["Nobody found the server quiet, so prefill cannot be told from queueing by low load."]
+        return ["No request found the server quiet, so low load does not tell prefill from queueing."]
     m = (measured.ttft_s - measured.queue_s if waits else measured.ttft_s)[quiet]
     s = (simulated.ttft_s - simulated.queue_s if waits else simulated.ttft_s)[quiet]
     what = "from scheduled to first token" if waits else "to first token"
@@ -202,10 +202,10 @@ def _load_words(measured: Side, simulated: Side) -> list[str]:
 def _memory_words(measured: Side, simulated: Side) -> list[str]:
     m, s = slots_when_waiting(measured), slots_when_waiting(simulated)
     if m == 0.0 and s == 0.0:
-        return ["Nobody waited long enough for memory or slots to matter."]
+        return ["No request waited long enough for memory or slots to matter."]
     if m == 0.0 or s == 0.0:
-        who = "on the server" if s == 0.0 else "in the simulation"
-        return [f"Memory: requests queue {who} alone."]
+        where = "on the server" if s == 0.0 else "in the simulation"
+        return [f"Memory: requests queue {where} alone."]
     text = f"Memory: while others wait, {m:,.0f} requests hold a slot on the server and {s:,.0f} here"
     alike = abs(s / m - 1.0) <= 2 * SMALL
     return [f"{text}: it holds as much." if alike else f"{text}: look at num_gpu_blocks and max_num_seqs."]

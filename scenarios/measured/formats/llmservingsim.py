@@ -2,8 +2,8 @@
 
 `input_toks`, `output_toks`, `arrival_time` (wall clock), `queued_ts`, `scheduled_ts`, `first_token_ts`, `last_token_ts`
 (a clock that only runs forward), all in seconds. Where arrivals are on the other clock, the smallest difference
-between a request's queued_ts and its arrival_time tells how far the two are apart: somebody found the engine idle.
-`queued_ts` itself is no arrival: an engine that is busy with a step takes a request off its socket after it.
+between a request's queued_ts and its arrival_time is taken for the distance of the clocks: that request found the
+engine idle. `queued_ts` itself is no arrival: a busy engine takes a request off its socket after the step.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ def test_a_scenario_runs_in_waves_and_has_more_room_for_kv() -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("replicas=1", "one replica has nobody to share experts with"),
+        ("replicas=1", "one replica has no other to share experts with"),
         ("replicas=3", "128 experts cannot be shared evenly by 3 replicas"),
         ("model=llama-3.1-8b", "the model llama-3.1-8b has no experts to share"),
         ("cost={kind: roofline}", "need a profile"),
