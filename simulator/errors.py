@@ -1,4 +1,4 @@
-"""The errors that are the user's to mend, and the one that is a policy's."""
+"""The errors that a user can mend: bad input, and a policy with a broken plan."""
 
 from __future__ import annotations
 
@@ -32,4 +32,15 @@ class InputError(Exception):
 
 
 class PolicyError(Exception):
-    """A policy made a plan that cannot be carried out: names the policy, the step and the rule it broke."""
+    """A plan that cannot be carried out: the policy, the step, and the rule that the plan breaks.
+
+    `file` is that of a user's own policy.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file = file
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}" if self.file else self.message

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from scenarios.schema.engine import Engine, UserEngine
+from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policy_class, policy_parameters
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def check_overlap(scenario: Scenario) -> None:
 
 def overlaps(policy: str) -> bool:
     """Whether a policy may swap; a user's own may, as far as anybody knows."""
-    return ".py:" in policy or bool(getattr(policy_class(policy), "swaps", False))
+    return ".py:" in policy or PolicyFeatures.of(policy_class(policy)).swaps
 
 
 def _mode(engine: Engine) -> object:

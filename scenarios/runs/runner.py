@@ -69,7 +69,7 @@ def run_on(
     done = _simulate(scenario, workload, parts, log_decisions, fast_forward, told)
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, parts.kv)
-    remarks = parts.cost.remarks(records.rows) if hasattr(parts.cost, "remarks") else ()
+    remarks = parts.cost.remarks(records.rows)
     summary = summarize(
         records,
         slo=scenario.resolve_slo(),
@@ -134,7 +134,7 @@ def _blame(error: Exception, file: Path) -> InputError | None:
         causes.append(cause)
     for cause in causes:
         if isinstance(cause, PolicyError):
-            return InputError(str(cause), file=str(file), hint="what a plan may say is written in simulator/plan.py")
+            return InputError(cause.message, file=str(file), hint="what a plan may say is written in simulator/plan.py")
     for cause in reversed(causes):
         frames = [f for f in traceback.extract_tb(cause.__traceback__) if Path(f.filename) == file]
         if frames:

@@ -18,6 +18,9 @@ from typing import Any, cast
 from simulator.errors import InputError
 from simulator.plan import Policy
 
+USER_MODULE = "batchlab_policy_"
+"""What the names of modules begin with that users' policies are loaded as."""
+
 
 def built_in_policies() -> tuple[str, ...]:
     """Names of the policies that come with batchlab, sorted."""
@@ -72,7 +75,7 @@ _CONTRACT = "a policy is a dataclass with max_num_seqs and plan(view) -> StepPla
 def _users_class(path: Path, class_name: str) -> type[Policy]:
     if not path.is_file():
         raise InputError(f"no such policy file: {path}")
-    module = ModuleType(f"batchlab_policy_{path.stem}")
+    module = ModuleType(f"{USER_MODULE}{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import replica as engine
+from simulator.engine import progress
 from simulator.errors import PolicyError
 from simulator.memory.blocks import BlockManager
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
@@ -94,7 +94,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(list(v.waiting)[1], 6),)),
             lambda v: StepPlan(resume=(waiting(v),), decode=False),
         ],
-        "3 blocks, 2 are free",
+        "takes 3 blocks; 2 are free",
         blocks=5,
         host=9,
     ),
@@ -117,8 +117,8 @@ BROKEN = {
         host=9,
     ),
     "takes blocks that are not there": Broken([admit_all], "takes 3 blocks for request 1; 2 are free", blocks=5),
-    "decodes without blocks": Broken([admit_all, go_on], "takes 2 blocks; 0 are free", blocks=6),
-    "runs more than its slots": Broken([admit_all], "max_num_seqs = 1", seqs=1),
+    "decodes without blocks": Broken([admit_all, go_on], "which takes 2 blocks; 0 are free", blocks=6),
+    "runs more than its slots": Broken([admit_all], "max_num_seqs is 1", seqs=1),
     "resumes more than its slots": Broken(
         [
             lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),)),
@@ -126,7 +126,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(list(v.waiting)[1], 6),)),
             lambda v: StepPlan(resume=(waiting(v),)),
         ],
-        "max_num_seqs = 1",
+        "max_num_seqs is 1",
         host=9,
         seqs=1,
     ),
@@ -136,7 +136,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), paused=(first(v),)),
             go_on,
         ],
-        "max_num_seqs = 1",
+        "max_num_seqs is 1",
         seqs=1,
     ),
     "pauses who waits": Broken([lambda v: StepPlan(paused=(waiting(v),))], "waiting"),
@@ -165,7 +165,7 @@ def test_a_plan_that_cannot_be(name: str, fast_forward: bool) -> None:
     with pytest.raises(PolicyError) as caught:
         scenario.run(fast_forward=fast_forward)
     text = str(caught.value)
-    assert text.startswith("Scripted at ")
+    assert text.startswith("Scripted at step ")
     assert case.says in text
 
 
@@ -283,7 +283,7 @@ def wait_a_little(view: View) -> StepPlan:
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("line", [admit_and_throw_out, admit_nothing, wait_a_little])
 def test_a_policy_that_gets_nowhere(line: Line, fast_forward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 50)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 50)
     with pytest.raises(PolicyError, match=r"Scripted at .* 50 ") as caught:
         two_requests([line]).run(fast_forward=fast_forward)
     assert "running" in str(caught.value)
@@ -293,7 +293,7 @@ def test_a_policy_that_gets_nowhere(line: Line, fast_forward: bool, monkeypatch:
 @pytest.mark.parametrize("line", [admit_and_throw_out, wait_a_little])
 def test_it_is_stopped_at_the_same_step_either_way(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though others keep arriving: fast-forward hears of them in another way."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 20)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 20)
     workload = make_workload([3.25 * i for i in range(30)], [(6, 5)] * 30)
     said = []
     for fast_forward in (True, False):
@@ -305,7 +305,7 @@ def test_it_is_stopped_at_the_same_step_either_way(line: Line, monkeypatch: pyte
 
 def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests of one token a step each: never more than 11 steps without a token, and 44 in all."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 11)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 11)
 
     def crumbs(view: View) -> StepPlan:
         if view.prefilling:
@@ -317,14 +317,14 @@ def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     policy = Scripted([crumbs])
     scenario = Scenario(make_workload([0.0] * 4, [(12, 1)] * 4), policy, Memory(100, 2), Linear(1.0))
     assert (scenario.run().records.requests.status == Status.FINISHED).all()
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 10)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 10)
     with pytest.raises(PolicyError):
         scenario.run(make_policy=lambda: Scripted([crumbs]))
 
 
 def test_the_bound_does_not_stop_a_run_of_long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Static batching waits for its timeout again and again, and for a batch of many to come: that is no livelock."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 3)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 3)
     workload = make_workload([0.5 * i for i in range(20)], [(4, 1)] * 20)
     for timeout_s in (0.1, 100.0):
         policy = make_policy("static", 20, 64, batch_timeout_s=timeout_s)
