@@ -37,8 +37,8 @@ class PolicyError(Exception):
     `file` is that of a user's own policy.
     """
 
-    def __init__(self, message: str, *, file: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, file: str | None = None) -> None:
+        super().__init__(message, file)  # SimPy makes an error that leaves a process anew, from its `args`
         self.message = message
         self.file = file
 

@@ -215,10 +215,6 @@ class Policy(Protocol):
 Refusal = Callable[[RequestView, int, int], str | None]
 
 
-def _refuses_nothing(request: RequestView, num_blocks: int, block_size: int) -> str | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class OptionalMembers:
     """What a policy may declare of itself, and the defaults of what it leaves out.
@@ -228,7 +224,7 @@ class OptionalMembers:
     """
 
     traits: Traits
-    refuses: Refusal
+    refuses: Refusal | None
     max_num_batched_tokens: float
 
     @classmethod
@@ -237,7 +233,7 @@ class OptionalMembers:
         budget = getattr(policy, "max_num_batched_tokens", None)
         return cls(
             traits=getattr(policy, "traits", Traits()),
-            refuses=getattr(policy, "refuses", _refuses_nothing),
+            refuses=getattr(policy, "refuses", None),
             max_num_batched_tokens=budget if isinstance(budget, int) else inf,
         )
 

@@ -36,7 +36,9 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         done.changes |= bool(plan.preempt or plan.prefill)
         _run_on(state, cache, plan, done, now_s)
     elif plan.decode and state.batch.size:
-        state.take_decode_blocks()
+        if needed := state.batch.blocks_needed():
+            state.take_decode_blocks(needed)
+        state.enter_decoded(cache, 0, 1)
     last = plan
     tokens = 0
     if plan.more:

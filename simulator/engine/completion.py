@@ -52,15 +52,15 @@ class Completion:
         state = self._state
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
-        answer_tokens = state.requests[live.row].answer_tokens
+        answer_tokens = state.tokens_left(live)
         # The last sampled token is never computed.
-        needed = cdiv(live.input_tokens + answer_tokens - 1, size)
+        needed = -(-(live.input_tokens + answer_tokens - 1) // size)
         if needed > num_blocks:
             return (
                 f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
-        return state.refuses(live, num_blocks, size)
+        return None if state.refuses is None else state.refuses(live, num_blocks, size)
 
     def finish_all(self, done: list[RequestState], end_s: float) -> None:
         """These requests have their last token: they leave, or are held until the batch has finished."""

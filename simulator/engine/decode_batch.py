@@ -183,11 +183,15 @@ class DecodeBatch:
         return self._phases[self.clock.ticks % self.block_size]
 
     def steps_that_fit(self, num_free_blocks: int, limit: int) -> int:
-        """How many successive decode steps, at most `limit`, find the blocks they need."""
+        """How many successive decode steps, at most `limit`, find the blocks they need.
+
+        `num_free_blocks` are free when the first step has taken its own.
+        """
         size = self.block_size
         cycles_asked = -(-limit // size)
         if self.size * cycles_asked <= num_free_blocks:
             return limit
+        num_free_blocks += self.blocks_needed()
         per_cycle = sum(self._phases[:size])  # requests with a reservation take none
         if per_cycle * cycles_asked <= num_free_blocks:
             return limit
@@ -207,17 +211,15 @@ class DecodeBatch:
         return min(steps, limit)
 
     def block_use(self, used: int, steps: int) -> list[int]:
-        """Used blocks in each of the next `steps` decode steps, with `used` blocks before them."""
+        """Used blocks in each of the next `steps` decode steps, with `used` blocks in the first of them."""
         size = self.block_size
         phase = self.clock.ticks % size
-        if steps == 1:
-            return [used + self._phases[phase]]
         if steps <= size:
             takes = self._phases[phase : phase + steps]
         else:
             takes = self._phases[phase : phase + size] * -(-steps // size)
             del takes[steps:]
-        takes[0] += used
+        takes[0] = used
         return list(accumulate(takes))
 
     # Going on

@@ -19,7 +19,8 @@ from simulator.timing.cost import StepShape
 class InFlight:
     """A step in execution, or a run of decode steps: a `simulator.timing.executor.Step`.
 
-    `ends_s` are the steps' ends, set when it is executed; an arrival may cut the later ones off.
+    What has a default is set by name where it differs, which costs half of naming everything in the call. `ends_s` are
+    the steps' ends, set when it is executed; an arrival may cut the later ones off.
     """
 
     state: ReplicaState

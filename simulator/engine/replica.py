@@ -74,6 +74,7 @@ class Replica:
         overlaps = state.traits.async_scheduling
         self.late = LateResults(state, self._completion, decisions) if overlaps else None
         self._settle = (self.late or self._completion).settle
+        self._settles_all = overlaps or decisions is not None  # also steps that no request finishes with
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self._viewer = Viewer(state, traits.outlook)
@@ -139,7 +140,9 @@ class Replica:
             context = batch.context + decode_seqs
             contexts = batch.next_context_stats()
             if state.cache is None:
-                state.take_decode_blocks()
+                needed = batch.blocks_needed()
+                if needed:
+                    state.take_decode_blocks(needed)
         elif changes:
             decode_seqs = held = context = 0
             contexts = 0, 0
@@ -151,32 +154,22 @@ class Replica:
             shape = shape_of(prefill, decode_seqs, context, contexts)
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
-            return self._in_flight(
-                state=state,
-                plan=plan,
-                start_s=now_s,
-                shape=shape,
-                waiting=waiting,
-                held=held,
-                prefill=prefill,
-                is_odd=is_odd,
-                swapped_out_blocks=swapped[0],
-                swapped_in_blocks=swapped[1],
-            )
+            flight = self._in_flight(state, plan, now_s, shape, waiting)
+            flight.held = held
+            flight.prefill = prefill
+            flight.is_odd = is_odd
+            flight.swapped_out_blocks, flight.swapped_in_blocks = swapped
+            return flight
         if decode_seqs > self._budget:
             raise self._over_budget(decode_seqs)
+        shape = StepShape(decode_seqs, context, 0, 0, 0, 0, *contexts)
+        flight = self._in_flight(state, plan, now_s, shape, waiting)
+        flight.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
-        is_run = self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting)
-        return self._in_flight(
-            state=state,
-            plan=plan,
-            start_s=now_s,
-            shape=StepShape(decode_seqs, context, 0, 0, 0, 0, *contexts),
-            waiting=waiting,
-            held=held,
-            is_run=is_run,
-            until_arrival=is_run and (holds is _ARRIVAL or not self._timeless),
-        )
+        if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
+            flight.is_run = True
+            flight.until_arrival = holds is _ARRIVAL or not self._timeless
+        return flight
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""
@@ -222,8 +215,7 @@ class Replica:
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
                     steps = before if before > 0 else 1
-            # The blocks of the first step are taken.
-            steps = batch.steps_that_fit(self.state.blocks.num_free + batch.blocks_needed(), steps)
+            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
             ends = self._decode_run_s(flight.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
@@ -273,7 +265,7 @@ class Replica:
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
-        if self._settle(flight, use, done):
+        if (done or self._settles_all) and self._settle(flight, use, done):
             self._unchanged = False
         if sampled:
             self.progress.barren_steps = 0

@@ -67,6 +67,7 @@ class ReplicaState:
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
         self.requeues = records.requeues
         self._records = records
+        self._has_ids = blocks.by_id is not None
         self._max_num_seqs = policy.max_num_seqs
         self._clock = clock
 
@@ -79,7 +80,9 @@ class ReplicaState:
 
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""
-        return self.requests[live.row].answer_tokens - live.base_outputs
+        request = self.requests[live.row]
+        outputs, most = request.output_tokens, request.max_tokens
+        return (outputs if outputs < most else most) - live.base_outputs
 
     def _count_hits(self, live: RequestState) -> int:
         """Leading blocks of a request that are cached."""
@@ -255,15 +258,12 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.status.value} and not {expected}")
         return view
 
-    def take_decode_blocks(self) -> None:
-        """Take the blocks that the next decode step needs."""
-        needed = self.batch.blocks_needed()
-        if needed:
-            if needed > self.blocks.num_free:
-                free = self.blocks.num_free
-                raise self.broken(f"decodes {self.batch.size} requests, which takes {needed} blocks; {free} are free")
-            self.blocks.grow(needed, self._growers(0, 1))
-        self._enter_decoded(0, 1)
+    def take_decode_blocks(self, needed: int) -> None:
+        """Take the blocks that the next decode step needs: `DecodeBatch.blocks_needed`."""
+        if needed > self.blocks.num_free:
+            free = self.blocks.num_free
+            raise self.broken(f"decodes {self.batch.size} requests, which takes {needed} blocks; {free} are free")
+        self.blocks.grow(needed, self._growers(0, 1) if self._has_ids else ())
 
     def grow(self, steps: int) -> list[int]:
         """Take the blocks of all but the first of `steps` decode steps; returns the used blocks during each step."""
@@ -271,16 +271,16 @@ class ReplicaState:
         used = blocks.num_blocks - blocks.num_free
         if steps == 1:
             return [used]
-        use = self.batch.block_use(used - self.batch.blocks_needed(), steps)
+        use = self.batch.block_use(used, steps)
         if use[-1] > used:
-            blocks.grow(use[-1] - used, self._growers(1, steps))
-        self._enter_decoded(1, steps)
+            blocks.grow(use[-1] - used, self._growers(1, steps) if self._has_ids else ())
+        if self.cache is not None:
+            self.enter_decoded(self.cache, 1, steps)
         return use
 
-    def _enter_decoded(self, first: int, steps: int) -> None:
+    def enter_decoded(self, cache: Cache, first: int, steps: int) -> None:
         """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill."""
-        cache = self.cache
-        if cache is not None and cache.enters_decoded:
+        if cache.enters_decoded:
             for live, full_blocks in self._fillers(first, steps):
                 cache.enter(self.requests[live.row], full_blocks)
 
@@ -290,7 +290,7 @@ class ReplicaState:
             self.cache.settle([live.row for live, _, _ in prefill])
 
     def _growers(self, first: int, steps: int) -> Iterator[int]:
-        """Rows of the requests that take a block in these decode steps, in order; only blocks with ids look."""
+        """Rows of the requests that take a block in these decode steps, in order; for blocks with ids."""
         size = self.batch.block_size
         members = [(live.row, live.num_computed_tokens) for live in self.decoders() if not live.reserved_tokens]
         for step in range(first, steps):

@@ -50,9 +50,9 @@ class ReplicaView:
         "block_size",
         "blocks_freed",
         "caches_prefixes",
+        "_clock",
+        "admitted_tick",
         "decode_blocks_needed",
-        "decode_steps",
-        "decode_steps_since_admission",
         "note",
         "now_s",
         "num_blocks",
@@ -91,41 +91,47 @@ class ReplicaView:
         self.num_free_blocks = 0
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
-        self.decode_steps = 0
-        self.decode_steps_since_admission = 0
+        self.admitted_tick = 0  # the clock's ticks at the last admission
+        self._clock = state.decode_clock
+
+    @property
+    def decode_steps(self) -> int:
+        return self._clock.ticks
+
+    @property
+    def decode_steps_since_admission(self) -> int:
+        return self._clock.ticks - self.admitted_tick
 
 
 class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
-    __slots__ = ("_admitted_tick", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+    __slots__ = ("_is_plain", "_num_admitted", "_order_at", "_outlook", "_state", "view")
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state
         self._outlook = outlook
-        self._num_admitted = 0  # up to the last look, and the ticks at the last of these admissions
-        self._admitted_tick = 0
+        self._num_admitted = 0  # up to the last look
+        self._is_plain = not (state.traits.keeps_finished or state.blocks.num_host_blocks)  # none is held or swapped
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
 
     def look(self, now_s: float) -> None:
         """Show the replica as it is at `now_s`."""
         state, view = self._state, self.view
-        ticks = state.decode_clock.ticks
         view.now_s = now_s
         if state.num_admitted != self._num_admitted:
             self._num_admitted = state.num_admitted
-            self._admitted_tick = ticks
+            view.admitted_tick = state.decode_clock.ticks
         if self._order_at is not None:
             self._order_at(now_s)
         view.step_tokens = None
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
-        view.num_held = len(state.held)
-        view.num_swapped = state.num_swapped
         view.num_free_blocks = state.blocks.num_free
-        view.num_free_host_blocks = state.blocks.num_free_host
-        view.decode_steps = ticks
-        view.decode_steps_since_admission = ticks - self._admitted_tick
+        if not self._is_plain:
+            view.num_held = len(state.held)
+            view.num_swapped = state.num_swapped
+            view.num_free_host_blocks = state.blocks.num_free_host
         view.decode_blocks_needed = state.batch.blocks_needed()
         if state.paused:
             size = view.block_size
@@ -135,11 +141,11 @@ class Viewer:
     def look_again(self, step_tokens: int) -> None:
         """Show the replica after a first part of the step's plan, of so many tokens."""
         # The requests that this part admitted have not been in a step yet.
-        seen = self._num_admitted, self._admitted_tick
-        self.look(self.view.now_s)
-        self._num_admitted, self._admitted_tick = seen
-        self.view.decode_steps_since_admission = self.view.decode_steps - self._admitted_tick
-        self.view.step_tokens = step_tokens
+        view = self.view
+        seen = self._num_admitted, view.admitted_tick
+        self.look(view.now_s)
+        self._num_admitted, view.admitted_tick = seen
+        view.step_tokens = step_tokens
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """See `View.blocks_freed`."""

@@ -11,7 +11,7 @@ import pytest
 from simulator.engine import progress
 from simulator.errors import PolicyError
 from simulator.memory.blocks import BlockManager
-from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
 from simulator.results.records import Status
 from simulator.timing.linear import Linear
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
@@ -167,6 +167,61 @@ def test_a_plan_that_cannot_be(name: str, fast_forward: bool) -> None:
     text = str(caught.value)
     assert text.startswith("Scripted at step ")
     assert case.says in text
+
+
+@dataclass(slots=True)
+class Budgeted(Scripted):
+    """A script with a budget of tokens."""
+
+    max_num_batched_tokens: int = 8
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize(
+    ("lines", "budget", "says"),
+    [
+        ([admit_all], 11, "at step 0 (0.0 s): plan computes 12 tokens; max_num_batched_tokens is 11"),
+        ([admit_one_token, go_on], 9, "at step 1 (1.0 s): plan computes 10 tokens; max_num_batched_tokens is 9"),
+        ([admit_one_token, *[lambda v: StepPlan(prefill=tuple(Chunk(r, 1) for r in v.prefilling))] * 5, go_on], 2, ""),
+        ([reserve_all, go_on], 12, ""),
+        (
+            [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), decode=False), serve, go_on],
+            1,
+            "at step 0 (0.0 s): plan computes 6 tokens; max_num_batched_tokens is 1",
+        ),
+        (
+            [
+                lambda v: StepPlan(prefill=(Chunk(waiting(v), 3, 15, 4),)),
+                lambda v: StepPlan(prefill=(Chunk(first(v), 7, 0, 0),)),
+            ],
+            6,
+            "at step 1 (1.0 s): plan computes 7 tokens; max_num_batched_tokens is 6",
+        ),
+    ],
+)
+def test_a_step_beyond_the_budget(lines: list[Line], budget: int, says: str, fast_forward: bool) -> None:
+    """Of prompts, of prompts beside decodes, with padding; a budget that is just met is met."""
+    scenario = two_requests([])
+    policy = Budgeted(lines, max_num_batched_tokens=budget)
+    run = replace(scenario, policy=policy).run
+    if not says:
+        run(fast_forward=fast_forward)
+        return
+    with pytest.raises(PolicyError) as caught:
+        run(fast_forward=fast_forward)
+    assert str(caught.value) == f"Budgeted {says}"
+
+
+@pytest.mark.parametrize("holds", Holds)
+def test_decodes_alone_beyond_the_budget(holds: Holds) -> None:
+    """Two prompts one after the other, six tokens each; then two decode with a budget for one."""
+    one: Line = lambda v: StepPlan(prefill=(Chunk(waiting(v), 1),), decode=False)  # noqa: E731 - a line of a script
+    rest: Line = lambda v: StepPlan(prefill=(Chunk(next(iter(v.prefilling)), 1),), decode=False)  # noqa: E731 - a line
+    lines: list[Line] = [one, *[rest] * 5, one, *[rest] * 5, lambda v: StepPlan(holds=holds)]
+    with pytest.raises(
+        PolicyError, match=r"at step 12 \(12.0 s\): plan computes 2 tokens; max_num_batched_tokens is 1"
+    ):
+        replace(two_requests([]), policy=Budgeted(lines, max_num_batched_tokens=1)).run()
 
 
 def test_a_request_of_another_replica() -> None:

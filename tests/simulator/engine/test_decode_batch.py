@@ -119,7 +119,7 @@ class SumsAndSingles(RuleBasedStateMachine):
         first = sum(r.grows(1, self.size) for r in decoding)
         assert self.batch.blocks_needed() == first
         free = first + shy
-        fit = self.batch.steps_that_fit(free, to_finish)
+        fit = self.batch.steps_that_fit(shy, to_finish)
         assert 1 <= fit <= to_finish
         assert sum(r.grows(fit, self.size) for r in decoding) <= free
         if fit < to_finish and not any(r.reserved for r in decoding) and not self.of("held"):
@@ -127,7 +127,7 @@ class SumsAndSingles(RuleBasedStateMachine):
 
     def uses(self, decoding: list[Walked], steps: int) -> None:
         expected = [100 + sum(r.grows(i + 1, self.size) for r in decoding) for i in range(steps)]
-        assert self.batch.block_use(100, steps) == expected
+        assert self.batch.block_use(100 + self.batch.blocks_needed(), steps) == expected
 
     @precondition(lambda self: self.of("held") and not self.of("decoding", "paused"))
     @rule()
@@ -171,9 +171,9 @@ def test_blocks_by_hand() -> None:
         batch.join(prefilled(batch, row, inputs, 20, 1.0), 19)
     assert batch.context == 12
     assert batch.blocks_needed() == 1
-    assert batch.block_use(5, 6) == [6, 7, 7, 8, 9, 10]
-    assert [batch.steps_that_fit(free, 19) for free in (1, 2, 3, 4)] == [1, 3, 4, 5]
-    assert batch.steps_that_fit(15, 19) == 19
+    assert batch.block_use(6, 6) == [6, 7, 7, 8, 9, 10]
+    assert [batch.steps_that_fit(free, 19) for free in (0, 1, 2, 3)] == [1, 3, 4, 5]
+    assert batch.steps_that_fit(14, 19) == 19
     assert batch.steps_to_finish() == 19
     assert batch.advance(18, 19.0) == []
     assert [live.row for live in batch.advance(1, 20.0)] == [0, 1, 2]
