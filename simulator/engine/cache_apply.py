@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from simulator.engine.block_growth import enter_decoded, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
@@ -37,8 +38,8 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         _run_on(state, cache, plan, done, now_s)
     elif plan.decode and state.batch.size:
         if needed := state.batch.blocks_needed():
-            state.take_decode_blocks(needed)
-        state.enter_decoded(cache, 0, 1)
+            take_decode_blocks(state, needed)
+        enter_decoded(state, cache, 0, 1)
     last = plan
     tokens = 0
     if plan.more:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import inf
 
+from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import apply_in_order
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion
@@ -142,7 +143,7 @@ class Replica:
             if state.cache is None:
                 needed = batch.blocks_needed()
                 if needed:
-                    state.take_decode_blocks(needed)
+                    take_decode_blocks(state, needed)
         elif changes:
             decode_seqs = held = context = 0
             contexts = 0, 0
@@ -247,7 +248,7 @@ class Replica:
             record_row(flight, records)
         if flight.shape.decode_seqs:
             sampled = True
-            use = state.grow(len(ends))
+            use = grow(state, len(ends))
             done = state.batch.advance(len(ends), end_s)
         else:
             sampled = False

@@ -6,7 +6,7 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
@@ -67,7 +67,7 @@ class ReplicaState:
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
         self.requeues = records.requeues
         self._records = records
-        self._has_ids = blocks.by_id is not None
+        self.has_block_ids = blocks.by_id is not None
         self._max_num_seqs = policy.max_num_seqs
         self._clock = clock
 
@@ -258,56 +258,10 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.status.value} and not {expected}")
         return view
 
-    def take_decode_blocks(self, needed: int) -> None:
-        """Take the blocks that the next decode step needs: `DecodeBatch.blocks_needed`."""
-        if needed > self.blocks.num_free:
-            free = self.blocks.num_free
-            raise self.broken(f"decodes {self.batch.size} requests, which takes {needed} blocks; {free} are free")
-        self.blocks.grow(needed, self._growers(0, 1) if self._has_ids else ())
-
-    def grow(self, steps: int) -> list[int]:
-        """Take the blocks of all but the first of `steps` decode steps; returns the used blocks during each step."""
-        blocks = self.blocks
-        used = blocks.num_blocks - blocks.num_free
-        if steps == 1:
-            return [used]
-        use = self.batch.block_use(used, steps)
-        if use[-1] > used:
-            blocks.grow(use[-1] - used, self._growers(1, steps) if self._has_ids else ())
-        if self.cache is not None:
-            self.enter_decoded(self.cache, 1, steps)
-        return use
-
-    def enter_decoded(self, cache: Cache, first: int, steps: int) -> None:
-        """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill."""
-        if cache.enters_decoded:
-            for live, full_blocks in self._fillers(first, steps):
-                cache.enter(self.requests[live.row], full_blocks)
-
     def settle(self, prefill: Iterable[ScheduledChunk]) -> None:
         """Tell the cache that the step has ended which computed these chunks."""
         if self.cache is not None:
             self.cache.settle([live.row for live, _, _ in prefill])
-
-    def _growers(self, first: int, steps: int) -> Iterator[int]:
-        """Rows of the requests that take a block in these decode steps, in order; for blocks with ids."""
-        size = self.batch.block_size
-        members = [(live.row, live.num_computed_tokens) for live in self.decoders() if not live.reserved_tokens]
-        for step in range(first, steps):
-            for row, tokens in members:
-                if (tokens + step) % size == 0:
-                    yield row
-
-    def _fillers(self, first: int, steps: int) -> list[tuple[RequestState, int]]:
-        """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
-        size = self.batch.block_size
-        filled = []
-        for order, live in enumerate(self.decoders()):
-            tokens = live.num_computed_tokens - self.unknown(live)
-            for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
-                filled.append((full * size - tokens, order, live, full))
-        filled.sort(key=lambda entry: entry[:2])
-        return [(live, full) for _, _, live, full in filled]
 
     def unknown(self, live: RequestState) -> int:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""

@@ -47,11 +47,11 @@ class ReplicaView:
     """See `simulator.plan.View` for the meaning of the members; a `Viewer` sets them before each plan."""
 
     __slots__ = (
+        "_clock",
+        "admitted_tick",
         "block_size",
         "blocks_freed",
         "caches_prefixes",
-        "_clock",
-        "admitted_tick",
         "decode_blocks_needed",
         "note",
         "now_s",
