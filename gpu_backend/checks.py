@@ -1,15 +1,12 @@
-"""What must hold of pages at every step, looked at by an executor in debug mode."""
+"""Checks of the pages at every step, made by an executor in debug mode."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from gpu_backend.pool import PagedPool
 from gpu_backend.work import Work
-
-if TYPE_CHECKING:
-    from gpu_backend.executor import Tables
+from simulator.memory.blocks import BlockTables
 
 
 class Checks:
@@ -26,22 +23,21 @@ class Checks:
         self._owned: set[int] = set()
         self._swapped: dict[int, int] = {}  # page of the host -> checksum
 
-    def before(self, work: Work, blocks: Tables) -> None:
-        """Look at the tables, poison what is new in them, and note what goes to the host."""
+    def before(self, work: Work, blocks: BlockTables) -> None:
+        """Check the tables, poison what is new in them, and note what goes to the host."""
         owners = Counter(block for table in blocks.tables.values() for block in table)
         assert not owners[0], "the null block is in use"
         assert all(count == blocks.references[block] for block, count in owners.items()), "owners are miscounted"
-        shares = hasattr(blocks, "hits")
-        assert shares or max(owners.values(), default=1) == 1, "a page has two owners"
+        assert blocks.shares or max(owners.values(), default=1) == 1, "a page has two owners"
         free = blocks.num_free
         assert free + len(owners) == blocks.num_blocks == self._pool.num_blocks, "pages are missing"
         self._check_writes(work, blocks)
         leaving = self._pool.checksums(work.swap_out.source) if work.swap_out.source else []
         self._swapped |= dict(zip(work.swap_out.target, leaving, strict=True))
-        self._poison(work, set(owners), shares)
+        self._poison(work, set(owners), blocks.shares)
 
     def after(self, work: Work) -> None:
-        """Pages on the host are what they were on the device, and those that came back are what they were there."""
+        """Check that pages hold on the host what they held on the device, and the reverse for returning ones."""
         target = list(work.swap_out.target)
         if target:
             assert self._pool.host_checksums(target) == [self._swapped[page] for page in target], "swapped out wrongly"
@@ -55,30 +51,26 @@ class Checks:
         used = {page for part in work.parts for page in part.table}
         self._pool.poison(sorted(set(work.swap_out.source) - self._owned - used))
 
-    def _check_writes(self, work: Work, blocks: Tables) -> None:
+    def _check_writes(self, work: Work, blocks: BlockTables) -> None:
         size = self._pool.block_size
         written: set[tuple[int, int]] = set()
-        taken: list[int] = []  # by decodes; the engine gives it to them when the step has run
         for part in work.parts:
             for place in range(part.computed, part.computed + len(part.tokens)):
                 if place // size >= len(part.table):
-                    assert part in work.decodes, f"row {part.row} computes beyond its pages"
+                    assert part.is_held, f"row {part.row} computes beyond its pages"
                     continue
                 block = part.table[place // size]
                 slot = block, place % size
                 assert block, f"row {part.row} writes to the null block"
                 assert slot not in written, f"slot {slot} is written twice"
                 written.add(slot)
-            held = blocks.tables[part.row]
-            assert part.table[: len(held)] == held, f"row {part.row} uses pages that are not its own"
-            taken += part.table[len(held) :]
-        assert taken == blocks.upcoming(len(taken)), "pages are taken that are not the next"
+            assert part.table == blocks.tables[part.row], f"row {part.row} uses pages that are not its own"
 
     def _poison(self, work: Work, owned: set[int], shares: bool) -> None:
-        """Poison pages that nobody owns any more, and those that are taken and not yet written.
+        """Poison pages without an owner, and those that are taken and not yet written.
 
-        A page that a prefix cache knows keeps its content though nobody owns it: there, only what is written anew is
-        poisoned, from its first slot on.
+        A page of a prefix cache keeps its content without an owner: there, only pages that are written anew, from
+        their first slot on, are poisoned.
         """
         pool = self._pool
         begun: set[int] = set()

@@ -1,4 +1,4 @@
-"""The errors that are the user's to mend, and those of a policy and a router."""
+"""The errors that a user can mend: bad input, a policy with a broken plan, a router with a broken choice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,18 @@ class InputError(Exception):
 
 
 class PolicyError(Exception):
-    """A policy made a plan that cannot be carried out: names the policy, the step and the rule it broke."""
+    """A plan that cannot be carried out: the policy, the step, and the rule that the plan breaks.
+
+    `file` is that of a user's own policy.
+    """
+
+    def __init__(self, message: str, file: str | None = None) -> None:
+        super().__init__(message, file)  # SimPy makes an error that leaves a process anew, from its `args`
+        self.message = message
+        self.file = file
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.message}" if self.file else self.message
 
 
 class RouterError(Exception):

@@ -12,6 +12,9 @@ from typing import Any
 
 from simulator.errors import InputError
 
+USER_MODULE = "batchlab_user_"
+"""What the names of modules begin with that a user's own files are loaded as."""
+
 
 def names_in(package: str) -> tuple[str, ...]:
     """The modules of a package, sorted; packages in it do not count."""
@@ -41,7 +44,7 @@ def named_class(what: str, name: str, package: str, base: Path | None = None) ->
 def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     if not path.is_file():
         raise InputError(f"no such {what} file: {path}")
-    module = ModuleType(f"batchlab_{what}_{path.stem}")
+    module = ModuleType(f"{USER_MODULE}{what}_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     try:

@@ -1,38 +1,39 @@
-"""What a policy is asked, and what it answers.
+"""The policy's side of the engine: what a policy sees, what it plans, and what else it may declare.
 
-A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to it: who leaves
-and how, who comes back, whose prompt is computed and how much of it, and whether the others decode. Plans and their
-parts are named tuples: values that are cheap to make.
+A batch persists: most of it stays as it is from one step to the next. So a `StepPlan` is a change to the batch:
+requests that leave it and how, requests that return, prompt chunks to compute, and whether the others decode. Plans
+and their parts are named tuples: values that are cheap to make.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
+from math import inf
 from typing import NamedTuple, Protocol
 
 from simulator.request import RequestView
 
 
 class Holds(Enum):
-    """How long a plan that changes nothing stays the policy's answer, as far as the policy knows.
+    """How long a plan that changes nothing remains the policy's answer.
 
     It always ends when a request finishes or when the next step would lack a block.
     """
 
-    STEP = "step"  # ask again for the next step
-    ARRIVAL = "arrival"  # until somebody arrives
-    CHANGE = "change"  # arrivals cannot alter it
+    STEP = "step"  # for this step alone
+    ARRIVAL = "arrival"  # until a request arrives
+    CHANGE = "change"  # arrivals do not alter it
 
 
 class Chunk(NamedTuple):
-    """`num_tokens` of a request's prompt (after a recomputation: of prompt and output) to compute in this step.
+    """`num_tokens` of a request's prompt (after a preemption: of prompt and output) to compute in this step.
 
-    Naming a waiting request admits it, with 0 tokens too: slot and memory now, its prompt later. Two grants come with
-    admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens`; without it a request
-    owns just the blocks of the tokens it has. `padding_tokens` are put before the prompt and computed like it; they
-    need a reservation.
+    A chunk of a waiting request admits it; one of 0 tokens gives it slot and memory now, and its prompt later. Two
+    grants are made at admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens`;
+    without it a request owns the blocks of the tokens that it has. `padding_tokens` precede the prompt and are
+    computed like it; they need a reservation.
     """
 
     request: RequestView
@@ -42,9 +43,10 @@ class Chunk(NamedTuple):
 
 
 class Preemption(NamedTuple):
-    """A request that leaves the batch: its KV thrown away, or moved to the host.
+    """A request that leaves the batch, its KV thrown away or moved to the host.
 
-    `scheduled_tokens` is what the step had given it before it became a victim: a prefix cache keeps their full blocks.
+    `scheduled_tokens` are those that the step had given it before it became a victim: a prefix cache keeps the full
+    blocks among them.
     """
 
     request: RequestView
@@ -55,16 +57,16 @@ class Preemption(NamedTuple):
 class StepPlan(NamedTuple):
     """One step: changes to the batch in the order of the fields, then what is computed.
 
-    `preempt` and `resume` (swapped requests that come back) free and take blocks before anything else does. With
+    `preempt` and `resume` (swapped requests that return) free and take blocks before anything else does. With
     `decode`, every decoding request that is not in `paused` computes one token. A plan that computes nothing lets
-    the engine rest until somebody arrives, or until `wait_until_s`.
+    the engine rest until the next arrival, or until `wait_until_s`.
 
-    With `more`, the policy is asked again for the same step when this much is done (`View.step_tokens` then says how
-    many tokens the step has): what a prefix cache holds depends on what was just scheduled. Later instalments may
-    only admit; the last one's `holds` counts.
+    With `more`, the policy is asked again for the same step when this part has been applied (`View.step_tokens` then
+    counts the step's tokens so far): what a prefix cache holds depends on what was just scheduled. Later parts may
+    only admit requests; `holds` of the last part counts.
 
-    What a policy has to remember it writes into the `note` of each plan, and finds it in the next view. The note must
-    not depend on how often the policy is asked while its plan holds.
+    A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
+    the policy is asked while its plan holds.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -79,7 +81,7 @@ class StepPlan(NamedTuple):
 
 
 class WaitingView(Protocol):
-    """The waiting requests in the queue's order. Iteration is lazy: looking at the head costs the head."""
+    """The waiting requests in the queue's order. Iteration is lazy: the head alone is cheap."""
 
     def __len__(self) -> int: ...
 
@@ -102,7 +104,7 @@ class BatchView(Protocol):
 
 
 class View(Protocol):
-    """What a policy sees when it plans a step. Looking changes nothing."""
+    """What a policy sees when it plans a step. Reading it changes nothing."""
 
     @property
     def now_s(self) -> float: ...
@@ -116,11 +118,11 @@ class View(Protocol):
 
     @property
     def prefilling(self) -> BatchView:
-        """Of these, those whose prompt is not computed yet."""
+        """Running requests whose prompt is not computed yet."""
 
     @property
     def num_decoding(self) -> int:
-        """Of these, those that decode."""
+        """Running requests that decode."""
 
     @property
     def num_held(self) -> int:
@@ -128,19 +130,19 @@ class View(Protocol):
 
     @property
     def note(self) -> object:
-        """What the plan before left as its `StepPlan.note`; None at first."""
+        """`StepPlan.note` of the previous plan; None at first."""
 
     @property
     def decode_steps(self) -> int:
-        """Steps with decodes up to now."""
+        """Steps with decodes so far."""
 
     @property
     def decode_steps_since_admission(self) -> int:
-        """Steps with decodes since the step in which somebody last entered the batch, that step not counted."""
+        """Steps with decodes since the step of the last admission, that step not counted."""
 
     @property
     def num_swapped(self) -> int:
-        """Requests among the waiting whose KV lies in host memory."""
+        """Waiting requests whose KV lies in host memory."""
 
     @property
     def num_free_blocks(self) -> int: ...
@@ -158,29 +160,29 @@ class View(Protocol):
 
     @property
     def step_tokens(self) -> int | None:
-        """Tokens that the step computes already, when the rest of its plan is asked for (`StepPlan.more`)."""
+        """Tokens planned so far, when a further part of the step's plan is asked for (`StepPlan.more`); else None."""
 
     @property
     def caches_prefixes(self) -> bool: ...
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
-        """Device blocks that come free when all of these running requests leave: others may share some of theirs."""
+        """Device blocks that come free when all of these running requests leave; shared ones may not."""
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
-        """Predicted seconds that computing its prompt and its answer so far adds to a step of those who decode now.
+        """Predicted seconds that computing its prompt and its answer so far adds to a step of the present decodes.
 
-        Without `mixed`, the seconds of a step of its own. None where nothing predicts: on a device, in a recorded run.
+        Without `mixed`, the seconds of a step of its own. None without a prediction: on a device, in a recorded run.
         """
 
     def swap_s(self, request: RequestView) -> float | None:
         """Predicted seconds that moving the blocks of a running request out and in adds to two such steps, or None."""
 
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
-        """Leading blocks of a waiting request that are cached, and how many of these count as free now."""
+        """Leading blocks of a waiting request that are cached, and how many of them count as free now."""
 
     @property
     def decode_blocks_needed(self) -> int:
-        """Blocks that one token more for every decoding request takes, nobody paused."""
+        """Blocks that one more token for every decoding request takes, paused requests included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,19 +192,17 @@ class Traits:
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
     keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
     streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
-    victims_last: bool = False  # who is preempted queues as if it had just arrived, and not where the order puts it
-    async_scheduling: bool = False  # a step is planned while the one before it runs, whose results are not known yet
-    unknown_blocks_first: bool = True  # of free blocks, those that no prefix cache knows are taken before the oldest
+    victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
+    async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
+    unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
 
 
 class Policy(Protocol):
     """A batching policy: parameters are the fields of a dataclass, decisions come from `plan` alone.
 
-    `plan` is pure: the same view gives the same plan, and nothing changes. Two members are optional: `traits`, a
-    `Traits` (its defaults where absent), and `refuses(request, num_blocks, block_size) -> str | None`, the reason
-    why a request can never be served with so much memory. A policy whose admissions reckon with `View.prefix_hits`
-    says so by a class variable `caches_prefixes = True`; only such a policy may have a prefix cache. One that may
-    swap says so by `swaps = True`.
+    `plan` is pure: the same view gives the same plan, and nothing changes. The members of `OptionalMembers` and of
+    `PolicyFeatures` may be left out. A policy with a parameter `max_num_batched_tokens` is held to it: a step that
+    computes more tokens, padding included, is an error.
     """
 
     @property
@@ -210,6 +210,50 @@ class Policy(Protocol):
         """Slots of the batch."""
 
     def plan(self, view: View) -> StepPlan: ...
+
+
+Refusal = Callable[[RequestView, int, int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class OptionalMembers:
+    """What a policy may declare of itself, and the defaults of what it leaves out.
+
+    `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
+    or None. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
+    """
+
+    traits: Traits
+    refuses: Refusal | None
+    max_num_batched_tokens: float
+
+    @classmethod
+    def of(cls, policy: Policy) -> OptionalMembers:
+        """Those of this policy."""
+        budget = getattr(policy, "max_num_batched_tokens", None)
+        return cls(
+            traits=getattr(policy, "traits", Traits()),
+            refuses=getattr(policy, "refuses", None),
+            max_num_batched_tokens=budget if isinstance(budget, int) else inf,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFeatures:
+    """What a policy's class may declare by class variables, all False where it does not.
+
+    `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
+    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host.
+    """
+
+    caches_prefixes: bool = False
+    has_radix_tree: bool = False
+    swaps: bool = False
+
+    @classmethod
+    def of(cls, policy: type[Policy]) -> PolicyFeatures:
+        """Those of this class."""
+        return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})
 
 
 def cdiv(a: int, b: int) -> int:

@@ -1,22 +1,23 @@
-"""A request as it is (`Request`) and as a policy may see it (`RequestView`).
+"""A request as the workload has it, as a router sees it, and as a policy sees it.
 
-The true output length is a field of `Request` alone. A policy is given `RequestView`s, whose type has no such
-member: that a policy cannot know how long an answer will be is checked by the type checker, not by good manners.
+The true output length is known to `Request` alone, which the engine keeps to itself. Routers are given
+`ArrivingRequest`s and policies `RequestView`s: objects that neither hold the length nor lead to it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class PromptContent:
-    """What a prefix cache may know of a prompt's content.
+    """What is known of a request's tokens, for a prefix cache.
 
     `block_hashes` name the prompt's blocks of `hash_block_size` tokens, the last one perhaps partial. Equal hashes
     mean equal content up to and including that block. `prefix_tokens` leading tokens are shared by all requests of
-    the same `prefix_group`. Without content, a request's tokens are its own.
+    the same `prefix_group`. `output_token_ids` are the answer's, and no part of what a router sees. Without content,
+    a request's tokens are its own.
     """
 
     block_hashes: tuple[int, ...] = ()
@@ -27,12 +28,27 @@ class PromptContent:
     output_token_ids: tuple[int, ...] = ()
 
 
+class ArrivingRequest(NamedTuple):
+    """A request as the client sent it: what a router sees. The fields are those of `Request`, without the answer."""
+
+    row: int
+    request_id: str
+    arrival_s: float
+    input_tokens: int
+    max_tokens: int
+    priority: int
+    class_name: str
+    session_id: str | None
+    predicted_output_tokens: int | None
+    deadline_s: float | None
+    content: PromptContent | None
+
+
 class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
-    the output that the client sent; `output_tokens`, at least 1, is what the model will really answer, and nobody's
-    policy ever reads it.
+    the output that the client sent; `output_tokens`, at least 1, is what the model would answer without it.
     """
 
     row: int
@@ -47,6 +63,18 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of the answer: the client's cap ends one that would have been longer."""
+        return min(self.output_tokens, self.max_tokens)
+
+    def arriving(self) -> ArrivingRequest:
+        """The request without its answer."""
+        content = self.content
+        if content is not None and content.output_token_ids:
+            content = replace(content, output_token_ids=())
+        return ArrivingRequest._make((*self[:4], *self[5:-1], content))
 
 
 class RequestView(Protocol):
@@ -74,7 +102,7 @@ class RequestView(Protocol):
 
     @property
     def max_tokens(self) -> int:
-        """The client's cap on the output: the only bound on it that a server knows."""
+        """The client's cap on the output, and the only bound on it that a server knows."""
 
     @property
     def predicted_output_tokens(self) -> int | None: ...
@@ -96,7 +124,7 @@ class RequestView(Protocol):
 
     @property
     def num_tokens_to_compute(self) -> int:
-        """What is left of its prefill, padding included; 1 for a request that decodes."""
+        """Tokens left of its prefill, padding included; 1 for a decoding request."""
 
     @property
     def num_blocks(self) -> int:
@@ -104,7 +132,7 @@ class RequestView(Protocol):
 
     @property
     def is_decoding(self) -> bool:
-        """In the batch, its prompt computed: the next step of it is one token."""
+        """In the batch with its prompt computed: its next step is one token."""
 
     @property
     def is_swapped(self) -> bool:
@@ -115,4 +143,4 @@ class RequestView(Protocol):
 
     @property
     def promoted_at_tokens(self) -> int | None:
-        """Sampled tokens when its queue last promoted it for having waited too long; None if it never did."""
+        """Tokens sampled when its queue last promoted it for waiting too long; None without a promotion."""

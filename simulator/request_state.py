@@ -1,36 +1,49 @@
-"""A request while it is served: the engine's own mutable account of it."""
+"""A request in service: the engine's mutable account of it, without the length of its answer.
+
+Policies get these objects (as `simulator.request.RequestView`), so nothing here holds the true output length or leads
+to it: the engine keeps that apart (`simulator.engine.state.ReplicaState.requests`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 from math import nan
-from typing import TYPE_CHECKING
 
 from simulator.request import Request
 
-if TYPE_CHECKING:
-    from simulator.engine.decode_batch import DecodeBatch
-
 
 class RequestStatus(Enum):
-    """Where a request is."""
+    """What a request is doing."""
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
     DECODING = "decoding"
     SWAPPED = "swapped"
-    LEAVING = "leaving"  # its last token is being computed, and so nothing is left to plan for it
+    LEAVING = "leaving"  # its last token is being computed: nothing is left to plan
     FINISHED = "finished"
 
 
-# The members by plain names: looking one up in its class takes ten times as long, and it is done at every step.
+# The members as plain names: a look-up in the class takes ten times as long, and every step makes several.
 WAITING, PREFILLING, DECODING, SWAPPED, LEAVING, FINISHED = RequestStatus
+
+
+class DecodeClock:
+    """Decode steps of one replica, counted in `ticks`; `block_size` is in tokens.
+
+    The counts of decoding requests advance with it. Each replica has its own, which also marks its requests.
+    """
+
+    __slots__ = ("block_size", "ticks")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.ticks = 0
 
 
 @dataclass(slots=True)
 class Setbacks:
-    """What preemption did to a request, and what the prefix cache saved it. Most requests have none."""
+    """A request's preemptions and their cost, and what the prefix cache saved it. Most requests have none."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0
@@ -38,14 +51,14 @@ class Setbacks:
     swapped_in_blocks: int = 0
     cached_tokens: int = 0
     requeued_s: float = 0.0
-    left_s: float = nan  # since when it waits again
+    left_s: float = nan  # the last preemption
 
 
 class RequestState:
-    """A request's state. As a `RequestView` it is what policies see.
+    """A request's state: a `RequestView`, and what the engine keeps beside it.
 
-    While it decodes, its counts advance with the batch's `ticks` from what they were when it joined (`base_*`, at
-    `join_tick`), and are worked out when asked for: a step costs nothing per request.
+    While it decodes, its counts are those at joining the batch (`base_*`, at `join_tick`) plus the clock's ticks
+    since, worked out when asked for: a step costs nothing per request.
     """
 
     __slots__ = (
@@ -53,36 +66,45 @@ class RequestState:
         "arrival_s",
         "base_computed",
         "base_outputs",
-        "batch",
-        "finish_tick",
+        "class_name",
+        "clock",
+        "deadline_s",
         "first_token_s",
         "input_tokens",
         "join_tick",
         "last_token_s",
         "lost_tokens",
         "max_tokens",
-        "output_tokens",
         "padding_tokens",
         "paused",
+        "predicted_output_tokens",
         "priority",
         "promoted_at_tokens",
-        "request",
+        "request_id",
         "reserved_tokens",
         "row",
         "scheduled_s",
         "setbacks",
-        "state",
+        "status",
     )
 
-    def __init__(self, request: Request, batch: DecodeBatch) -> None:
-        self.request = request
-        self.batch = batch
-        row, _, self.arrival_s, self.input_tokens, output_tokens, max_tokens, self.priority = request[:7]
-        self.row = row
-        self.max_tokens = max_tokens
-        # The client's cap ends an answer that would have been longer.
-        self.output_tokens = output_tokens if output_tokens < max_tokens else max_tokens
-        self.state = WAITING
+    def __init__(self, request: Request, clock: DecodeClock) -> None:
+        self.clock = clock
+        (
+            self.row,
+            self.request_id,
+            self.arrival_s,
+            self.input_tokens,
+            _,
+            self.max_tokens,
+            self.priority,
+            self.class_name,
+            _,
+            self.predicted_output_tokens,
+            self.deadline_s,
+            _,
+        ) = request
+        self.status = WAITING
         self.admission = -1
         self.reserved_tokens = 0
         self.padding_tokens = 0
@@ -90,40 +112,23 @@ class RequestState:
         self.base_computed = 0
         self.base_outputs = 0
         self.join_tick = 0
-        self.finish_tick = -1
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan
-        self.lost_tokens = 0  # computed ones that the last preemption threw away
+        self.lost_tokens = 0  # computed tokens that the last preemption threw away
         self.promoted_at_tokens: int | None = None
         self.setbacks: Setbacks | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.request_id} {self.state.value} {self.num_computed_tokens}/{self.num_tokens}>"
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
-
-    @property
-    def class_name(self) -> str:
-        return self.request.class_name
-
-    @property
-    def predicted_output_tokens(self) -> int | None:
-        return self.request.predicted_output_tokens
-
-    @property
-    def deadline_s(self) -> float | None:
-        return self.request.deadline_s
+        return f"<{self.request_id} {self.status.value} {self.num_computed_tokens}/{self.num_tokens}>"
 
     @property
     def is_decoding(self) -> bool:
-        return self.state is DECODING
+        return self.status is DECODING
 
     @property
     def is_swapped(self) -> bool:
-        return self.state is SWAPPED
+        return self.status is SWAPPED
 
     @property
     def num_preemptions(self) -> int:
@@ -131,20 +136,20 @@ class RequestState:
 
     @property
     def waiting_since_s(self) -> float:
-        """Its arrival, or when it was last preempted."""
+        """Its arrival, or its last preemption."""
         return self.arrival_s if self.setbacks is None or self.setbacks.preemptions == 0 else self.setbacks.left_s
 
     @property
     def _ticked(self) -> int:
         """Decode steps since it joined the batch."""
-        if self.state is DECODING and not self.paused:
-            return self.batch.ticks - self.join_tick
+        if self.status is DECODING and not self.paused:
+            return self.clock.ticks - self.join_tick
         return 0
 
     @property
     def output_tokens_so_far(self) -> int:
-        if self.state is DECODING and not self.paused:
-            return self.base_outputs + self.batch.ticks - self.join_tick
+        if self.status is DECODING and not self.paused:
+            return self.base_outputs + self.clock.ticks - self.join_tick
         return self.base_outputs
 
     @property
@@ -161,15 +166,15 @@ class RequestState:
 
     @property
     def num_blocks(self) -> int:
-        if self.state is SWAPPED or self.state is WAITING:
+        if self.status is SWAPPED or self.status is WAITING:
             return 0
         tokens = self.num_computed_tokens
         if tokens < self.reserved_tokens:
             tokens = self.reserved_tokens
-        return -(-tokens // self.batch.block_size)
+        return -(-tokens // self.clock.block_size)
 
     def forget(self) -> int:
-        """Its KV is thrown away; returns how many computed tokens that loses. Sampled tokens are kept."""
+        """Throw its KV away, but not its sampled tokens; returns the computed tokens that this loses."""
         lost = self.lost_tokens = max(0, self.base_computed - self.padding_tokens)
         self.base_computed = 0
         self.reserved_tokens = 0
@@ -177,7 +182,11 @@ class RequestState:
         return lost
 
     def set_back(self) -> Setbacks:
-        """Its account of setbacks, opened at the first."""
+        """Its setbacks, recorded from the first on."""
         if self.setbacks is None:
             self.setbacks = Setbacks()
         return self.setbacks
+
+
+# A prompt chunk in execution: the request, the tokens to compute, and how many of these are padding.
+ScheduledChunk = tuple[RequestState, int, int]

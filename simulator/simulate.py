@@ -8,11 +8,15 @@ from typing import Any, Protocol
 
 from simpy.events import Event
 
+from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
-from simulator.engine.data_parallel import DataParallelGroup, DataParallelRank, GroupCost
+from simulator.engine.data_parallel import DataParallelGroup, GroupCost
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.intake import Intake
+from simulator.engine.loop import Loop
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.replica import Replica
+from simulator.engine.view import ReplicaLoad
 from simulator.errors import RouterError
 from simulator.fleet.router import Router
 from simulator.fleet.routers import load_router
@@ -30,7 +34,7 @@ class KVMemory(Protocol):
 
     @property
     def num_gpu_blocks(self) -> int:
-        """vLLM's count: one of them is the null block, which nobody uses."""
+        """vLLM's count: one of them is the null block, which is never used."""
 
     @property
     def block_size(self) -> int: ...
@@ -81,9 +85,8 @@ def simulate(
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
-    servers: list[Replica] = []
-    for index in range(replicas):
-        server = (Replica if group_cost is None else DataParallelRank)(
+    servers = [
+        Replica(
             index,
             clock,
             make_policy(),
@@ -91,22 +94,16 @@ def simulate(
             kv.block_size,
             make_executor(),
             recorder,
-            fast_forward=fast_forward,
+            fast_forward=fast_forward and group_cost is None,
             decisions=None if logs is None else logs[index],
         )
-        servers.append(server)
-        if group_cost is None:
-            clock.process(server.serve())
-    if group_cost is not None:
-        clock.process(
-            DataParallelGroup(
-                clock, [server for server in servers if isinstance(server, DataParallelRank)], group_cost
-            ).serve()
-        )
+        for index in range(replicas)
+    ]
+    intakes = _drive(clock, servers, group_cost, fast_forward=fast_forward)
     if replicas == 1 and fast_forward and group_cost is None:
-        servers[0].read_ahead(workload.requests())
+        intakes[0].read_ahead(workload.requests())
     else:
-        clock.process(_arrivals(clock, workload, servers, chosen))
+        clock.process(_arrivals(clock, workload, chosen, [server.load for server in servers], intakes))
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     for server in servers:
@@ -122,19 +119,37 @@ def simulate(
     return Run(records, None if logs is None else _in_order(logs))
 
 
+def _drive(clock: Clock, servers: list[Replica], group_cost: GroupCost | None, *, fast_forward: bool) -> list[Intake]:
+    """Start the processes that drive the replicas; returns where each takes its requests."""
+    if group_cost is not None:
+        group = DataParallelGroup(clock, servers, group_cost)
+        clock.process(group.serve())
+        return group.intakes
+    intakes = []
+    for server in servers:
+        loop: Loop | AsyncLoop
+        if server.late is None:
+            loop = Loop(clock, server, fast_forward=fast_forward)
+        else:
+            loop = AsyncLoop(clock, server, server.late, fast_forward=fast_forward)
+        clock.process(loop.serve())
+        intakes.append(loop.intake)
+    return intakes
+
+
 def _arrivals(
-    clock: Clock, workload: Workload, servers: list[Replica], router: Router
+    clock: Clock, workload: Workload, router: Router, loads: list[ReplicaLoad], intakes: list[Intake]
 ) -> Generator[Event, object, None]:
-    """Each request to a replica at the moment it arrives, before anybody decides anything at that moment."""
+    """Each request to a replica at the moment it arrives, before any decision of that moment."""
     now_s = 0.0
     for request in workload.requests():
         if request.arrival_s > now_s:
             now_s = request.arrival_s
             yield clock.at(now_s, urgent=True)
-        replica = router.choose(request, servers)
-        if not isinstance(replica, Replica):
-            raise RouterError(f"the router chose {replica!r} for request {request.request_id}, which is no replica")
-        replica.submit(request)
+        chosen = router.choose(request.arriving(), loads)
+        if not isinstance(chosen, ReplicaLoad):
+            raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
+        intakes[chosen.index].submit(request)
 
 
 def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from simulator.metrics.latency import finished, tpot_s
 from simulator.policies import load_policy
 from simulator.results.records import Floats, Records
 from simulator.simulate import simulate
-from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.cost import CostModel, StepCounts, StepShape
 from simulator.workload import Workload
 
 LOW_CONCURRENCY = 16
@@ -88,8 +88,7 @@ class WithOverhead:
 
     @property
     def wants_context_stats(self) -> bool:
-        """As the cost model's own."""
-        return bool(getattr(self.cost, "wants_context_stats", False))
+        return self.cost.wants_context_stats
 
     def step_s(self, shape: StepShape) -> float:
         return self.cost.step_s(shape) + self._added_s(shape) if shape.tokens else 0.0
@@ -97,6 +96,9 @@ class WithOverhead:
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         added_s = self._added_s(shape)
         return [seconds + added_s for seconds in self.cost.decode_run_s(shape, repeat)]
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return self.cost.remarks(steps)
 
     def _added_s(self, shape: StepShape) -> float:
         return self.overhead.base_s + self.overhead.per_seq_s * (shape.decode_seqs + shape.prefill_seqs)

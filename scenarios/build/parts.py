@@ -22,6 +22,7 @@ from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.radix_cache import RadixCache
+from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
 from simulator.queues import Order
 from simulator.workload import Workload
@@ -94,8 +95,8 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
         able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
         what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
         raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
-    has_radix_tree = getattr(policy_class(engine.policy), "has_radix_tree", False)
-    return partial(RadixCache if has_radix_tree else PrefixCache, block_size=engine.block_size)
+    features = PolicyFeatures.of(policy_class(engine.policy))
+    return partial(RadixCache if features.has_radix_tree else PrefixCache, block_size=engine.block_size)
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
@@ -113,7 +114,7 @@ def check_content(scenario: Scenario, workload: Workload) -> None:
 def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     """The KV cache beside the activations of a step: of the policy's own budget, where the scenario gives none."""
     engine, hardware = scenario.engine, scenario.hardware
-    budget = getattr(policy, "max_num_batched_tokens", None)
+    budget = OptionalMembers.of(policy).max_num_batched_tokens
     try:
         return kv_cache(
             held_model(scenario),

@@ -9,6 +9,7 @@ from typing import Any
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.vllm_names import where
+from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
 from simulator.policies.parts.preemption import needs_host
 from simulator.queues import QUEUES
@@ -16,12 +17,12 @@ from simulator.queues import QUEUES
 
 def caches_prefixes(policy: str) -> bool:
     """Whether the policy's admissions reckon with what a prefix cache holds."""
-    return bool(getattr(policy_class(policy), "caches_prefixes", False))
+    return PolicyFeatures.of(policy_class(policy)).caches_prefixes
 
 
 def overlaps(policy: str) -> bool:
     """Whether a policy may swap; a user's own may."""
-    return ".py:" in policy or bool(getattr(policy_class(policy), "swaps", False))
+    return ".py:" in policy or PolicyFeatures.of(policy_class(policy)).swaps
 
 
 def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:

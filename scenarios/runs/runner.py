@@ -72,7 +72,7 @@ def run_on(
     done = _simulate(scenario, workload, parts, log_decisions, fast_forward, told)
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, parts.kv)
-    remarks = parts.cost.remarks(records.rows) if hasattr(parts.cost, "remarks") else ()
+    remarks = parts.cost.remarks(records.rows)
     summary = summarize(
         records,
         slo=scenario.resolve_slo(),
@@ -151,7 +151,8 @@ def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> 
         causes.append(cause)
     for cause in causes:
         if isinstance(cause, broken):
-            return InputError(str(cause), file=str(file), hint=hint)
+            message = cause.message if isinstance(cause, PolicyError) else str(cause)
+            return InputError(message, file=str(file), hint=hint)
     for cause in reversed(causes):
         frames = [f for f in traceback.extract_tb(cause.__traceback__) if Path(f.filename) == file]
         if frames:

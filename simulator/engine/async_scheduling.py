@@ -1,60 +1,45 @@
-"""Asynchronous scheduling: a step is planned while the one before it still runs.
+"""Asynchronous scheduling: a step is planned while the one before it runs, so that two are in flight.
 
-As vLLM does it (0.33, `AsyncScheduler`), two steps are in flight. A plan sees the tokens of the step that runs as if
-they were there: their number is certain, only what they are is not. So counts go on as ever, and what has to wait for
-the step's end is put off until the next plan has been made:
-
-- Who finishes with the step keeps slot and blocks for one plan more. With `max_tokens` reached nothing is planned for
-  it; an answer that ends by itself, which nobody can know, is given one token more, which is thrown away.
-- A victim's token still arrives: if it was the last, the victim ends while it waits.
-- A block that holds a token not known yet enters the prefix cache a step later.
+As in vLLM (0.33, `AsyncScheduler`). `simulator.engine.late_results` says what a plan cannot know by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator
 
-from simulator.engine.completion import Completion
-from simulator.engine.state import ReplicaState
-from simulator.request_state import DECODING, LEAVING, WAITING, RequestState
+from simpy.events import Event
 
-_NOBODY: list[RequestState] = []
+from simulator.engine.clock import Clock
+from simulator.engine.intake import Intake
+from simulator.engine.late_results import LateResults
+from simulator.engine.replica import Replica
 
 
-class AsyncScheduling:
-    """Those whose last token comes with the step that runs."""
+class AsyncLoop:
+    """Drives one replica with asynchronous scheduling; `serve` is a SimPy process. The replica's `late` is `late`."""
 
-    def __init__(self, state: ReplicaState, completion: Completion) -> None:
-        self._state = state
-        self._completion = completion
-        self._end_s = 0.0  # of that step
-        self.done: list[RequestState] = _NOBODY
+    def __init__(self, clock: Clock, replica: Replica, late: LateResults, *, fast_forward: bool) -> None:
+        self.intake = Intake(clock, replica)
+        self._clock = clock
+        self._replica = replica
+        self._late = late
+        self._fast_forward = fast_forward
 
-    def turn(self, done: list[RequestState], end_s: float) -> list[RequestState]:
-        """The next step is planned, and runs until `end_s`; those of the one before, which are returned, leave."""
-        state = self._state
-        left, left_s = self.done, self._end_s
-        if state.cache is not None and state.cache.enters_decoded:
-            for live in self._silent(left):
-                state.cache.enter(live.request, live.base_computed // state.batch.block_size)
-        for live in left:
-            self._completion.finish_late(live, left_s)
-        for live in done:
-            self._put_off(live)
-        self.done, self._end_s = done, end_s
-        return left
-
-    def _silent(self, left: Sequence[RequestState]) -> list[RequestState]:
-        """Who has a token now and was not in the next plan, in order: their blocks have not entered yet."""
-        late = {live: None for live in (*left, *self._state.paused) if live.state is not WAITING}
-        return sorted(late, key=lambda live: live.admission)
-
-    def _put_off(self, live: RequestState) -> None:
-        state = self._state
-        if live.output_tokens < live.max_tokens:
-            state.batch.overrun(live)
-            return
-        if live.state is DECODING:
-            state.batch.leave(live)
-        live.state = LEAVING
-        state.num_leaving += 1
+    def serve(self) -> Generator[Event, object, None]:
+        """Plan and apply a step behind the running one, and commit it when the next is due to be planned, for ever."""
+        clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
+        intake.receive(clock.now)
+        while True:
+            now_s = clock.now
+            flight = late.behind(replica.begin_step(now_s), replica.plan, now_s)
+            if flight is None:
+                yield intake.rest(replica.rest_until_s(), not_before_s=late.end_s)
+                intake.woken()
+                continue
+            replica.execute(flight, intake.due_s)
+            look_s = flight.look_s()
+            if not (self._fast_forward and clock.skip_to(look_s)):
+                yield intake.watch(flight, look_s)
+                intake.release()
+            intake.receive(look_s)
+            replica.finish_step(flight)

@@ -1,59 +1,61 @@
-"""Carrying a plan out in the order in which vLLM's scheduler comes to its parts.
+"""Plans applied in the order of vLLM's scheduler, for replicas with a prefix cache.
 
 Without a prefix cache only the sums matter. With one, a block that is taken evicts what it held, and a block that is
-scheduled can be hit at once: who takes when decides what is cached. So running requests take their blocks in order of
-admission, victims leave when somebody lacks a block, and each admission is planned after the one before it was done.
+scheduled can be hit at once, so the order decides what is cached. Running requests take their blocks in order of
+admission, victims leave when a request lacks a block, and each admission is planned after the previous one is applied.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulator.engine.state import ReplicaState, ScheduledChunk
-from simulator.engine.view import ReplicaView
+from simulator.engine.block_growth import enter_decoded, take_decode_blocks
+from simulator.engine.state import ReplicaState
+from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
-from simulator.plan import Policy, Preemption, StepPlan, cdiv
+from simulator.plan import Preemption, StepPlan, cdiv
 from simulator.request import RequestView
-from simulator.request_state import DECODING, PREFILLING, RequestState
+from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
 
 @dataclass(slots=True)
 class AppliedPlan:
-    """A plan that has been carried out, all its instalments together."""
+    """A plan that has been applied, all its parts together; the blocks of the step's decodes are taken."""
 
-    plan: StepPlan  # of the first instalment, but with everybody's chunks and the last one's `holds`
-    prefill: list[ScheduledChunk] = field(default_factory=list)
+    plan: StepPlan  # the first part, with `holds` of the last
+    prefill: list[ScheduledChunk] = field(default_factory=list)  # of all parts
     changes: bool = False
-    taken: bool = False  # the blocks of the step's decodes are taken already
 
 
-def apply_in_order(
-    state: ReplicaState, cache: Cache, policy: Policy, view: ReplicaView, plan: StepPlan, now_s: float
-) -> AppliedPlan:
-    """Apply `plan`, and what the policy adds to it for the same step."""
+def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: StepPlan, now_s: float) -> AppliedPlan:
+    """Apply `plan`, and the further parts that the policy adds to it for the same step."""
     if plan.resume or any(preemption.swap for preemption in plan.preempt):
         raise state.broken("swaps, which a prefix cache does not allow")
     done = AppliedPlan(plan)
     done.changes = state.set_paused(plan.paused)
     if plan.preempt or plan.prefill or plan.more:
-        done.taken = True
         done.changes |= bool(plan.preempt or plan.prefill)
         _run_on(state, cache, plan, done, now_s)
+    elif plan.decode and state.batch.size:
+        if needed := state.batch.blocks_needed():
+            take_decode_blocks(state, needed)
+        enter_decoded(state, cache, 0, 1)
     last = plan
     tokens = 0
     if plan.more:
         tokens = sum([chunk[1] for chunk in done.prefill]) + (state.batch.size if plan.decode else 0)
+    view = viewer.view
     while last.more:
-        view.look_again(tokens)
-        last = policy.plan(view)
+        viewer.look_again(tokens)
+        last = state.policy.plan(view)
         if last.__class__ is not StepPlan or last.preempt or last.resume or last.paused:
-            raise state.broken(f"goes on with {last!r}: later instalments may only admit")
+            raise state.broken(f"continues with {last!r}; later parts may only admit requests")
         view.note = last.note
         if last.more and not last.prefill:
-            raise state.broken("has a part without anything in it, and asks for more")
+            raise state.broken("sets more=True but admits nothing")
         for chunk in last.prefill:
             if chunk.request in state.running:
-                raise state.broken(f"goes on with {chunk!r}: later instalments may only admit")
+                raise state.broken(f"continues with {chunk!r}; later parts may only admit requests")
             done.prefill.append(state.compute(chunk, now_s))
             done.changes = True
             tokens += chunk.num_tokens
@@ -62,7 +64,7 @@ def apply_in_order(
 
 
 def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan, now_s: float) -> None:
-    """Running requests take what their next tokens need, in order; then the first instalment's admissions."""
+    """Take the blocks of the running requests' next tokens, in order; then make the first part's admissions."""
     chunks = {chunk.request: chunk for chunk in plan.prefill}
     victims = list(plan.preempt)
     given: dict[RequestView, int] = {p.request: p.scheduled_tokens for p in plan.preempt}
@@ -70,21 +72,21 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
         raise state.broken("computes a request twice in one step")
     for request in chunks:
         if request in given:
-            raise state.broken(f"preempts request {request.request_id} and computes it in the same step")
+            raise state.broken(f"preempts and computes request {request.request_id} in the same step")
     for live in list(state.running):
-        if live.state not in (DECODING, PREFILLING):
+        if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
         chunk = chunks.pop(live, None)
         if chunk is not None:
             _make_room(state, cache, live, chunk.num_tokens, victims, now_s)
             done.prefill.append(state.compute(chunk, now_s))
         elif live not in given:
-            if plan.decode and live.state is DECODING and not live.paused:
+            if plan.decode and live.status is DECODING and not live.paused:
                 _take(state, cache, live, 1, victims, now_s)
         elif given[live]:
             _take(state, cache, live, given[live], victims, now_s)
-        else:  # it found no room itself
-            while live.state in (DECODING, PREFILLING):
+        else:  # a victim of its own lack of blocks
+            while live.status in (DECODING, PREFILLING):
                 state.preempt(victims.pop(0), now_s)
     for victim in victims:
         state.preempt(victim, now_s)
@@ -96,22 +98,23 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
 def _take(
     state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
 ) -> None:
-    """Blocks for a running request's next tokens, which are no chunk: of a decode, or of a victim to be."""
+    """Take the blocks of a running request's next tokens that are no chunk: of a decode, or of a coming victim."""
     if not 0 < tokens <= live.num_tokens_to_compute:
         left = live.num_tokens_to_compute
-        raise state.broken(f"had given {tokens} tokens to its victim {live.request_id}, which has {left} left")
+        raise state.broken(f"gives {tokens} tokens to its victim {live.request_id}, which has {left} left")
     needed = _make_room(state, cache, live, tokens, victims, now_s)
     if needed > 0:
         cache.allocate(live.row, needed)
     if cache.enters_decoded:
-        known = live.num_tokens - (state.unknown(live) if live.state is DECODING else 0)
-        cache.enter(live.request, min(live.num_computed_tokens + tokens, known) // state.batch.block_size)
+        known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
+        full_blocks = min(live.num_computed_tokens + tokens, known) // state.batch.block_size
+        cache.enter(state.requests[live.row], full_blocks)
 
 
 def _make_room(
     state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
 ) -> int:
-    """Let the next victims go until a running request's next tokens fit; returns the blocks that these take."""
+    """Preempt the next victims until a running request's next tokens fit; returns the blocks that these take."""
     needed = cdiv(live.num_computed_tokens + tokens, state.batch.block_size) - live.num_blocks
     while needed > cache.num_free:
         if not victims:

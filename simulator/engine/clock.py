@@ -1,7 +1,7 @@
 """SimPy's environment with events at absolute times.
 
-`timeout(t - now)` fires at `now + (t - now)`, which is not always `t` in floating point. The engine computes the end
-of every step itself, and those very numbers must be the times at which things happen.
+`timeout(t - now)` fires at `now + (t - now)`, which in floating point is not always `t`. The engine computes the end
+of every step itself, and events must happen at those very numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from simpy.events import NORMAL, URGENT, Event, EventCallbacks
 
 
 class At(Event):
-    """An event that is bound to happen, like SimPy's own `Timeout`."""
+    """An event that is certain to happen, like SimPy's own `Timeout`."""
 
     def __init__(self, env: simpy.Environment) -> None:
         # Not through the base class, as in `Timeout`: most of a simulation's events are made here.
@@ -36,16 +36,16 @@ class Clock(simpy.Environment):
         return event
 
     def skip_to(self, time_s: float) -> bool:
-        """If nothing is due up to `time_s`, it is `time_s` now; returns whether that is so."""
+        """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""
         if self._queue and self._queue[0][0] <= time_s:
             return False
         self._now = time_s
         return True
 
     def move(self, event: Event, time_s: float) -> Event:
-        """Fire at `time_s` what was to fire with `event`.
+        """Reschedule `event`; returns the new event, at `time_s`.
 
-        SimPy cannot reschedule an event, so its callbacks are handed to a new one and the old one fires unheard.
+        SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any.
         """
         moved = self.at(time_s)
         moved.callbacks, event.callbacks = event.callbacks, []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import nan
 
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.in_flight import InFlight
 from simulator.engine.state import ReplicaState
 from simulator.plan import cdiv
 from simulator.request_state import DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
@@ -12,24 +14,33 @@ from simulator.results.records import Status
 
 
 class Completion:
-    """The way out of one replica: with the last token, or with the whole batch, or unserved."""
+    """Ends the requests of one replica: with their last token, with the whole batch, or unserved."""
 
-    def __init__(self, index: int, state: ReplicaState, recorder: Recorder) -> None:
+    def __init__(self, index: int, state: ReplicaState, recorder: Recorder, decisions: DecisionLog | None) -> None:
         self._index = index
         self._state = state
         self._recorder = recorder
+        self._decisions = decisions
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
-        self._refuses = getattr(state.policy, "refuses", None)
+
+    def settle(self, flight: InFlight, use: list[int], done: list[RequestState]) -> bool:
+        """The flight has ended, `done` with their last token; returns whether requests of an earlier step left."""
+        if done:
+            self.finish_all(done, flight.ends_s[-1])
+        if self._decisions is not None:
+            self._decisions.committed(self._state, flight, use, done)
+        return False
 
     def end(self, live: RequestState, status: Status, released_s: float) -> None:
-        """`live` is gone: the records take it over."""
+        """Hand a request that leaves the engine over to the records."""
         self._recorder.request(live, self._index, status, released_s)
+        del self._state.requests[live.row]
         if self._state.cache is not None:
             self._state.cache.end(live.row)
 
-    def refuses(self, live: RequestState) -> bool:
-        """Whether `live` is turned away, because it could never be served here."""
+    def rejects(self, live: RequestState) -> bool:
+        """Reject `live` if it could never be served here; returns whether it could not."""
         reason = self._reason_to_reject(live)
         if reason is None:
             return False
@@ -38,69 +49,70 @@ class Completion:
         return True
 
     def _reason_to_reject(self, live: RequestState) -> str | None:
-        size = self._state.batch.block_size
-        num_blocks = self._state.blocks.num_blocks
+        state = self._state
+        size = state.batch.block_size
+        num_blocks = state.blocks.num_blocks
+        answer_tokens = state.tokens_left(live)
         # The last sampled token is never computed.
-        needed = cdiv(live.input_tokens + live.output_tokens - 1, size)
+        needed = -(-(live.input_tokens + answer_tokens - 1) // size)
         if needed > num_blocks:
             return (
-                f"{live.input_tokens} input and {live.output_tokens} output tokens need {needed} KV blocks; "
+                f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
-        if self._refuses is None:
-            return None
-        reason: str | None = self._refuses(live, num_blocks, size)
-        return reason
+        return None if state.refuses is None else state.refuses(live, num_blocks, size)
 
     def finish_all(self, done: list[RequestState], end_s: float) -> None:
-        """These have their last token: they leave, or are held until the batch has finished."""
+        """These requests have their last token: they leave, or are held until the batch has finished."""
         state = self._state
+        if len(done) > 1:
+            done.sort(key=admission)
         for live in done:
             del state.running[live]
             if self._keeps_finished:
                 self._hold(live, end_s)
                 continue
-            if live.state is DECODING:
+            if live.status is DECODING:
                 state.batch.leave(live)
             blocks = cdiv(max(live.base_computed, live.reserved_tokens), state.batch.block_size)
-            live.state = FINISHED
+            live.status = FINISHED
             state.blocks.free(live.row, blocks)
             self.end(live, Status.FINISHED, end_s)
         if state.held and not state.running:
             self._release_held(end_s)
 
     def finish_late(self, live: RequestState, end_s: float) -> None:
-        """As above, for one whose last token becomes known only now: it may have been made to sit out, or to leave."""
+        """Finish a request whose last token becomes known only now; it may have been paused or preempted since."""
         state = self._state
-        if live.state is WAITING:
+        if live.status is WAITING:
             state.forget_preemption(live, end_s)
-            live.state = FINISHED
+            live.status = FINISHED
             self.end(live, Status.FINISHED, end_s)
             return
         del state.running[live]
-        if live.state is LEAVING:
+        if live.status is LEAVING:
             state.num_leaving -= 1
         elif live.paused:
             state.paused = tuple([other for other in state.paused if other is not live])
         else:
             state.batch.leave(live)
         blocks = live.num_blocks
-        live.state = FINISHED
+        live.status = FINISHED
         state.blocks.free(live.row, blocks)
         self.end(live, Status.FINISHED, end_s)
 
     def _hold(self, live: RequestState, end_s: float) -> None:
-        """The request has finished and keeps its slot."""
-        if live.state is DECODING:
+        """Let a finished request keep its slot."""
+        if live.status is DECODING:
             self._state.batch.hold(live)
         else:
             self._state.batch.join_held(live)
         live.last_token_s = end_s
-        live.state = FINISHED
+        live.status = FINISHED
         self._state.held.append(live)
 
     def _release_held(self, end_s: float) -> None:
-        """The whole batch has finished: slots and KV come free, and results that do not stream are returned."""
+        """Free slots and KV of a batch that has finished, and return the answers that do not stream."""
         state = self._state
         for live in state.held:
             if not self._streams:
@@ -111,12 +123,17 @@ class Completion:
         state.batch.release_held()
 
     def abandon(self) -> None:
-        """The run is over: record those who have not finished."""
+        """The run is over: record the unfinished requests."""
         state = self._state
         for live in [*state.held, *state.running, *state.waiting]:
-            status = Status.FINISHED if live.state is FINISHED else Status.UNFINISHED
-            if live.state is DECODING and not live.paused:
+            status = Status.FINISHED if live.status is FINISHED else Status.UNFINISHED
+            if live.status is DECODING and not live.paused:
                 state.batch.leave(live)
-            if live.setbacks is not None and live.state in (WAITING, SWAPPED):
+            if live.setbacks is not None and live.status in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
             self.end(live, status, nan)
+
+
+def admission(live: RequestState) -> int:
+    """The key of the order of admission."""
+    return live.admission

@@ -1,6 +1,6 @@
-"""How unequal the contexts of decoding requests are, kept as sums so that a decode step need not touch them.
+"""Statistics of the decode contexts, kept as sums so that a decode step touches no request.
 
-A request's `offset` is its computed tokens less the batch's ticks: it does not change while the request decodes.
+A request's `offset` is its computed tokens less the clock's ticks: it does not change while the request decodes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 
 class ContextStats:
-    """The longest context and the sum of the contexts' squares. Adding and removing take O(log n)."""
+    """Maximum and sum of squares of the decode contexts. Adding and removing take O(log n)."""
 
     __slots__ = ("_count", "_heap", "_size", "_squares", "_sum")
 
@@ -17,10 +17,10 @@ class ContextStats:
         self.clear()
 
     def clear(self) -> None:
-        """Nobody decodes."""
+        """Remove every request."""
         self._size = self._sum = self._squares = 0
         self._count: dict[int, int] = {}  # requests by offset
-        self._heap: list[int] = []  # offsets, negated; those that nobody has any more go when they come up
+        self._heap: list[int] = []  # offsets, negated; one that no request has any more goes when it comes up
 
     def add(self, offset: int) -> None:
         """A request joins."""
@@ -35,7 +35,7 @@ class ContextStats:
             heappush(self._heap, -offset)
 
     def remove(self, offset: int) -> None:
-        """A request that has joined leaves."""
+        """A request leaves."""
         self._size -= 1
         self._sum -= offset
         self._squares -= offset * offset
@@ -46,7 +46,7 @@ class ContextStats:
             del self._count[offset]
 
     def at(self, ticks: int) -> tuple[int, int]:
-        """The longest context and the sum of squares when the batch has ticked so often; zeros for nobody."""
+        """The longest context and the sum of squares at so many ticks; zeros for an empty batch."""
         if not self._size:
             return 0, 0
         heap, count = self._heap, self._count

@@ -1,4 +1,4 @@
-"""The decision log: one dictionary a step, whatever the engine folded or jumped over."""
+"""The decision log: one dictionary a step, also for steps that the engine folded or jumped over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class DecisionLog:
     """Decisions of one replica, in the form of `decisions.jsonl`.
 
-    `scheduled` names the tokens of a request that are computed; padding, and what held requests compute, is not in it.
+    `scheduled` counts the computed tokens of each request, without padding and without those of held requests.
     """
 
     def __init__(self, replica: int) -> None:
@@ -22,9 +22,9 @@ class DecisionLog:
         self.steps: list[dict[str, Any]] = []
         self._decided: dict[str, Any] = {}
         self._waiting: list[RequestState] = []
-        self._admissions = 0  # those decided up to now
+        self._admissions = 0  # up to the last decision
         self._planned_s = 0.0
-        self._open: dict[str, Any] = {}  # asynchronous: the step whose end has not been told yet
+        self._open: dict[str, Any] = {}  # asynchronous scheduling: the step whose results are still to come
 
     def decided(self, state: ReplicaState, flight: InFlight, now_s: float) -> None:
         """The plan has been applied, at `now_s`."""
@@ -35,7 +35,7 @@ class DecisionLog:
             if live in chunks:
                 if chunks[live]:
                     scheduled[live.request_id] = chunks[live]
-            elif flight.decode_seqs and live.state is DECODING and not live.paused:
+            elif flight.shape.decode_seqs and live.status is DECODING and not live.paused:
                 scheduled[live.request_id] = 1
         plan = flight.plan
         self._waiting = list(state.waiting)
@@ -62,7 +62,7 @@ class DecisionLog:
         waiting = [live.request_id for live in self._waiting]
         for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
             if i == 1:
-                # Decoding alone goes on: nobody enters or leaves any more.
+                # From here on the batch only decodes.
                 decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
             if i:
                 waiting = [live.request_id for live in state.waiting if live.arrival_s <= start_s]
@@ -84,9 +84,9 @@ class DecisionLog:
     def turned(
         self, state: ReplicaState, flight: InFlight, used_blocks: list[int], left: list[RequestState], freed: int
     ) -> None:
-        """The same with asynchronous scheduling: a step has ended when the one after it has been planned.
+        """As `committed`, for asynchronous scheduling: the flight has been planned, and its results are still to come.
 
-        `left` are those who finished with the step before these, and `freed` the blocks that this gave.
+        `left` finished with the step before the flight's first, and `freed` are the blocks that this gave.
         """
         num_blocks = state.blocks.num_blocks
         start_s = flight.start_s
@@ -114,7 +114,7 @@ class DecisionLog:
             planned_s, start_s = start_s, end_s
 
     def rests(self, state: ReplicaState) -> None:
-        """Nothing is planned after the last step."""
+        """Nothing is planned after the last step: its results are all there."""
         self._ended(state.blocks.num_free, [])
 
     def _ended(self, num_free_blocks: int, left: list[RequestState]) -> None:

@@ -1,8 +1,8 @@
 """The decoding requests of a replica, kept as sums so that a decode step costs the same for one as for a thousand.
 
-`ticks` counts decode steps. A request that joined at tick j with c computed tokens has c + ticks - j now, finishes at
-tick j + (tokens still to come), and needs a new block at every tick t with (c + t - j) % block_size == 0: so the
-requests are counted by (j - c) % block_size, and the blocks that any number of steps will take is known beforehand.
+The clock's `ticks` count decode steps. A request that joined at tick j with c computed tokens has c + ticks - j now,
+finishes at tick j + (tokens still to come), and needs a new block at every tick t with (c + t - j) % block_size == 0.
+So the requests are counted by (j - c) % block_size, which gives the blocks that any number of steps will take.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from math import nan
 from typing import TYPE_CHECKING
 
 from simulator.engine.context_stats import ContextStats
-from simulator.request_state import DECODING, RequestState
+from simulator.request_state import DECODING, DecodeClock, RequestState
 
 if TYPE_CHECKING:
     from simulator.queues.meter import OutputMeter
 
-_NOBODY: list[RequestState] = []
-_OVERRUN = -2  # a finish_tick that has passed
+_NONE: list[RequestState] = []
 
 
 class DecodeBatch:
@@ -28,42 +27,47 @@ class DecodeBatch:
 
     __slots__ = (
         "_entries",
+        "_finish_tick",
         "_finishing",
         "_fresh",
         "_last_end_s",
+        "_overrun",
         "_phases",
         "block_size",
+        "clock",
         "context",
+        "context_stats",
         "held",
         "meter",
         "size",
-        "spread",
-        "ticks",
     )
 
     def __init__(self, block_size: int) -> None:
+        self.clock = DecodeClock(block_size)
         self.block_size = block_size
-        self.ticks = 0
-        self.size = 0  # requests that compute a token in a decode step, held ones included
-        self.held = 0  # of these, finished: kept until all have, or until it is known that they have
-        self.context = 0  # their KV tokens
+        self.size = 0  # requests that compute a token in a decode step, finished ones included
+        self.held = 0  # of these, finished: kept until the batch has, or until their last token is known
+        self.context = 0  # KV tokens of all of them
         # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
         self._phases = [0] * (2 * block_size)
-        self._finishing: list[tuple[int, int, RequestState]] = []
+        # Kept here and not by the requests: a policy that could read it would know the length of an answer.
+        self._finish_tick: dict[RequestState, int] = {}
+        self._finishing: list[tuple[int, int, RequestState]] = []  # a heap; stale where `_finish_tick` differs
         self._entries = 0
-        self._last_end_s = nan  # when the last decode step ended
-        self.meter: OutputMeter | None = None  # told who decodes, for a queue that depends on it
-        self.spread: ContextStats | None = None  # kept where the executor asks for it
+        self._overrun: set[RequestState] = set()  # finished, and decoding on until their last token is known
+        self._last_end_s = nan  # of the last decode step
+        self.meter: OutputMeter | None = None  # for a queue that depends on the tokens served
+        self.context_stats: ContextStats | None = None  # for an executor that wants them
         self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
 
     # Joining and leaving
 
-    def join(self, live: RequestState) -> None:
-        """`live` has sampled a token and decodes from the next step on."""
+    def join(self, live: RequestState, tokens_left: int) -> None:
+        """`live` has sampled a token and decodes from the next step on; `tokens_left` of its answer are to come."""
         computed = live.base_computed
-        live.state = DECODING
+        live.status = DECODING
         live.paused = False
-        ticks = self.ticks
+        ticks = self.clock.ticks
         live.join_tick = ticks
         self.size += 1
         self.context += computed
@@ -71,10 +75,9 @@ class DecodeBatch:
             phase = (ticks - computed) % self.block_size
             self._phases[phase] += 1
             self._phases[phase + self.block_size] += 1
-        if self.spread is not None:
-            self.spread.add(computed - ticks)
-        finish_tick = ticks + live.output_tokens - live.base_outputs
-        live.finish_tick = finish_tick
+        if self.context_stats is not None:
+            self.context_stats.add(computed - ticks)
+        finish_tick = self._finish_tick[live] = ticks + tokens_left
         self._entries += 1
         heappush(self._finishing, (finish_tick, self._entries, live))
         fresh = self._fresh
@@ -84,10 +87,11 @@ class DecodeBatch:
 
     def leave(self, live: RequestState) -> None:
         """`live` stops decoding; its counts and the time of its last token are settled."""
-        ticks = self.ticks
+        ticks = self.clock.ticks
         ticked = ticks - live.join_tick
-        overrun = live.finish_tick == _OVERRUN
+        overrun = live in self._overrun
         if overrun:
+            self._overrun.remove(live)
             self.held -= 1
         elif ticked:
             live.last_token_s = self._last_end_s
@@ -100,11 +104,11 @@ class DecodeBatch:
             phase = (ticks - computed) % self.block_size
             self._phases[phase] -= 1
             self._phases[phase + self.block_size] -= 1
-        if self.spread is not None:
-            self.spread.remove(computed - ticks)
+        if self.context_stats is not None:
+            self.context_stats.remove(computed - ticks)
         live.base_computed = computed
         live.join_tick = ticks
-        live.finish_tick = -1  # its entry in the heap is stale
+        self._finish_tick.pop(live, None)
         if overrun:
             return
         live.base_outputs += ticked
@@ -112,24 +116,26 @@ class DecodeBatch:
             self.meter.left(live)
 
     def overrun(self, live: RequestState) -> None:
-        """`live` has its last token, and decodes on until that is known: `leave` takes it out as any other."""
-        if live.state is DECODING:
-            ticked = self.ticks - live.join_tick
+        """`live` has its last token, and decodes on until that is known; `leave` then takes it out."""
+        if live.status is DECODING:
+            ticks = self.clock.ticks
+            ticked = ticks - live.join_tick
             live.base_computed += ticked
             live.base_outputs += ticked
-            live.join_tick = self.ticks
+            live.join_tick = ticks
             live.last_token_s = self._last_end_s
         else:
-            self.join(live)
+            self.join(live, 0)
+            del self._finish_tick[live]
             self._unfresh(live.last_token_s)
-        live.finish_tick = _OVERRUN
+        self._overrun.add(live)
         self.held += 1
         if self.meter is not None:
             self.meter.left(live)
 
     def hold(self, live: RequestState) -> None:
-        """`live` has just finished by decoding and goes on computing in its slot: padding."""
-        ticked = self.ticks - live.join_tick
+        """`live` has just finished by decoding and computes padding in its slot from now on."""
+        ticked = self.clock.ticks - live.join_tick
         live.base_computed += ticked
         live.base_outputs += ticked
         self.held += 1
@@ -137,20 +143,20 @@ class DecodeBatch:
             self.meter.left(live)
 
     def join_held(self, live: RequestState) -> None:
-        """`live` has finished in its prefill and takes a slot to hold."""
+        """`live` has finished in its prefill and keeps its slot."""
         self.size += 1
         self.held += 1
         self.context += live.num_computed_tokens
-        if self.spread is not None:
-            self.spread.add(live.num_computed_tokens - self.ticks)
+        if self.context_stats is not None:
+            self.context_stats.add(live.num_computed_tokens - self.clock.ticks)
 
     def release_held(self) -> None:
         """Every request of the batch has finished: all slots come free."""
         self.size = 0
         self.held = 0
         self.context = 0
-        if self.spread is not None:
-            self.spread.clear()
+        if self.context_stats is not None:
+            self.context_stats.clear()
 
     def _unfresh(self, last_token_s: float) -> None:
         left = self._fresh[last_token_s] - 1
@@ -162,33 +168,37 @@ class DecodeBatch:
     # Looking ahead
 
     def next_context_stats(self) -> tuple[int, int]:
-        """The longest context after the next decode step and the sum of squares; zeros where nobody asked for them."""
-        return (0, 0) if self.spread is None else self.spread.at(self.ticks + 1)
+        """The longest context after the next decode step and the sum of squares; zeros unless they are kept."""
+        return (0, 0) if self.context_stats is None else self.context_stats.at(self.clock.ticks + 1)
 
     def steps_to_finish(self) -> int:
-        """Decode steps until somebody finishes."""
-        finishing = self._finishing
-        while finishing[0][2].finish_tick != finishing[0][0]:
+        """Decode steps until a request finishes."""
+        finishing, finish_tick = self._finishing, self._finish_tick
+        while finish_tick.get(finishing[0][2]) != finishing[0][0]:
             heappop(finishing)
-        return finishing[0][0] - self.ticks
+        return finishing[0][0] - self.clock.ticks
 
     def blocks_needed(self) -> int:
         """Blocks that the next decode step takes."""
-        return self._phases[self.ticks % self.block_size]
+        return self._phases[self.clock.ticks % self.block_size]
 
     def steps_that_fit(self, num_free_blocks: int, limit: int) -> int:
-        """How many successive decode steps, at most `limit`, find the blocks they need."""
+        """How many successive decode steps, at most `limit`, find the blocks they need.
+
+        `num_free_blocks` are free when the first step has taken its own.
+        """
         size = self.block_size
         cycles_asked = -(-limit // size)
         if self.size * cycles_asked <= num_free_blocks:
             return limit
-        per_cycle = sum(self._phases[:size])  # those with a reservation take none
+        num_free_blocks += self.blocks_needed()
+        per_cycle = sum(self._phases[:size])  # requests with a reservation take none
         if per_cycle * cycles_asked <= num_free_blocks:
             return limit
         cycles = num_free_blocks // per_cycle
         left = num_free_blocks - cycles * per_cycle
         steps = cycles * size
-        phase = self.ticks % size
+        phase = self.clock.ticks % size
         phases = self._phases
         for _ in range(size):
             left -= phases[phase]
@@ -201,23 +211,21 @@ class DecodeBatch:
         return min(steps, limit)
 
     def block_use(self, used: int, steps: int) -> list[int]:
-        """Used blocks in each of the next `steps` decode steps, `used` being those used before."""
+        """Used blocks in each of the next `steps` decode steps, with `used` blocks in the first of them."""
         size = self.block_size
-        phase = self.ticks % size
-        if steps == 1:
-            return [used + self._phases[phase]]
+        phase = self.clock.ticks % size
         if steps <= size:
             takes = self._phases[phase : phase + steps]
         else:
             takes = self._phases[phase : phase + size] * -(-steps // size)
             del takes[steps:]
-        takes[0] += used
+        takes[0] = used
         return list(accumulate(takes))
 
     # Going on
 
     def late_gaps(self, start_s: float, end_s: float) -> Sequence[tuple[float, int, float]]:
-        """The gaps, as (seconds, requests, end), closed by a step of those whose last token came before its start."""
+        """Gaps between tokens that a step closes, as (seconds, requests, end), but for those that begin with it."""
         fresh = self._fresh
         if self._last_end_s == start_s and (not fresh or (len(fresh) == 1 and start_s in fresh)):
             return ()
@@ -235,17 +243,18 @@ class DecodeBatch:
         """`steps` decode steps have run; returns the requests that had their last token with the last of them."""
         if self._fresh:
             self._fresh.clear()
-        ticks = self.ticks + steps
-        self.ticks = ticks
+        ticks = self.clock.ticks + steps
+        self.clock.ticks = ticks
         self.context += self.size * steps
         self._last_end_s = last_end_s
         finishing = self._finishing
         if not finishing or finishing[0][0] > ticks:
-            return _NOBODY
+            return _NONE
         done: list[RequestState] = []
+        finish_tick = self._finish_tick
         while finishing and finishing[0][0] <= ticks:
             tick, _, live = heappop(finishing)
-            if live.finish_tick == tick:
-                live.finish_tick = -1  # a second entry of it, after a pause, is stale
+            if finish_tick.get(live) == tick:
+                del finish_tick[live]  # a second entry of it, after a pause, is stale
                 done.append(live)
         return done

@@ -1,53 +1,85 @@
-"""Steps in execution: what the engine launches, and what the records keep of it."""
+"""Steps in execution: what the engine launches, and the row of the records that they begin."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from simulator.engine.state import ReplicaState, ScheduledChunk
+from simulator.engine.state import ReplicaState
+from simulator.memory.blocks import BlockTables
 from simulator.plan import StepPlan
+from simulator.request import Request
+from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
 
 
 @dataclass(slots=True)
 class InFlight:
-    """A step in execution, or a run of decode steps: an `executor.Step`.
+    """A step in execution, or a run of decode steps: a `simulator.timing.executor.Step`.
 
-    `ends_s` are their ends, of which an arrival may cut the later ones off.
+    What has a default is set by name where it differs, which costs half of naming everything in the call. `ends_s` are
+    the steps' ends, set when it is executed; an arrival may cut the later ones off.
     """
 
+    state: ReplicaState
     plan: StepPlan
     start_s: float
     shape: StepShape  # of the first step
-    decode_seqs: int  # as in the shape
-    held: int  # of these, finished requests that compute along
-    prefill: Sequence[ScheduledChunk]
-    is_run: bool
-    is_odd: bool  # somebody was preempted or came back
-    until_arrival: bool  # a run that an arrival may cut
-    taken: bool  # the blocks of the first step's decodes were taken when it was planned
     waiting: int
-    swapped_out_blocks: int
-    swapped_in_blocks: int
-    ends_s: list[float]
+    held: int = 0  # of the shape's decodes, those of finished requests
+    prefill: Sequence[ScheduledChunk] = ()
+    is_run: bool = False
+    is_odd: bool = False  # requests were preempted or resumed
+    until_arrival: bool = False  # a run that an arrival may cut
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    ends_s: list[float] = field(init=False)
+
+    @property
+    def decoders(self) -> Sequence[RequestState]:
+        state = self.state
+        return [*state.decoders(), *state.held] if self.shape.decode_seqs else []
+
+    @property
+    def block_tables(self) -> BlockTables | None:
+        return self.state.blocks.by_id
+
+    @property
+    def requests(self) -> Mapping[int, Request]:
+        return self.state.requests
 
     def look_s(self) -> float:
-        """When steps overlap, the next plan is made as the last of these steps begins."""
+        """When the next plan is made: at the end of the last step."""
+        return self.ends_s[-1]
+
+    def steps_planned_by(self, at_s: float) -> int:
+        """How many of the steps are planned before an arrival at `at_s` is seen."""
+        return bisect_left(self.ends_s, at_s) + 1
+
+
+class OverlappedInFlight(InFlight):
+    """Steps of a replica with asynchronous scheduling."""
+
+    __slots__ = ()
+
+    def look_s(self) -> float:
+        """When the next plan is made: at the start of the last step."""
         ends = self.ends_s
         return ends[-2] if len(ends) > 1 else self.start_s
 
-    def steps_until(self, at_s: float) -> int:
-        """When steps overlap, how many of these are planned before an arrival at `at_s` is seen."""
+    def steps_planned_by(self, at_s: float) -> int:
         return 1 if at_s <= self.start_s else bisect_left(self.ends_s, at_s) + 2
 
 
 def shape_of(
-    prefill: Sequence[ScheduledChunk], decode_seqs: int, decode_context: int, decode_contexts: tuple[int, int] = (0, 0)
+    prefill: Sequence[ScheduledChunk], decode_seqs: int, decode_context: int, decode_contexts: tuple[int, int]
 ) -> StepShape:
-    """The counts of a step that decodes so many requests and computes these chunks."""
+    """The counts of a step that computes these chunks and decodes so many requests.
+
+    `decode_contexts` are the longest of their contexts and the sum of squares (`ContextStats`).
+    """
     seqs = tokens = context = pairs = longest = 0
     for live, n, _ in prefill:
         if n:
@@ -61,10 +93,11 @@ def shape_of(
     return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs, *decode_contexts, longest)
 
 
-def record_row(flight: InFlight, state: ReplicaState, records: ReplicaRecorder) -> None:
+def record_row(flight: InFlight, records: ReplicaRecorder) -> None:
     """Begin a row of the records with the flight's first step; the state is still that before the step's end."""
-    decode_seqs = flight.decode_seqs
+    state = flight.state
     shape = flight.shape
+    decode_seqs = shape.decode_seqs
     late = 0
     if decode_seqs and state.traits.streams:
         for gap in state.batch.late_gaps(flight.start_s, flight.ends_s[0]):
@@ -77,13 +110,13 @@ def record_row(flight: InFlight, state: ReplicaState, records: ReplicaRecorder) 
         prefill_seqs = shape.prefill_seqs
         for _, _, padded in flight.prefill:
             padding += padded
-    # Those held are no longer running, but for those of whom nobody knows yet that they have finished.
+    # Held requests no longer run, except where asynchronous scheduling has not yet learnt that they finished.
     idle_slots = len(state.running) - decode_seqs - prefill_seqs
     held = flight.held
     if state.held:
         idle_slots += held
         held = len(state.held)
-    if state.paused:  # of these, as many hold a slot as there are slots
+    if state.paused:  # only as many of them hold a slot as there are slots
         idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
     if idle_slots or padding or held or state.num_swapped or flight.is_odd:
         records.odd(

@@ -1,135 +1,181 @@
-"""A replica as its policy sees it: attributes that the engine refreshes before it asks for a plan."""
+"""A replica as policies and routers see it: objects that do not lead to the length of any answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Sequence, Sized
+from typing import Protocol, cast
 
+from simulator.engine.state import ReplicaState
+from simulator.plan import BatchView, WaitingView
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 from simulator.timing.cost import StepShape
+from simulator.timing.executor import Outlook
 
-if TYPE_CHECKING:
-    from simulator.engine.state import ReplicaState
-    from simulator.plan import BatchView, WaitingView
-    from simulator.timing.executor import Outlook
+
+class ReplicaLoad:
+    """A replica's load: what a router chooses by."""
+
+    __slots__ = ("_running", "_waiting", "index")
+
+    def __init__(self, index: int, waiting: Sized, running: Sized) -> None:
+        self.index = index
+        self._waiting = waiting
+        self._running = running
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests waiting or running."""
+        return len(self._waiting) + len(self._running)
+
+
+class RecomputeTime(Protocol):
+    """The type of `View.recompute_s`."""
+
+    def __call__(self, request: RequestView, *, mixed: bool = True) -> float | None: ...
 
 
 class ReplicaView:
-    """See `simulator.plan.View` for the meaning of the members."""
+    """See `simulator.plan.View` for the meaning of the members; a `Viewer` sets them before each plan."""
 
     __slots__ = (
-        "_admissions",
-        "_admitted_tick",
-        "_order_at",
-        "_outlook",
-        "_state",
+        "_clock",
+        "admitted_tick",
         "block_size",
+        "blocks_freed",
+        "caches_prefixes",
         "decode_blocks_needed",
         "note",
         "now_s",
         "num_blocks",
         "num_decoding",
         "num_free_blocks",
+        "num_free_host_blocks",
+        "num_held",
+        "num_swapped",
         "prefilling",
+        "prefix_hits",
+        "recompute_s",
         "running",
         "step_tokens",
+        "swap_s",
         "waiting",
     )
 
-    def __init__(self, state: ReplicaState, outlook: Outlook | None = None) -> None:
-        self._state = state
-        self._outlook = outlook
-        self._admissions = 0  # those that were seen, and the batch's ticks when the last of them was
-        self._admitted_tick = 0
+    def __init__(self, viewer: Viewer, state: ReplicaState) -> None:
         self.waiting = cast("WaitingView", state.waiting)
-        self._order_at = None if state.waiting.timeless else state.waiting.at
         self.running = cast("BatchView", state.running.keys())
         self.prefilling = cast("BatchView", state.prefilling.keys())
-        self.block_size = state.batch.block_size
+        self.block_size = state.decode_clock.block_size
         self.num_blocks = state.blocks.num_blocks
+        self.caches_prefixes = state.cache is not None
+        # The view's own methods would need the state at hand, and so would offer it to the policy.
+        self.blocks_freed = viewer.blocks_freed
+        self.recompute_s: RecomputeTime = viewer.recompute_s
+        self.swap_s = viewer.swap_s
+        self.prefix_hits = viewer.prefix_hits
         self.now_s = 0.0
         self.step_tokens: int | None = None
         self.note: object = None
         self.num_decoding = 0
+        self.num_held = 0
+        self.num_swapped = 0
         self.num_free_blocks = 0
+        self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
-
-    def look(self, now_s: float) -> None:
-        """See the replica as it is at `now_s`."""
-        state = self._state
-        self.now_s = now_s
-        if state._admissions != self._admissions:
-            self._admissions = state._admissions
-            self._admitted_tick = state.batch.ticks
-        if self._order_at is not None:
-            self._order_at(now_s)
-        self.step_tokens = None
-        self.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
-        self.num_free_blocks = state.blocks.num_free
-        self.decode_blocks_needed = state.batch.blocks_needed()
-        if state.paused:
-            size = self.block_size
-            boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]
-            self.decode_blocks_needed += sum(boundary)
-
-    def look_again(self, step_tokens: int) -> None:
-        """See what is left after a first part of the step's plan, of so many tokens."""
-        # Who was admitted by that part has not been in a step yet.
-        seen = self._admissions, self._admitted_tick
-        self.look(self.now_s)
-        self._admissions, self._admitted_tick = seen
-        self.step_tokens = step_tokens
+        self.admitted_tick = 0  # the clock's ticks at the last admission
+        self._clock = state.decode_clock
 
     @property
-    def caches_prefixes(self) -> bool:
-        return self._state.cache is not None
+    def decode_steps(self) -> int:
+        return self._clock.ticks
+
+    @property
+    def decode_steps_since_admission(self) -> int:
+        return self._clock.ticks - self.admitted_tick
+
+
+class Viewer:
+    """Keeps `view` as the replica is when its policy is asked."""
+
+    __slots__ = ("_is_plain", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+
+    def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
+        self._state = state
+        self._outlook = outlook
+        self._num_admitted = 0  # up to the last look
+        self._is_plain = not (state.traits.keeps_finished or state.blocks.num_host_blocks)  # none is held or swapped
+        self._order_at = None if state.waiting.timeless else state.waiting.at
+        self.view = ReplicaView(self, state)
+
+    def look(self, now_s: float) -> None:
+        """Show the replica as it is at `now_s`."""
+        state, view = self._state, self.view
+        view.now_s = now_s
+        if state.num_admitted != self._num_admitted:
+            self._num_admitted = state.num_admitted
+            view.admitted_tick = state.decode_clock.ticks
+        if self._order_at is not None:
+            self._order_at(now_s)
+        view.step_tokens = None
+        view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
+        view.num_free_blocks = state.blocks.num_free
+        if not self._is_plain:
+            view.num_held = len(state.held)
+            view.num_swapped = state.num_swapped
+            view.num_free_host_blocks = state.blocks.num_free_host
+        view.decode_blocks_needed = state.batch.blocks_needed()
+        if state.paused:
+            size = view.block_size
+            boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]
+            view.decode_blocks_needed += sum(boundary)
+
+    def look_again(self, step_tokens: int) -> None:
+        """Show the replica after a first part of the step's plan, of so many tokens."""
+        # The requests that this part admitted have not been in a step yet.
+        view = self.view
+        seen = self._num_admitted, view.admitted_tick
+        self.look(view.now_s)
+        self._num_admitted, view.admitted_tick = seen
+        view.step_tokens = step_tokens
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
+        """See `View.blocks_freed`."""
         cache = self._state.cache
         if cache is None:
             return sum([request.num_blocks for request in requests])
         return cache.freed_with({request.row: request.num_blocks for request in requests})
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
+        """See `View.recompute_s`."""
         if self._outlook is None:
             return None
         return self._outlook.recompute_s(request.num_tokens, self._decodes() if mixed else StepShape(0, 0))
 
     def swap_s(self, request: RequestView) -> float | None:
+        """See `View.swap_s`."""
         if self._outlook is None:
             return None
         return self._outlook.swap_s(request.num_blocks, self._decodes())
 
     def _decodes(self) -> StepShape:
-        """A step in which those who decode go on, and nothing else."""
+        """The shape of a step that only continues the present decodes."""
         batch = self._state.batch
         if not batch.size:
             return StepShape(0, 0)
         return StepShape(batch.size, batch.context + batch.size, 0, 0, 0, 0, *batch.next_context_stats())
 
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
-        cache = self._state.cache
-        if cache is None or not isinstance(request, RequestState):
+        """See `View.prefix_hits`."""
+        state = self._state
+        if state.cache is None or not isinstance(request, RequestState):
             return 0, 0
-        return cache.hits(request.request, request.num_tokens)
-
-    @property
-    def num_held(self) -> int:
-        return len(self._state.held)
-
-    @property
-    def decode_steps(self) -> int:
-        return self._state.batch.ticks
-
-    @property
-    def decode_steps_since_admission(self) -> int:
-        return self._state.batch.ticks - self._admitted_tick
-
-    @property
-    def num_swapped(self) -> int:
-        return self._state.num_swapped
-
-    @property
-    def num_free_host_blocks(self) -> int:
-        return self._state.blocks.num_free_host
+        return state.cache.hits(state.requests[request.row], request.num_tokens)

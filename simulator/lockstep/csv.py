@@ -1,6 +1,6 @@
 """The steps of a lockstep as a CSV file: a row a step, times in milliseconds.
 
-`clock_s`, by which the run went, is written to the last bit: played back, it must make the same plans.
+`clock_s`, the run's clock, is written to the last bit: played back, it must give the same plans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
-    """Write the steps; a time that was not taken is an empty cell."""
+    """Write the steps; a time that was not measured is an empty cell."""
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -40,7 +40,7 @@ def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
 
 
 def read_csv(path: Path) -> list[ComparedStep]:
-    """The steps that `write_csv` wrote. Raises InputError for a file that is none of its."""
+    """The steps that `write_csv` wrote. Raises InputError for any other file."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)

@@ -1,8 +1,8 @@
 """The same plans, priced and executed: predicted against measured, step by step.
 
-Exactly one side is the clock. With the predicted one, the plans are those of an ordinary run, and the device is asked
-how long each of them really takes: the pure error of the cost model. With the device as the clock, the plans are those
-of a real server, and the prediction looks on.
+Exactly one side is the clock. With the predicted side, the plans are those of an ordinary run, and the device says how
+long each of them really takes: the pure error of the cost model. With the device as the clock, the plans are those of
+a real server, and the prediction runs beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.simulate import KVMemory, Run, simulate
 from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.executor import Executor, Lockstep, Replay, Step
+from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Replay, Step
 from simulator.workload import Workload
 
 
@@ -44,9 +44,9 @@ class MeasuringExecutor(Executor, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LockstepCase:
-    """What is run: a simulation of one replica, and how its steps are priced.
+    """A simulation of one replica, and how its steps are priced.
 
-    `make_blocks` gives blocks with ids, which the device's pages are named by.
+    `make_blocks` gives blocks with ids, which are those of the device's pages.
     """
 
     workload: Workload
@@ -54,7 +54,7 @@ class LockstepCase:
     kv: KVMemory
     make_predicted: Callable[[], Executor]
     make_blocks: Callable[[int, int], KVBlocks]
-    shares: bool = False  # prefixes: then counts of blocks do not do, and the plain run needs ids too
+    shares: bool = False  # prefixes: the plain run then needs block ids too, as counts do not suffice
 
     def run(self, executor: Executor, *, with_ids: bool = True, progress: Callable[[int], None] | None = None) -> Run:
         """Serve the workload with this executor, one step at a time."""
@@ -106,7 +106,7 @@ def device_clock(
 def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[ComparedStep]:
     """Lockstep of today's plans and predictions with a device's recorded steps, on the clock of the recording.
 
-    A plan that differs from the recorded one shows in the digests; what comes after it may differ for that reason.
+    The digests show a plan that differs from the recorded one; later steps may differ as a consequence.
     """
     today = StepLog(case.make_predicted())
     case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
@@ -129,7 +129,7 @@ def repriced(recorded: Sequence[ComparedStep], cost: CostModel, swap_s_per_block
 class _Recorded:
     """The clock of a recorded lockstep: steps without anything to do are not in it, and take no time."""
 
-    foresees = False
+    traits = ExecutorTraits()
 
     def __init__(self, recorded: Sequence[ComparedStep]) -> None:
         self._replay = Replay([*(step.clock_s for step in recorded)])
@@ -139,10 +139,7 @@ class _Recorded:
         if not (step.shape.tokens or step.swapped_out_blocks or step.swapped_in_blocks):
             return 0.0
         self._left -= 1
-        return self._replay.execute(step) if self._left >= 0 else 1.0  # beyond it the digests have told already
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        raise NotImplementedError("a recorded clock gives one step at a time")
+        return self._replay.execute(step) if self._left >= 0 else 1.0  # beyond the recording, digests differ anyway
 
 
 def compared(
@@ -151,11 +148,10 @@ def compared(
     again: Sequence[DeviceStep] | None = None,
     clock_s: Sequence[float] | None = None,
 ) -> list[ComparedStep]:
-    """Planned and executed steps side by side, without those in which nobody has anything to do.
+    """Planned and executed steps side by side, without empty steps.
 
-    The clock is the predicted one unless `clock_s` is given.
-
-    Where one side has more steps than the other, nothing stands beside them: no digest, NaN seconds.
+    The clock is the predicted one unless `clock_s` is given. Where one side has more steps than the other, the other's
+    entries are an empty digest and NaN seconds.
     """
     planned = [note for note in notes if note.digest != _IDLE]
     done = [step for step in measured if step.digest != _IDLE]

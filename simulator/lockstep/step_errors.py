@@ -23,11 +23,10 @@ REGIMES = ("decode", "prefill", "mixed", "swap")
 
 @dataclass(frozen=True, slots=True)
 class ComparedStep:
-    """One step of a lockstep. `again_s` is the same step in a second replay, NaN without one; `clock_s` is what the
-    run went by.
+    """One step of a lockstep. `digest` names the planned step (`simulator.lockstep.step_log.digest`),
+    `device_digest` the executed one.
 
-    `digest` names what the simulator planned (`simulator.lockstep.step_log.digest`), `device_digest` what the device
-    executed.
+    `again_s` is the same step in a second execution, NaN without one; `clock_s` its duration on the run's clock.
     """
 
     digest: str
@@ -110,7 +109,7 @@ class Limits:
 
 
 LIMITS = {"cuda": Limits(0.04, 0.12, 0.02, 0.0), "cpu": Limits(0.15, None, 0.10, 1.3)}
-"""By device. A CPU that others use too is held against its own noise."""
+"""By device. A CPU that is shared with others is judged by its own noise."""
 
 
 def errors(steps: Sequence[ComparedStep]) -> Floats:

@@ -1,20 +1,17 @@
-"""What each step did, noted on the way: for comparing two runs of the same plans."""
+"""A log of what each step did: for comparing two runs of the same plans."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
 
+from simulator.request_state import FINISHED
 from simulator.timing.cost import StepShape
-from simulator.timing.executor import Executor, Step
-
-if TYPE_CHECKING:
-    from simulator.engine.state import ReplicaState
+from simulator.timing.executor import Executor, ExecutorTraits, Step
 
 HELD = -1
-"""Stands for the place of a finished request that computes on in its slot: it has none that counts."""
+"""Stands for the KV tokens of a finished request that computes on in its slot: their number means nothing."""
 
 
 def digest(
@@ -49,36 +46,21 @@ class StepLog:
 
     inner: Executor
     notes: list[LoggedStep] = field(default_factory=list)
-    foresees: bool = field(default=False, init=False)
-    wants_context_stats: bool = field(default=True, init=False)
-    _state: ReplicaState | None = field(default=None, init=False)
 
-    def __getattr__(self, name: str) -> object:
-        if name == "outlook":  # of one that predicts
-            return getattr(self.inner, name)
-        raise AttributeError(name)
-
-    def attach(self, state: ReplicaState) -> None:
-        self._state = state
-        if (attach := getattr(self.inner, "attach", None)) is not None:
-            attach(state)
+    @property
+    def traits(self) -> ExecutorTraits:
+        """Those of the inner executor, but for steps that are noted one at a time, with all of their counts."""
+        return replace(self.inner.traits, decode_run_s=None, wants_context_stats=True)
 
     def execute(self, step: Step) -> float:
-        named = self._digest(step)
+        named = _digest(step)
         seconds = self.inner.execute(step)
         out, back = step.swapped_out_blocks, step.swapped_in_blocks
         self.notes.append(LoggedStep(named, step.shape, out, back, seconds))
         return seconds
 
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        raise NotImplementedError("steps are noted one at a time")
 
-    def _digest(self, step: Step) -> str:
-        state = self._state
-        assert state is not None, "not attached to a replica"
-        decodes: list[tuple[int, int]] = []
-        if step.shape.decode_seqs:
-            decodes = [(live.row, live.num_computed_tokens) for live in state.decoders()]
-            decodes += [(live.row, HELD) for live in state.held]
-        chunks = [(live.row, live.base_computed, tokens) for live, tokens, _ in step.prefill if tokens]
-        return digest(decodes, chunks, step.swapped_out_blocks, step.swapped_in_blocks)
+def _digest(step: Step) -> str:
+    decodes = [(live.row, HELD if live.status is FINISHED else live.num_computed_tokens) for live in step.decoders]
+    chunks = [(live.row, live.base_computed, tokens) for live, tokens, _ in step.prefill if tokens]
+    return digest(decodes, chunks, step.swapped_out_blocks, step.swapped_in_blocks)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 from typing import Protocol
 
 
@@ -17,8 +16,36 @@ class OutOfBlocksError(Exception):
     """An allocation exceeds the free blocks: the caller did not check."""
 
 
+class BlockTables(Protocol):
+    """Blocks by id, for a device whose pages bear the same numbers. Tables are those of rows; 0 is the null block."""
+
+    @property
+    def tables(self) -> dict[int, list[int]]: ...
+
+    @property
+    def host_tables(self) -> dict[int, list[int]]: ...
+
+    @property
+    def references(self) -> list[int]:
+        """Requests that use a block, by its id."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether a block may be in several tables."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_free(self) -> int: ...
+
+
 class KVBlocks(Protocol):
     """Device and host KV memory of one replica. A request is named by its row in the workload."""
+
+    @property
+    def by_id(self) -> BlockTables | None:
+        """The same blocks with their ids; None where they are only counted."""
 
     @property
     def num_blocks(self) -> int: ...
@@ -52,6 +79,8 @@ class BlockLedger:
     """Free blocks of device and host, as counts."""
 
     __slots__ = ("num_blocks", "num_free", "num_free_host", "num_host_blocks")
+
+    by_id = None
 
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.num_blocks = self.num_free = num_blocks
@@ -88,6 +117,8 @@ class BlockManager:
     last block first (as vLLM 0.33 does with blocks outside the prefix cache).
     """
 
+    shares = False
+
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
@@ -96,6 +127,10 @@ class BlockManager:
         self.host_tables: dict[int, list[int]] = {}
         self._free = deque(range(1, num_blocks + 1))
         self._free_host = deque(range(num_host_blocks))
+
+    @property
+    def by_id(self) -> BlockTables:
+        return self
 
     @property
     def num_free(self) -> int:
@@ -128,12 +163,6 @@ class BlockManager:
                 raise ValueError(f"block {block} is free: it cannot be shared")
             self.references[block] += 1
             table.append(block)
-
-    def upcoming(self, num_blocks: int) -> list[int]:
-        """The blocks that will be taken next, in order; OutOfBlocksError where there are not so many."""
-        if num_blocks > len(self._free):
-            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
-        return list(islice(self._free, num_blocks))
 
     def free(self, row: int, num_blocks: int) -> None:
         table = self.tables.get(row, [])

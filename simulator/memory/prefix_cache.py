@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
-from itertools import islice
 
 from simulator.memory.block_keys import BlockKeys, Chains
-from simulator.memory.blocks import OutOfBlocksError
+from simulator.memory.blocks import BlockTables, OutOfBlocksError
 from simulator.request import Request
 
 
@@ -30,6 +29,7 @@ class PrefixCache:
         self.block_size = block_size
         self.references = [0] * (num_blocks + 1)
         self.tables: dict[int, list[int]] = {}
+        self.host_tables: dict[int, list[int]] = {}  # empty: nothing is swapped beside a prefix cache
         self.unknown_first = True  # False before vLLM 0.26: all freed blocks went to the end
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
         self._key: list[Hashable | None] = [None] * (num_blocks + 1)
@@ -39,6 +39,11 @@ class PrefixCache:
         self._chains: Chains = {}
 
     enters_decoded = True
+    shares = True
+
+    @property
+    def by_id(self) -> BlockTables:
+        return self
 
     @property
     def num_free(self) -> int:
@@ -98,12 +103,6 @@ class PrefixCache:
                 self._evict(block)
             self.references[block] += 1
             table.append(block)
-
-    def upcoming(self, num_blocks: int) -> list[int]:
-        """The blocks that will be taken next, in order; OutOfBlocksError where there are not so many."""
-        if num_blocks > len(self._free):
-            raise OutOfBlocksError(f"{num_blocks} blocks are asked for, {len(self._free)} are free")
-        return list(islice(self._free, num_blocks))
 
     def enter(self, request: Request, full_blocks: int) -> None:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""

@@ -38,6 +38,7 @@ class RadixCache:
     """Counts of pages: in the tree, private to requests, or idle. Duplicates are merged."""
 
     enters_decoded = False
+    by_id = None
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -128,8 +129,8 @@ class RadixCache:
         """Insert all that a finished request has computed, and unlock it."""
         holder = self._holders[row]
         request = holder.request
-        outputs = min(request.output_tokens, request.max_tokens)
-        holder.computed = (request.input_tokens + outputs - 1) // self.block_size  # the last is never computed
+        # The last token is never computed.
+        holder.computed = (request.input_tokens + request.answer_tokens - 1) // self.block_size
         if not holder.computed <= num_blocks <= holder.computed + 1:
             raise ValueError(f"row {row} holds {num_blocks} blocks, and has filled {holder.computed}")
         self._share(holder)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 from simulator.queues.order import OrderKind
 from simulator.request_state import RequestState
-
-if TYPE_CHECKING:
-    from simulator.memory.cache import Cache
 
 MOST_COMPARED = 128
 
@@ -24,16 +20,16 @@ class Lpm:
     cache, and would find much if one before it in the queue were served first, is not put last here; and ties are in
     order of waiting, not as the last sorting left them.
 
-    It orders by what `cache` holds; without one, nothing is ever found.
+    `count_hits` says how many leading blocks of a request are cached; a replica with a cache sets it.
     """
 
-    __slots__ = ("_is_told", "_now_s", "_sorted", "_waiting", "cache")
+    __slots__ = ("_is_told", "_now_s", "_sorted", "_waiting", "count_hits")
 
     timeless = False
     meter = None
 
     def __init__(self) -> None:
-        self.cache: Cache | None = None
+        self.count_hits: Callable[[RequestState], int] = _none_cached
         self._waiting: OrderedDict[RequestState, None] = OrderedDict()
         self._now_s = 0.0
         self._is_told = False  # what the order is now: that of `_sorted`, or of waiting where that is None
@@ -46,7 +42,7 @@ class Lpm:
         if not self._is_told:
             self._is_told = True
             if len(self._waiting) <= MOST_COMPARED:
-                self._sorted = sorted(self._waiting, key=self._found, reverse=True)
+                self._sorted = sorted(self._waiting, key=self.count_hits, reverse=True)
         return iter(self._waiting if self._sorted is None else self._sorted)
 
     @property
@@ -73,8 +69,9 @@ class Lpm:
         self._is_told = False
         self._sorted = None
 
-    def _found(self, request: RequestState) -> int:
-        return 0 if self.cache is None else self.cache.hits(request.request, request.num_tokens)[0]
+
+def _none_cached(request: RequestState) -> int:
+    return 0
 
 
 ORDER = OrderKind(Lpm, needs_prefix_cache=True)

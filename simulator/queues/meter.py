@@ -1,43 +1,42 @@
-"""How many output tokens each class has been given, without walking the batch."""
+"""Output tokens by class, counted without walking the batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.engine.decode_batch import DecodeBatch
-    from simulator.request_state import RequestState
+    from simulator.request_state import DecodeClock, RequestState
 
 
 class OutputMeter:
-    """Output tokens by class. Those of decoding requests advance with the batch's ticks, as the requests' own do."""
+    """Output tokens by class. Those of decoding requests advance with the replica's clock, as the requests' own do."""
 
-    __slots__ = ("_batch", "_decoding", "_settled")
+    __slots__ = ("_clock", "_decoding", "_settled")
 
     def __init__(self) -> None:
-        self._batch: DecodeBatch | None = None
+        self._clock: DecodeClock | None = None
         self._decoding: dict[str, int] = {}
         self._settled: dict[str, int] = {}
 
     def sampled(self, live: RequestState) -> None:
-        """A prefill has given a token."""
+        """A completed prefill has given a token."""
         self._settled[live.class_name] = self._settled.get(live.class_name, 0) + 1
 
     def joined(self, live: RequestState) -> None:
         """`live` decodes from now on."""
-        self._batch = live.batch
+        self._clock = live.clock
         self._change(live, 1)
 
     def left(self, live: RequestState) -> None:
-        """`live` decodes no longer."""
+        """`live` no longer decodes."""
         self._change(live, -1)
 
     def tokens(self, class_name: str) -> int:
         """Output tokens of a class up to now."""
-        ticks = 0 if self._batch is None else self._batch.ticks
+        ticks = 0 if self._clock is None else self._clock.ticks
         return self._settled.get(class_name, 0) + self._decoding.get(class_name, 0) * ticks
 
     def _change(self, live: RequestState, by: int) -> None:
         name = live.class_name
         self._decoding[name] = self._decoding.get(name, 0) + by
-        self._settled[name] = self._settled.get(name, 0) - by * live.batch.ticks
+        self._settled[name] = self._settled.get(name, 0) - by * live.clock.ticks

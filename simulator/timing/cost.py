@@ -1,8 +1,14 @@
-"""The seam between a step and its seconds: what a cost model is told, and what it answers."""
+"""The seam between a step and its seconds: the shape that a cost model is given, and the cost models' protocol."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 
 class StepShape(NamedTuple):
@@ -12,9 +18,9 @@ class StepShape(NamedTuple):
     (query, key) pairs that causal attention visits in the prompt chunks: for a chunk of n tokens behind c computed
     ones, n * c + n * (n + 1) / 2. A named tuple, because one is made for every step.
 
-    `decode_longest` is the longest of the contexts that decode_context sums up, and `decode_squares` the sum of their
-    squares: both 0 where the cost model does not ask for them (`CostModel`). `prefill_longest` is the longest context
-    of a prompt chunk.
+    `decode_longest` is the longest of the contexts that `decode_context` sums up, and `decode_squares` the sum of
+    their squares: both 0 unless the cost model asks for them. `prefill_longest` is the longest context of a prompt
+    chunk.
     """
 
     decode_seqs: int
@@ -36,20 +42,44 @@ class StepShape(NamedTuple):
         return self.decode_context + self.prefill_context
 
     def later(self, steps: int) -> StepShape:
-        """A step of decodes alone, so many steps later: every context has grown by one a step."""
+        """The shape of a decode step so many steps later: every context grows by one token a step."""
         seqs, context, _, _, _, _, longest, squares, _ = self
         if longest:
             longest, squares = longest + steps, squares + steps * (2 * context + steps * seqs)
         return StepShape(seqs, context + steps * seqs, decode_longest=longest, decode_squares=squares)
 
 
-class CostModel(Protocol):
-    """Seconds for a step. Both members must agree to the last bit: the second is the first, many times over.
+class StepCounts(Protocol):
+    """Columns of a run's steps, as far as cost models look at them: a part of `simulator.results.records.RowColumns`.
 
-    Two more are optional. A class variable `wants_context_stats = True` asks for `decode_longest` and `decode_squares`,
-    which cost the engine a little to keep. `remarks(rows: RowColumns) -> Sequence[str]` is asked after a run what a
-    person should know about its steps, such as how many of them lie outside of what was measured.
+    One entry a step, or a run of `repeat` equal decode steps; counts are those of the first of them.
     """
+
+    @property
+    def repeat(self) -> Ints: ...
+
+    @property
+    def decoding(self) -> Ints: ...
+
+    @property
+    def held(self) -> Ints: ...
+
+    @property
+    def prefill_tokens(self) -> Ints: ...
+
+    @property
+    def tokens(self) -> Ints: ...
+
+    @property
+    def context_tokens(self) -> Ints: ...
+
+
+class CostModel(Protocol):
+    """Seconds for a step. `step_s` and `decode_run_s` agree to the last bit: the second is the first, repeated."""
+
+    @property
+    def wants_context_stats(self) -> bool:
+        """Whether `decode_longest` and `decode_squares` are needed, which cost the engine a little to keep."""
 
     def step_s(self, shape: StepShape) -> float:
         """Seconds of one step; 0.0 for a step without tokens."""
@@ -57,5 +87,8 @@ class CostModel(Protocol):
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         """Seconds of each of `repeat` successive steps of the same `shape.decode_seqs` > 0 decoding requests.
 
-        The first is of that shape, in which nobody prefills. Element i equals `step_s(shape.later(i))`, bit for bit.
+        The first has that shape, which computes no prompts. Element i equals `step_s(shape.later(i))`, bit for bit.
         """
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        """What a person should know about a run's steps, such as how many lie outside of what was measured."""

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from simulator.memory.blocks import BlockTables
 from simulator.plan import StepPlan
+from simulator.request import Request
+from simulator.request_state import RequestState, ScheduledChunk
 from simulator.timing.cost import CostModel, StepShape
-
-if TYPE_CHECKING:
-    from simulator.engine.state import ReplicaState, ScheduledChunk
 
 
 class Step(Protocol):
-    """A plan that has been applied, and what it amounts to."""
+    """A plan that has been applied: all that an executor may have to know of it."""
 
     @property
     def plan(self) -> StepPlan: ...
 
     @property
     def shape(self) -> StepShape: ...
+
+    @property
+    def decoders(self) -> Sequence[RequestState]:
+        """Requests that compute one token, in order of admission; then finished ones that compute along."""
 
     @property
     def prefill(self) -> Sequence[ScheduledChunk]:
@@ -33,24 +36,13 @@ class Step(Protocol):
     @property
     def swapped_in_blocks(self) -> int: ...
 
-
-class Executor(Protocol):
-    """Carries out steps and says how long each took.
-
-    Three members are optional. `outlook: Outlook`, of one that predicts, is for policies that weigh swapping against
-    recomputing. `attach(state: ReplicaState)` is called once, before the first step, on an executor that has to know
-    more than the step: who decodes, and which blocks are whose. `wants_context_stats` is as in `CostModel`.
-    """
+    @property
+    def block_tables(self) -> BlockTables | None:
+        """The replica's blocks by id, those of the step's tokens among them; None where blocks are only counted."""
 
     @property
-    def foresees(self) -> bool:
-        """Whether `decode_run_s` may be asked: durations known beforehand, and asking for too many does no harm."""
-
-    def execute(self, step: Step) -> float:
-        """Seconds of the step."""
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        """Seconds of each of `repeat` decode steps, as in `CostModel.decode_run_s`."""
+    def requests(self) -> Mapping[int, Request]:
+        """The replica's unfinished requests by row, with their answers."""
 
 
 class Outlook(Protocol):
@@ -63,33 +55,52 @@ class Outlook(Protocol):
         """Of moving so many blocks out with one such step, and back in with another."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorTraits:
+    """What an executor offers and wants beyond `Executor.execute`.
+
+    `decode_run_s`, as in `CostModel`, is for one that knows durations beforehand, and bears to be asked for more of
+    them than are used; without it, steps are executed one at a time. `outlook` is for policies that weigh swapping
+    against recomputing. With `wants_block_ids`, blocks without ids are bad input.
+    """
+
+    decode_run_s: Callable[[StepShape, int], list[float]] | None = None
+    outlook: Outlook | None = None
+    wants_context_stats: bool = False  # as in `CostModel`
+    wants_block_ids: bool = False
+
+
+class Executor(Protocol):
+    """Carries out steps and says how long each took."""
+
+    @property
+    def traits(self) -> ExecutorTraits:
+        """Asked once, before the first step."""
+
+    def execute(self, step: Step) -> float:
+        """Seconds of the step."""
+
+
 class Predicted:
     """Durations from a cost model; a block that is swapped moves for `swap_s_per_block`, one after the other.
 
     Moving stalls the step: copies and kernels wait for each other, as in vLLM before v1, which copies on the stream
     that computes. With `swap_overlap` blocks move beside the step, on a stream of their own (as in FastServe, and in
-    vLLM's offloading connector), and it lasts as long as the longer of the two. This takes the copies to cost the
-    kernels nothing, as the host link has about a hundredth of the memory's bandwidth, and nobody in the step to wait
-    for a copy: neither who gets a block that is still on its way out, nor who comes back. No system can do better.
+    vLLM's offloading connector), and the step lasts as long as the longer of the two. This is the best that a system
+    can do: the copies slow no kernel (the host link has about a hundredth of the memory's bandwidth), and no request
+    of the step waits for a copy, whether it takes a block that is still moving out or returns itself.
     """
-
-    foresees = True
 
     def __init__(self, cost: CostModel, swap_s_per_block: float = 0.0, *, swap_overlap: bool = False) -> None:
         self._cost = cost
         self._swap_s_per_block = swap_s_per_block
         self._swap_overlap = swap_overlap
-        self.decode_run_s = cost.decode_run_s
-        self.wants_context_stats: bool = getattr(cost, "wants_context_stats", False)
+        self.traits = ExecutorTraits(cost.decode_run_s, self, wants_context_stats=cost.wants_context_stats)
 
     def execute(self, step: Step) -> float:
         seconds = self._cost.step_s(step.shape)
         swapped = step.swapped_out_blocks + step.swapped_in_blocks
         return self._with_swap(seconds, swapped) if swapped else seconds
-
-    @property
-    def outlook(self) -> Outlook:
-        return self
 
     def recompute_s(self, num_tokens: int, decodes: StepShape) -> float:
         pairs = num_tokens * (num_tokens + 1) // 2
@@ -114,7 +125,7 @@ class Predicted:
 class Replay:
     """Durations recorded before, one a step, in order."""
 
-    foresees = False
+    traits = ExecutorTraits()
 
     def __init__(self, durations_s: Sequence[float]) -> None:
         self._durations = iter(durations_s)
@@ -124,9 +135,6 @@ class Replay:
             return next(self._durations)
         except StopIteration:
             raise ValueError("the recorded run has no more steps: the plans differ from those recorded") from None
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        return list(islice(self._durations, repeat))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +153,18 @@ class Lockstep:
     clock: Executor
     shadow: Executor
     pairs: list[StepPair] = field(default_factory=list)
-    foresees: bool = field(default=False, init=False)
-
-    def attach(self, state: ReplicaState) -> None:
-        """Let those of the two that ask for it see the replica."""
-        for executor in (self.clock, self.shadow):
-            if (attach := getattr(executor, "attach", None)) is not None:
-                attach(state)
 
     @property
-    def wants_context_stats(self) -> bool:
-        return any(getattr(executor, "wants_context_stats", False) for executor in (self.clock, self.shadow))
-
-    @property
-    def outlook(self) -> Outlook | None:
-        """The clock's, or the shadow's where the clock is a device."""
-        found: Outlook | None = getattr(self.clock, "outlook", None) or getattr(self.shadow, "outlook", None)
-        return found
+    def traits(self) -> ExecutorTraits:
+        """What either wants; the clock's outlook, or the shadow's where the clock is a device."""
+        clock, shadow = self.clock.traits, self.shadow.traits
+        return ExecutorTraits(
+            outlook=clock.outlook or shadow.outlook,
+            wants_context_stats=clock.wants_context_stats or shadow.wants_context_stats,
+            wants_block_ids=clock.wants_block_ids or shadow.wants_block_ids,
+        )
 
     def execute(self, step: Step) -> float:
         clock_s = self.clock.execute(step)
         self.pairs.append(StepPair(step.shape, clock_s, self.shadow.execute(step)))
         return clock_s
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        raise NotImplementedError("a lockstep executes one step at a time")

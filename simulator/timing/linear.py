@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import StepCounts, StepShape
 
 VECTOR_FROM = 64
 """Steps from which an array is faster than a list comprehension; the numbers are the same."""
@@ -21,6 +22,8 @@ class Linear:
     `scheduled_tokens` are those computed in the step, `context_tokens` the KV tokens of the same requests after it,
     both with padding. A step without tokens costs 0. Coefficients are seconds, finite and not negative (InputError).
     """
+
+    wants_context_stats = False
 
     base_s: float
     per_token_s: float = 0.0
@@ -44,6 +47,9 @@ class Linear:
         return affine_run(
             self.base_s + self.per_token_s * decode_seqs, self.per_context_token_s, decode_context, decode_seqs, repeat
         )
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return ()
 
 
 def affine_run(first: float, slope: float, start: int, step: int, repeat: int) -> list[float]:

@@ -18,12 +18,13 @@ Each GPU of a tensor-parallel group does its part of the heads, widths and vocab
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.linear import affine_run
 
 ACTIVATION_BYTES = 2
@@ -55,6 +56,8 @@ class Roofline:
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
     """
+
+    wants_context_stats = False
 
     model: Model
     gpu: Gpu
@@ -139,6 +142,9 @@ class Roofline:
             fixed + (compute if (compute := key * x) > (memory := kv * (x + decode_seqs)) else memory)
             for x in range(decode_context, stop, decode_seqs)
         ]
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return ()
 
     def _but_attention_s(self, tokens: int, rows: int) -> float:
         """Seconds of everything that does not depend on the context, for so many tokens and sampled rows."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from simulator.engine import replica as engine
+from simulator.engine import progress
 from simulator.errors import PolicyError
 from simulator.memory.blocks import BlockManager
-from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
 from simulator.results.records import Status
 from simulator.timing.linear import Linear
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
@@ -94,7 +94,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(list(v.waiting)[1], 6),)),
             lambda v: StepPlan(resume=(waiting(v),), decode=False),
         ],
-        "3 blocks, 2 are free",
+        "takes 3 blocks; 2 are free",
         blocks=5,
         host=9,
     ),
@@ -117,8 +117,8 @@ BROKEN = {
         host=9,
     ),
     "takes blocks that are not there": Broken([admit_all], "takes 3 blocks for request 1; 2 are free", blocks=5),
-    "decodes without blocks": Broken([admit_all, go_on], "takes 2 blocks; 0 are free", blocks=6),
-    "runs more than its slots": Broken([admit_all], "max_num_seqs = 1", seqs=1),
+    "decodes without blocks": Broken([admit_all, go_on], "which takes 2 blocks; 0 are free", blocks=6),
+    "runs more than its slots": Broken([admit_all], "max_num_seqs is 1", seqs=1),
     "resumes more than its slots": Broken(
         [
             lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),)),
@@ -126,7 +126,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(list(v.waiting)[1], 6),)),
             lambda v: StepPlan(resume=(waiting(v),)),
         ],
-        "max_num_seqs = 1",
+        "max_num_seqs is 1",
         host=9,
         seqs=1,
     ),
@@ -136,7 +136,7 @@ BROKEN = {
             lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), paused=(first(v),)),
             go_on,
         ],
-        "max_num_seqs = 1",
+        "max_num_seqs is 1",
         seqs=1,
     ),
     "pauses who waits": Broken([lambda v: StepPlan(paused=(waiting(v),))], "waiting"),
@@ -165,8 +165,63 @@ def test_a_plan_that_cannot_be(name: str, fast_forward: bool) -> None:
     with pytest.raises(PolicyError) as caught:
         scenario.run(fast_forward=fast_forward)
     text = str(caught.value)
-    assert text.startswith("Scripted at ")
+    assert text.startswith("Scripted at step ")
     assert case.says in text
+
+
+@dataclass(slots=True)
+class Budgeted(Scripted):
+    """A script with a budget of tokens."""
+
+    max_num_batched_tokens: int = 8
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize(
+    ("lines", "budget", "says"),
+    [
+        ([admit_all], 11, "at step 0 (0.0 s): plan computes 12 tokens; max_num_batched_tokens is 11"),
+        ([admit_one_token, go_on], 9, "at step 1 (1.0 s): plan computes 10 tokens; max_num_batched_tokens is 9"),
+        ([admit_one_token, *[lambda v: StepPlan(prefill=tuple(Chunk(r, 1) for r in v.prefilling))] * 5, go_on], 2, ""),
+        ([reserve_all, go_on], 12, ""),
+        (
+            [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), decode=False), serve, go_on],
+            1,
+            "at step 0 (0.0 s): plan computes 6 tokens; max_num_batched_tokens is 1",
+        ),
+        (
+            [
+                lambda v: StepPlan(prefill=(Chunk(waiting(v), 3, 15, 4),)),
+                lambda v: StepPlan(prefill=(Chunk(first(v), 7, 0, 0),)),
+            ],
+            6,
+            "at step 1 (1.0 s): plan computes 7 tokens; max_num_batched_tokens is 6",
+        ),
+    ],
+)
+def test_a_step_beyond_the_budget(lines: list[Line], budget: int, says: str, fast_forward: bool) -> None:
+    """Of prompts, of prompts beside decodes, with padding; a budget that is just met is met."""
+    scenario = two_requests([])
+    policy = Budgeted(lines, max_num_batched_tokens=budget)
+    run = replace(scenario, policy=policy).run
+    if not says:
+        run(fast_forward=fast_forward)
+        return
+    with pytest.raises(PolicyError) as caught:
+        run(fast_forward=fast_forward)
+    assert str(caught.value) == f"Budgeted {says}"
+
+
+@pytest.mark.parametrize("holds", Holds)
+def test_decodes_alone_beyond_the_budget(holds: Holds) -> None:
+    """Two prompts one after the other, six tokens each; then two decode with a budget for one."""
+    one: Line = lambda v: StepPlan(prefill=(Chunk(waiting(v), 1),), decode=False)  # noqa: E731 - a line of a script
+    rest: Line = lambda v: StepPlan(prefill=(Chunk(next(iter(v.prefilling)), 1),), decode=False)  # noqa: E731 - a line
+    lines: list[Line] = [one, *[rest] * 5, one, *[rest] * 5, lambda v: StepPlan(holds=holds)]
+    with pytest.raises(
+        PolicyError, match=r"at step 12 \(12.0 s\): plan computes 2 tokens; max_num_batched_tokens is 1"
+    ):
+        replace(two_requests([]), policy=Budgeted(lines, max_num_batched_tokens=1)).run()
 
 
 def test_a_request_of_another_replica() -> None:
@@ -283,7 +338,7 @@ def wait_a_little(view: View) -> StepPlan:
 @pytest.mark.parametrize("fast_forward", [True, False])
 @pytest.mark.parametrize("line", [admit_and_throw_out, admit_nothing, wait_a_little])
 def test_a_policy_that_gets_nowhere(line: Line, fast_forward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 50)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 50)
     with pytest.raises(PolicyError, match=r"Scripted at .* 50 ") as caught:
         two_requests([line]).run(fast_forward=fast_forward)
     assert "running" in str(caught.value)
@@ -293,7 +348,7 @@ def test_a_policy_that_gets_nowhere(line: Line, fast_forward: bool, monkeypatch:
 @pytest.mark.parametrize("line", [admit_and_throw_out, wait_a_little])
 def test_it_is_stopped_at_the_same_step_either_way(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though others keep arriving: fast-forward hears of them in another way."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 20)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 20)
     workload = make_workload([3.25 * i for i in range(30)], [(6, 5)] * 30)
     said = []
     for fast_forward in (True, False):
@@ -305,7 +360,7 @@ def test_it_is_stopped_at_the_same_step_either_way(line: Line, monkeypatch: pyte
 
 def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two requests of one token a step each: never more than 11 steps without a token, and 44 in all."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 11)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 11)
 
     def crumbs(view: View) -> StepPlan:
         if view.prefilling:
@@ -317,14 +372,14 @@ def test_the_bound_is_on_steps_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None
     policy = Scripted([crumbs])
     scenario = Scenario(make_workload([0.0] * 4, [(12, 1)] * 4), policy, Memory(100, 2), Linear(1.0))
     assert (scenario.run().records.requests.status == Status.FINISHED).all()
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 10)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 10)
     with pytest.raises(PolicyError):
         scenario.run(make_policy=lambda: Scripted([crumbs]))
 
 
 def test_the_bound_does_not_stop_a_run_of_long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Static batching waits for its timeout again and again, and for a batch of many to come: that is no livelock."""
-    monkeypatch.setattr(engine, "MAX_STEPS_WITHOUT_A_TOKEN", 3)
+    monkeypatch.setattr(progress, "MAX_STEPS_WITHOUT_A_TOKEN", 3)
     workload = make_workload([0.5 * i for i in range(20)], [(4, 1)] * 20)
     for timeout_s in (0.1, 100.0):
         policy = make_policy("static", 20, 64, batch_timeout_s=timeout_s)

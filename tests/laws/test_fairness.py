@@ -46,7 +46,7 @@ class Server:
         for step in range(100_000):
             while coming and coming[0][1][0] <= step:
                 row, (_, (name, inputs, outputs)) = coming.pop(0)
-                queue.push(RequestState(Request(row, str(row), 0.0, inputs, outputs, outputs, 0, name), batch))
+                queue.push(RequestState(Request(row, str(row), 0.0, inputs, outputs, outputs, 0, name), batch.clock))
             queue.at(float(step))
             new = []
             while len(queue) and self.fits([*running, queue.head]):
@@ -65,8 +65,8 @@ class Server:
                 given[live.class_name] += self.w_q
                 if queue.meter is not None:
                     queue.meter.sampled(live)
-                if live.output_tokens > 1:
-                    batch.join(live)
+                if live.max_tokens > 1:
+                    batch.join(live, live.max_tokens - 1)
                 else:
                     running.remove(live)
             self.decoding = [live.class_name for live in running]
@@ -81,7 +81,7 @@ class Server:
     decoding: list[str] = field(default_factory=list)  # of each request that decodes in the next step
 
     def fits(self, requests: Sequence[RequestState]) -> bool:
-        return sum(live.input_tokens + live.output_tokens for live in requests) <= self.capacity
+        return sum(live.input_tokens + live.max_tokens for live in requests) <= self.capacity
 
     def widest_gap(self, weights: dict[str, float]) -> float:
         """The largest difference in service between two classes over any time in which both wait all along."""
@@ -190,9 +190,9 @@ def test_without_aging_the_long_wait_for_as_long_as_short_ones_come() -> None:
     batch = DecodeBatch(16)
     served = {}
     for name, one in (("never", queue), ("aged", aged)):
-        one.push(RequestState(Request(0, "long", 0.0, 1, 90, 90), batch))
+        one.push(RequestState(Request(0, "long", 0.0, 1, 90, 90), batch.clock))
         for step in range(1, 60):
-            one.push(RequestState(Request(step, str(step), float(step), 1, 2, 2), batch))
+            one.push(RequestState(Request(step, str(step), float(step), 1, 2, 2), batch.clock))
             one.at(float(step))
             head = one.head
             one.remove(head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.results.records import Status
 from simulator.simulate import simulate
 from simulator.timing.cost import StepShape
-from simulator.timing.executor import Predicted, Step
+from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear import Linear
 from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload, scenarios
@@ -80,15 +80,12 @@ class Watching:
 
     inner: Predicted
     told: list[tuple[StepShape, int, int, float]] = field(default_factory=list)
-    foresees: bool = False
+    traits: ClassVar[ExecutorTraits] = ExecutorTraits()
 
     def execute(self, step: Step) -> float:
         seconds = self.inner.execute(step)
         self.told.append((step.shape, step.swapped_out_blocks, step.swapped_in_blocks, seconds))
         return seconds
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        raise AssertionError("not asked of an executor that does not foresee")
 
 
 @given(scenario=scenarios("preemptive"), overlap=st.booleans())

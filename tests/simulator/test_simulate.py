@@ -13,7 +13,7 @@ from simulator.memory.blocks import BlockLedger
 from simulator.plan import Chunk, Holds, StepPlan, View
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.compare import differences
@@ -257,6 +257,8 @@ def test_a_plan_is_held_for_as_long_as_it_says() -> None:
 class Frugal:
     """A cost model that counts how often it is asked for what, and keeps what it answers."""
 
+    wants_context_stats = False
+
     def __init__(self) -> None:
         self.steps = 0
         self.runs = 0
@@ -269,6 +271,9 @@ class Frugal:
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
         self.runs += 1
         return COST.decode_run_s(shape, repeat)
+
+    def remarks(self, steps: StepCounts) -> tuple[str, ...]:
+        return ()
 
 
 def test_fast_forward_takes_few_looks_at_a_long_answer() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.engine.replica import Replica
-    from simulator.request import Request
+    from simulator.engine.view import ReplicaLoad
+    from simulator.request import ArrivingRequest
 
 
 class LeastLoaded:
     """Give a request to the replica with the fewest unfinished requests; the first of equals."""
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, request: ArrivingRequest, replicas: Sequence[ReplicaLoad]) -> ReplicaLoad:
         return min(replicas, key=lambda replica: replica.num_unfinished)

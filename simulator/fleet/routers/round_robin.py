@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.engine.replica import Replica
-    from simulator.request import Request
+    from simulator.engine.view import ReplicaLoad
+    from simulator.request import ArrivingRequest
 
 
 class RoundRobin:
@@ -16,7 +16,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> Replica:
+    def choose(self, request: ArrivingRequest, replicas: Sequence[ReplicaLoad]) -> ReplicaLoad:
         replica = replicas[self._next % len(replicas)]
         self._next += 1
         return replica

@@ -13,19 +13,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from simulator.errors import InputError
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.linear import affine_run
 from simulator.timing.profile.remarks import remarks
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.step import joint_us
-
-if TYPE_CHECKING:
-    from simulator.results.records import RowColumns
 
 KNOTS_PER_OCTAVE = 8
 LONGEST_KNOT = 2.0**21
@@ -119,8 +115,8 @@ class ProfileCost:
             repeat -= steps
             place = bisect_right(bounds, context)
 
-    def remarks(self, rows: RowColumns) -> Sequence[str]:
-        return remarks(self.profile, rows)
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return remarks(self.profile, steps)
 
     def padded(self, tokens: int) -> int:
         """The tokens that are computed for `tokens`: the next size for which a graph was captured, if there is one."""

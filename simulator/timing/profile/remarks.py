@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from simulator.results.records import RowColumns
+    from simulator.timing.cost import StepCounts
     from simulator.timing.profile.schema import Profile
 
 
-def remarks(profile: Profile, rows: RowColumns) -> tuple[str, ...]:
+def remarks(profile: Profile, steps: StepCounts) -> tuple[str, ...]:
     """A warning where steps were extrapolated, with how many and why; nothing where none was."""
     covered = profile.covered()
-    prefilling = rows.prefill_tokens > 0
-    decoding = rows.decoding + rows.held
+    prefilling = steps.prefill_tokens > 0
+    decoding = steps.decoding + steps.held
     alone = ~prefilling & (decoding > 0)
     seqs = np.maximum(decoding, 1)
     # The contexts of a run grow by one a step: so many of its steps are still within.
-    within = np.floor_divide(covered["context"] * seqs - rows.context_tokens, seqs) + 1
+    within = np.floor_divide(covered["context"] * seqs - steps.context_tokens, seqs) + 1
     beyond = {
-        "contexts": np.where(alone, rows.repeat - np.clip(within, 0, rows.repeat), 0),
-        "decodes": np.where(decoding > covered["seqs"], rows.repeat, 0),
-        "tokens": np.where(rows.tokens > covered["tokens"], rows.repeat, 0),
+        "contexts": np.where(alone, steps.repeat - np.clip(within, 0, steps.repeat), 0),
+        "decodes": np.where(decoding > covered["seqs"], steps.repeat, 0),
+        "tokens": np.where(steps.tokens > covered["tokens"], steps.repeat, 0),
     }
-    either = np.max(np.stack(list(beyond.values())), axis=0).sum() if len(rows.repeat) else 0
+    either = np.max(np.stack(list(beyond.values())), axis=0).sum() if len(steps.repeat) else 0
     if not either:
         return ()
     units = {"contexts": "a mean context", "decodes": "decodes", "tokens": "tokens"}
@@ -37,5 +37,5 @@ def remarks(profile: Profile, rows: RowColumns) -> tuple[str, ...]:
         for name, counts in beyond.items()
         if counts.any()
     )
-    total = int(rows.repeat.sum())
+    total = int(steps.repeat.sum())
     return (f"warning: {int(either):,} of {total:,} steps lie outside of what {profile.name} measured: {why}",)

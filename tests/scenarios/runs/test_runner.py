@@ -16,8 +16,12 @@ import scenarios
 from scenarios.build.parts import with_policy
 from scenarios.runs.comparison import Compare, merge_notes
 from scenarios.runs.storage.saved_run import read_run
-from simulator.errors import InputError
+from simulator.errors import InputError, PolicyError
+from simulator.policies import load_policy
+from simulator.simulate import simulate
+from simulator.timing.linear import Linear
 from tests.command import SMALL
+from tests.laws.scenarios import Memory, make_workload
 from tests.shared_data import shared
 
 DECISION = {
@@ -224,6 +228,32 @@ def test_a_policy_that_breaks_is_the_users_to_mend(tmp_path: Path, body: str, me
     with pytest.raises(InputError, match=message) as caught:
         scenarios.run(small(engine={"policy": policy}))
     assert caught.value.file == policy.rpartition(":")[0]
+
+
+@pytest.mark.parametrize("parameter", ["max_num_batched_tokens: int = 64", "max_num_batched_tokens: int = 1_024"])
+def test_a_policy_is_held_to_its_budget_and_the_step_is_named(tmp_path: Path, parameter: str) -> None:
+    """Whole prompts, without a look at the budget: the first step that breaks it is named, with time and file."""
+    policy = write_policy(tmp_path, "return StepPlan(prefill=tuple(Chunk(r, r.num_tokens) for r in view.waiting))")
+    path = Path(policy.rpartition(":")[0])
+    text = path.read_text().replace("max_num_seqs: int = 4", f"max_num_seqs: int = 1000\n    {parameter}")
+    path.write_text(text)
+    said = r": Mine at step [\d,]+ \(\d.* s\): plan computes [\d,]+ tokens; max_num_batched_tokens is (64|1,024)\n"
+    with pytest.raises(InputError, match=said) as caught:
+        scenarios.run(small(engine={"policy": policy}))
+    assert caught.value.file == str(path)
+
+
+def test_a_broken_plan_names_the_file_without_a_scenario_too(tmp_path: Path) -> None:
+    policy = write_policy(tmp_path, "return StepPlan(more=True)")
+    with pytest.raises(PolicyError) as caught:
+        simulate(
+            make_workload([0.0], [(4, 4)]),
+            make_policy=lambda: load_policy(policy, {}),
+            kv=Memory(100, 4),
+            cost=Linear(1.0),
+        )
+    assert caught.value.file == policy.rpartition(":")[0]
+    assert str(caught.value).startswith(f"{caught.value.file}: Mine at step 0 (0.0 s): plan sets more=True")
 
 
 def test_the_line_that_broke_is_named(tmp_path: Path) -> None:

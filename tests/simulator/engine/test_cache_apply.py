@@ -196,15 +196,18 @@ BROKEN: dict[str, tuple[list[Line], str]] = {
         [admit_all, go_on, lambda v: StepPlan(preempt=(Preemption(last(v)),)), admit_all],
         "has 2 left",
     ),
-    "adds nothing and asks again": ([lambda v: StepPlan(more=True), lambda v: StepPlan(more=True)], "without anything"),
-    "adds what is no plan": ([lambda v: StepPlan(more=True), lambda v: NO_PLAN], "later instalments may only admit"),
+    "adds nothing and asks again": (
+        [lambda v: StepPlan(more=True), lambda v: StepPlan(more=True)],
+        "sets more=True but admits nothing",
+    ),
+    "adds what is no plan": ([lambda v: StepPlan(more=True), lambda v: NO_PLAN], "later parts may only admit requests"),
     "preempts late": (
         [admit_all, lambda v: StepPlan(more=True), lambda v: StepPlan(preempt=(Preemption(last(v)),))],
-        "later instalments may only admit",
+        "later parts may only admit requests",
     ),
     "pauses late": (
         [admit_all, lambda v: StepPlan(more=True), lambda v: StepPlan(paused=(last(v),))],
-        "later instalments may only admit",
+        "later parts may only admit requests",
     ),
     "goes on with a prompt late": (
         [
@@ -212,14 +215,14 @@ BROKEN: dict[str, tuple[list[Line], str]] = {
             lambda v: StepPlan(more=True),
             lambda v: StepPlan(prefill=(Chunk(first(v), 1),), more=True),
         ],
-        "later instalments may only admit",
+        "later parts may only admit requests",
     ),
     "computes twice over two parts": (
         [
             lambda v: StepPlan(prefill=(Chunk(waiting(v), 1),), more=True),
             lambda v: StepPlan(prefill=(Chunk(first(v), 1),)),
         ],
-        "later instalments may only admit",
+        "later parts may only admit requests",
     ),
     "computes a running request twice": (
         [
@@ -235,11 +238,11 @@ BROKEN: dict[str, tuple[list[Line], str]] = {
     "computes who decodes": ([admit_all, lambda v: StepPlan(prefill=(Chunk(first(v), 1),))], "decoding"),
     "preempts and computes": (
         [admit_all, lambda v: StepPlan(preempt=(Preemption(last(v)),), prefill=(Chunk(last(v), 1),))],
-        "preempts request 1 and computes it in the same step",
+        "preempts and computes request 1 in the same step",
     ),
     "had given a victim too much": (
         [admit_all, lambda v: StepPlan(preempt=(Preemption(last(v), scheduled_tokens=2),))],
-        "had given 2 tokens to its victim 1, which has 1 left",
+        "gives 2 tokens to its victim 1, which has 1 left",
     ),
     "preempts twice": (
         [admit_all, lambda v: StepPlan(preempt=(Preemption(first(v)), Preemption(first(v))))],
@@ -254,7 +257,7 @@ BROKEN: dict[str, tuple[list[Line], str]] = {
 def test_a_plan_that_cannot_be_is_an_error(what: str, fast_forward: bool) -> None:
     lines, says = BROKEN[what]
     scenario = two_requests(lines)
-    with pytest.raises(PolicyError, match=r"Scripted at .* s: the plan") as caught:
+    with pytest.raises(PolicyError, match=r"Scripted at step .* s\): plan") as caught:
         run_cached(scenario, fast_forward=fast_forward)
     assert says in str(caught.value)
 

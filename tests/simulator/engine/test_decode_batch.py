@@ -18,7 +18,7 @@ from simulator.request_state import RequestState
 
 def prefilled(batch: DecodeBatch, row: int, inputs: int, outputs: int, now_s: float, reserved: int = 0) -> RequestState:
     """A request whose prompt has just been computed and given its first token."""
-    live = RequestState(Request(row, str(row), 0.0, inputs, outputs, outputs), batch)
+    live = RequestState(Request(row, str(row), 0.0, inputs, outputs, outputs), batch.clock)
     live.base_computed, live.base_outputs, live.last_token_s = inputs, 1, now_s
     live.reserved_tokens = reserved
     return live
@@ -57,7 +57,7 @@ class SumsAndSingles(RuleBasedStateMachine):
     def join(self, inputs: int, outputs: int, reserved: bool) -> None:
         live = prefilled(self.batch, len(self.all), inputs, outputs, self.now_s, inputs + outputs if reserved else 0)
         live.admission = len(self.all)
-        self.batch.join(live)
+        self.batch.join(live, outputs - 1)
         self.all.append(Walked(live, inputs, 1, self.now_s, reserved))
 
     @rule()
@@ -77,14 +77,14 @@ class SumsAndSingles(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_on(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.of("paused")))
-        self.batch.join(request.live)
+        self.batch.join(request.live, request.live.max_tokens - request.outputs)
         request.where = "decoding"
 
     @precondition(lambda self: self.of("decoding"))
     @rule(share=st.floats(0, 1), step_s=st.sampled_from([0.25, 0.5]), keep=st.booleans(), shy=st.integers(0, 40))
     def decode(self, share: float, step_s: float, keep: bool, shy: int) -> None:
         decoding = self.of("decoding")
-        to_finish = min(r.live.output_tokens - r.outputs for r in decoding)
+        to_finish = min(r.live.max_tokens - r.outputs for r in decoding)
         assert self.batch.steps_to_finish() == to_finish
         self.fits(decoding, to_finish, shy)
         steps = max(1, round(share * to_finish))
@@ -103,7 +103,7 @@ class SumsAndSingles(RuleBasedStateMachine):
             request.last_token_s = ends[-1]
         for request in self.of("held"):
             request.computed += steps
-        finished = [r for r in decoding if r.outputs == r.live.output_tokens]
+        finished = [r for r in decoding if r.outputs == r.live.max_tokens]
         assert sorted(live.row for live in done) == [r.live.row for r in finished]
         for request in finished:
             if keep and request.reserved:
@@ -119,7 +119,7 @@ class SumsAndSingles(RuleBasedStateMachine):
         first = sum(r.grows(1, self.size) for r in decoding)
         assert self.batch.blocks_needed() == first
         free = first + shy
-        fit = self.batch.steps_that_fit(free, to_finish)
+        fit = self.batch.steps_that_fit(shy, to_finish)
         assert 1 <= fit <= to_finish
         assert sum(r.grows(fit, self.size) for r in decoding) <= free
         if fit < to_finish and not any(r.reserved for r in decoding) and not self.of("held"):
@@ -127,7 +127,7 @@ class SumsAndSingles(RuleBasedStateMachine):
 
     def uses(self, decoding: list[Walked], steps: int) -> None:
         expected = [100 + sum(r.grows(i + 1, self.size) for r in decoding) for i in range(steps)]
-        assert self.batch.block_use(100, steps) == expected
+        assert self.batch.block_use(100 + self.batch.blocks_needed(), steps) == expected
 
     @precondition(lambda self: self.of("held") and not self.of("decoding", "paused"))
     @rule()
@@ -168,12 +168,12 @@ def test_blocks_by_hand() -> None:
     """Blocks of 4; 3, 4 and 5 computed tokens: a block is needed now, in the next step and in the fourth."""
     batch = DecodeBatch(4)
     for row, inputs in enumerate((3, 4, 5)):
-        batch.join(prefilled(batch, row, inputs, 20, 1.0))
+        batch.join(prefilled(batch, row, inputs, 20, 1.0), 19)
     assert batch.context == 12
     assert batch.blocks_needed() == 1
-    assert batch.block_use(5, 6) == [6, 7, 7, 8, 9, 10]
-    assert [batch.steps_that_fit(free, 19) for free in (1, 2, 3, 4)] == [1, 3, 4, 5]
-    assert batch.steps_that_fit(15, 19) == 19
+    assert batch.block_use(6, 6) == [6, 7, 7, 8, 9, 10]
+    assert [batch.steps_that_fit(free, 19) for free in (0, 1, 2, 3)] == [1, 3, 4, 5]
+    assert batch.steps_that_fit(14, 19) == 19
     assert batch.steps_to_finish() == 19
     assert batch.advance(18, 19.0) == []
     assert [live.row for live in batch.advance(1, 20.0)] == [0, 1, 2]
@@ -182,12 +182,12 @@ def test_blocks_by_hand() -> None:
 def test_who_pauses_finishes_later() -> None:
     batch = DecodeBatch(4)
     first, second = (prefilled(batch, row, 3, 5, 1.0) for row in range(2))
-    batch.join(first)
-    batch.join(second)
+    batch.join(first, 4)
+    batch.join(second, 4)
     assert batch.steps_to_finish() == 4
     batch.leave(first)
     assert batch.advance(2, 3.0) == []
-    batch.join(first)
+    batch.join(first, 4)
     assert batch.steps_to_finish() == 2
     # The first has waited since 1 s, the second got its token at 3 s.
     assert list(batch.late_gaps(3.0, 4.0)) == [(3.0, 1, 4.0)]
@@ -201,9 +201,9 @@ def test_paused_for_no_step_at_all() -> None:
     """Its old entry among those who finish is as good as the new one, and counts once."""
     batch = DecodeBatch(4)
     live = prefilled(batch, 0, 3, 3, 1.0)
-    batch.join(live)
+    batch.join(live, 2)
     batch.leave(live)
-    batch.join(live)
+    batch.join(live, 2)
     assert batch.size == 1
     assert batch.steps_to_finish() == 2
     assert batch.advance(2, 3.0) == [live]
@@ -212,7 +212,7 @@ def test_paused_for_no_step_at_all() -> None:
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_a_reservation_takes_no_blocks(size: int) -> None:
     batch = DecodeBatch(size)
-    batch.join(prefilled(batch, 0, 5, 40, 1.0, reserved=45))
+    batch.join(prefilled(batch, 0, 5, 40, 1.0, reserved=45), 39)
     assert batch.blocks_needed() == 0
     assert batch.block_use(9, 4) == [9, 9, 9, 9]
     assert batch.steps_that_fit(0, 39) >= 1

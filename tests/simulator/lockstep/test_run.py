@@ -15,8 +15,7 @@ from simulator.lockstep.step_errors import agreement
 from simulator.lockstep.step_log import HELD, StepLog, digest
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
-from simulator.timing.cost import StepShape
-from simulator.timing.executor import Executor, Predicted, Step
+from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear import Linear
 from tests.laws.compare import differences
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload
@@ -43,22 +42,16 @@ class Fake:
     wrong_at: int = -1
     measured: list[DeviceStep] = field(default_factory=list)
     answers: dict[int, list[int]] = field(default_factory=dict)
-    foresees = False
+    traits = ExecutorTraits()
 
     def __post_init__(self) -> None:
         self._noting = StepLog(Predicted(COST, 0.125))
-
-    def attach(self, state: Any) -> None:
-        self._noting.attach(state)
 
     def execute(self, step: Step) -> float:
         seconds = self.factor * self._noting.execute(step)
         named = "wrong" if len(self.measured) == self.wrong_at else self._noting.notes[-1].digest
         self.measured.append(DeviceStep(named, seconds, 0.01))
         return seconds
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        raise AssertionError("one step at a time")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -132,10 +125,7 @@ def test_noting_changes_nothing() -> None:
     assert plain == []
     assert sum(note.seconds for note in noting.notes) > 0
     assert all(note.shape.decode_longest for note in noting.notes if note.shape.decode_seqs), "spreads are kept"
-    inner: Executor = noting.inner
-    assert noting.__getattr__("outlook") is getattr(inner, "outlook", None)
-    with pytest.raises(AttributeError):
-        noting.other  # noqa: B018 - it is there to fail
+    assert noting.traits.outlook is noting.inner.traits.outlook is not None
 
 
 def test_a_shared_prefix_keeps_its_ids_in_the_plain_run() -> None:

@@ -11,14 +11,14 @@ from simulator.queues import WaitingQueue, make_queue
 from simulator.queues.fair import Fair
 from simulator.queues.vtc import Vtc
 from simulator.request import Request
-from simulator.request_state import RequestState, RequestStatus
+from simulator.request_state import DecodeClock, RequestState, RequestStatus
 
-BATCH = DecodeBatch(16)
+CLOCK = DecodeClock(16)
 
 
 def request(row: int, class_name: str, inputs: int = 10, cap: int = 5, **more: Any) -> RequestState:
     """A request of 10 prompt tokens and at most 5 output tokens: 20 at the prices 1 and 2. It arrives at 0 s."""
-    return RequestState(Request(row, str(row), 0.0, inputs, cap, cap, 0, class_name)._replace(**more), BATCH)
+    return RequestState(Request(row, str(row), 0.0, inputs, cap, cap, 0, class_name)._replace(**more), CLOCK)
 
 
 def fill(queue: WaitingQueue, classes: str) -> None:
@@ -140,23 +140,23 @@ def test_output_tokens_are_charged_as_they_come() -> None:
     """Two of a decode for 7 steps: 2 x 7 tokens, and 2 of their prefills, at 2 each; then one of them leaves."""
     queue, batch = Vtc(), DecodeBatch(16)
     batch.meter = queue.meter
-    live = [RequestState(Request(row, str(row), 0.0, 10, 50, 50, 0, "a"), batch) for row in range(2)]
+    live = [RequestState(Request(row, str(row), 0.0, 10, 50, 50, 0, "a"), batch.clock) for row in range(2)]
     for one in live:
         queue.push(one)
         queue.remove(one)
         one.base_computed, one.base_outputs, one.last_token_s = 10, 1, 1.0
         queue.meter.sampled(one)
-        batch.join(one)
+        batch.join(one, 49)
     batch.advance(7, 8.0)
     assert queue.counter("a") == 20 + 2 * (2 + 14)
     assert queue.meter.tokens("a") == sum(one.output_tokens_so_far for one in live)
     batch.leave(live[0])
-    live[0].state = RequestStatus.SWAPPED
+    live[0].status = RequestStatus.SWAPPED
     batch.advance(3, 11.0)
     assert queue.counter("a") == 20 + 2 * (2 + 14 + 3)
     batch.leave(live[1])
-    live[1].state = RequestStatus.SWAPPED
-    batch.join(live[0])
+    live[1].status = RequestStatus.SWAPPED
+    batch.join(live[0], 42)
     batch.advance(1, 12.0)
     assert queue.meter.tokens("a") == 20 == sum(one.output_tokens_so_far for one in live)
     assert queue.meter.tokens("b") == 0

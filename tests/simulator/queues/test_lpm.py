@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.decode_batch import DecodeBatch
-from simulator.memory.cache import Cache
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
 from simulator.request import Request
-from simulator.request_state import RequestState
+from simulator.request_state import DecodeClock, RequestState
 from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.compare import differences
 from tests.laws.scenarios import Scenario
@@ -26,19 +24,20 @@ class Found:
         self.found = {int(name[1:]): hits for name, hits in found.items()}
         self.asked = 0
 
-    def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
+    def count_hits(self, request: RequestState) -> int:
         self.asked += 1
-        return self.found.get(request.row, 0), 0
+        return self.found.get(request.row, 0)
 
 
 def requests(count: int) -> list[RequestState]:
-    return [RequestState(Request(row, f"r{row}", 0.0, 9, 1, 1), DecodeBatch(4)) for row in range(count)]
+    return [RequestState(Request(row, f"r{row}", 0.0, 9, 1, 1), DecodeClock(4)) for row in range(count)]
 
 
 def queue_of(waiting: list[RequestState], cache: Found | None) -> Lpm:
     queue = make_queue("lpm")
     assert isinstance(queue, Lpm)
-    queue.cache = cast("Cache | None", cache)
+    if cache is not None:
+        queue.count_hits = cache.count_hits
     for request in waiting:
         queue.push(request)
     return queue

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.engine.decode_batch import DecodeBatch
 from simulator.errors import InputError
 from simulator.queues import make_queue
 from simulator.queues.mlfq import Mlfq, level
 from simulator.request import Request
-from simulator.request_state import RequestState
+from simulator.request_state import DecodeClock, RequestState
 
-BATCH = DecodeBatch(4)
+CLOCK = DecodeClock(4)
 
 
 def request(row: int, inputs: int = 1, outputs: int = 0, arrival_s: float = 0.0) -> RequestState:
-    live = RequestState(Request(row, str(row), arrival_s, inputs, 1000, 1000), BATCH)
+    live = RequestState(Request(row, str(row), arrival_s, inputs, 1000, 1000), CLOCK)
     live.base_outputs = outputs
     return live
 

@@ -11,18 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.decode_batch import DecodeBatch
 from simulator.errors import InputError
 from simulator.queues import QUEUES, Order, WaitingQueue, make_queue, order_parameters
 from simulator.request import Request
-from simulator.request_state import RequestState
+from simulator.request_state import DecodeClock, RequestState
 
-BATCH = DecodeBatch(16)
+CLOCK = DecodeClock(16)
 
 
 def request(row: int, priority: int = 0, **more: Any) -> RequestState:
     """A request that arrives at `row` seconds."""
-    return RequestState(Request(row, str(row), float(row), 4, 4, 4, priority)._replace(**more), BATCH)
+    return RequestState(Request(row, str(row), float(row), 4, 4, 4, priority)._replace(**more), CLOCK)
 
 
 def rows(queue: WaitingQueue) -> list[int]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
-from simulator.engine.state import ScheduledChunk
+from simulator.errors import InputError
+from simulator.memory.blocks import BlockManager
 from simulator.plan import StepPlan
+from simulator.request import Request
+from simulator.request_state import RequestState, ScheduledChunk
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
-from simulator.timing.executor import Executor, Lockstep, Predicted, Replay, StepPair
+from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step, StepPair
 from simulator.timing.linear import Linear
 from tests.laws.compare import differences
 from tests.laws.scenarios import Memory, make_policy, make_workload
@@ -28,7 +32,10 @@ class AStep:
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     plan: StepPlan = field(default_factory=StepPlan)
+    decoders: tuple[RequestState, ...] = ()
     prefill: tuple[ScheduledChunk, ...] = ()
+    block_tables: None = None
+    requests: dict[int, Request] = field(default_factory=dict)
 
 
 SHAPE = StepShape(decode_seqs=2, decode_context=40, prefill_seqs=1, prefill_tokens=4, prefill_context=8)
@@ -49,8 +56,8 @@ def test_predicted_seconds_are_those_of_the_cost_model() -> None:
     predicted = Predicted(COST)
     assert predicted.execute(AStep(SHAPE)) == COST.step_s(SHAPE) == 1.0 + 0.5 * 6 + 0.25 * 48
     assert predicted.execute(AStep(SHAPE, 3, 4)) == COST.step_s(SHAPE), "swapping is free unless it has a price"
-    assert predicted.decode_run_s(StepShape(2, 40), 3) == COST.decode_run_s(StepShape(2, 40), 3)
-    assert predicted.foresees
+    assert predicted.traits.decode_run_s is not None
+    assert predicted.traits.decode_run_s(StepShape(2, 40), 3) == COST.decode_run_s(StepShape(2, 40), 3)
 
 
 def test_every_swapped_block_stalls_the_step() -> None:
@@ -80,11 +87,10 @@ def test_a_replay_that_runs_out_says_so() -> None:
         serve(Replay([1.0, 1.0, 1.0]))
 
 
-def test_a_replay_gives_what_is_left() -> None:
-    replay = Replay([1.0, 2.0, 3.0, 4.0])
-    assert not replay.foresees
-    assert replay.decode_run_s(StepShape(1, 1), 2) == [1.0, 2.0]
-    assert replay.execute(AStep(SHAPE)) == 3.0
+def test_a_replay_gives_one_duration_a_step() -> None:
+    replay = Replay([1.0, 2.0])
+    assert replay.traits == ExecutorTraits()
+    assert [replay.execute(AStep(SHAPE)) for _ in range(2)] == [1.0, 2.0]
 
 
 def test_lockstep_follows_the_clock_and_notes_the_shadow() -> None:
@@ -101,10 +107,53 @@ def test_lockstep_follows_the_clock_and_notes_the_shadow() -> None:
 
 
 def test_a_lockstep_does_not_run_ahead() -> None:
-    lockstep = Lockstep(clock=Predicted(COST), shadow=Predicted(COST))
-    assert not lockstep.foresees
-    with pytest.raises(NotImplementedError, match="one step at a time"):
-        lockstep.decode_run_s(StepShape(1, 1), 2)
+    assert Lockstep(clock=Predicted(COST), shadow=Predicted(COST)).traits.decode_run_s is None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanting:
+    """An executor with the traits given."""
+
+    traits: ExecutorTraits
+
+    def execute(self, step: Step) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("wants", [ExecutorTraits(wants_context_stats=True), ExecutorTraits(wants_block_ids=True)])
+def test_a_lockstep_wants_what_either_side_wants(wants: ExecutorTraits) -> None:
+    plain, wanting = Wanting(ExecutorTraits()), Wanting(wants)
+    assert Lockstep(wanting, plain).traits == Lockstep(plain, wanting).traits == wants
+    assert Lockstep(plain, plain).traits == ExecutorTraits()
+
+
+def test_an_executor_that_wants_block_ids_is_not_given_counts() -> None:
+    with pytest.raises(InputError, match="blocks with ids, which BlockLedger does not have"):
+        serve(Wanting(ExecutorTraits(wants_block_ids=True)))
+
+
+def test_a_step_says_who_decodes_and_in_which_blocks() -> None:
+    """One request of 6 and 4 tokens, blocks of 4: its decodes have 6 to 8 tokens before them, and their blocks."""
+    told: list[tuple[list[tuple[int, int]], list[int]]] = []
+
+    class Listening:
+        traits = ExecutorTraits(wants_block_ids=True)
+
+        def execute(self, step: Step) -> float:
+            assert step.block_tables is not None
+            assert step.requests[0].output_tokens == 4
+            decodes = [(live.row, live.num_computed_tokens) for live in step.decoders]
+            told.append((decodes, list(step.block_tables.tables[0])))
+            return 1.0
+
+    simulate(
+        make_workload([0.0], [(6, 4)]),
+        make_policy=lambda: make_policy("chunked_prefill", 4, 16),
+        kv=MEMORY,
+        make_executor=Listening,
+        make_blocks=BlockManager,
+    )
+    assert told == [([], [1, 2]), ([(0, 6)], [1, 2]), ([(0, 7)], [1, 2]), ([(0, 8)], [1, 2, 3])]
 
 
 def test_a_step_as_executors_are_told_of_it() -> None:
@@ -113,18 +162,14 @@ def test_a_step_as_executors_are_told_of_it() -> None:
 
     @dataclass(frozen=True, slots=True)
     class Listening:
-        foresees: bool = False
+        traits: ClassVar[ExecutorTraits] = ExecutorTraits()
 
-        def execute(self, step: AStep) -> float:
+        def execute(self, step: Step) -> float:
             assert isinstance(step.plan, StepPlan)
             told.append((step.shape.tokens, step.shape.context, step.shape.prefill_tokens))
             return 1.0
 
-        def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-            raise AssertionError("does not foresee")
-
-    executor: Executor = Listening()  # type: ignore[assignment] # its step is one of ours, with the same members
-    rows = serve(executor).records.rows
+    rows = serve(Listening()).records.rows
     firsts = [told[step] for step in rows.first_step.tolist()]
     assert firsts == list(
         zip(rows.tokens.tolist(), rows.context_tokens.tolist(), rows.prefill_tokens.tolist(), strict=True)

@@ -101,11 +101,11 @@ def test_overlapping_takes_the_longer_of_the_two() -> None:
 def test_who_has_an_outlook() -> None:
     """A lockstep against a device has its shadow's, so that both plan alike."""
     predicted, replay = Predicted(COST), Replay([1.0])
-    assert predicted.outlook is predicted
-    assert not hasattr(replay, "outlook")
-    assert Lockstep(replay, predicted).outlook is predicted
-    assert Lockstep(predicted, Predicted(Linear(2.0))).outlook is predicted
-    assert Lockstep(replay, replay).outlook is None
+    assert predicted.traits.outlook is predicted
+    assert replay.traits.outlook is None
+    assert Lockstep(replay, predicted).traits.outlook is predicted
+    assert Lockstep(predicted, Predicted(Linear(2.0))).traits.outlook is predicted
+    assert Lockstep(replay, replay).traits.outlook is None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""Blocks for decode steps: the first step's are taken when its plan is applied, those of a run when it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.engine.state import ReplicaState
+from simulator.memory.cache import Cache
+from simulator.request_state import RequestState
+
+
+def take_decode_blocks(state: ReplicaState, needed: int) -> None:
+    """Take the blocks that the next decode step needs: `DecodeBatch.blocks_needed`. PolicyError if they are lacking."""
+    blocks = state.blocks
+    if needed > blocks.num_free:
+        seqs, free = state.batch.size, blocks.num_free
+        raise state.broken(f"decodes {seqs} requests, which takes {needed} blocks; {free} are free")
+    blocks.grow(needed, _growers(state, 0, 1) if state.has_block_ids else ())
+
+
+def grow(state: ReplicaState, steps: int) -> list[int]:
+    """Take the blocks of all but the first of `steps` decode steps; returns the used blocks during each step."""
+    blocks = state.blocks
+    used = blocks.num_blocks - blocks.num_free
+    if steps == 1:
+        return [used]
+    use = state.batch.block_use(used, steps)
+    if use[-1] > used:
+        blocks.grow(use[-1] - used, _growers(state, 1, steps) if state.has_block_ids else ())
+    if state.cache is not None:
+        enter_decoded(state, state.cache, 1, steps)
+    return use
+
+
+def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> None:
+    """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill."""
+    if cache.enters_decoded:
+        for live, full_blocks in _fillers(state, first, steps):
+            cache.enter(state.requests[live.row], full_blocks)
+
+
+def _growers(state: ReplicaState, first: int, steps: int) -> Iterator[int]:
+    """Rows of the requests that take a block in these decode steps, in order."""
+    size = state.batch.block_size
+    members = [(live.row, live.num_computed_tokens) for live in state.decoders() if not live.reserved_tokens]
+    for step in range(first, steps):
+        for row, tokens in members:
+            if (tokens + step) % size == 0:
+                yield row
+
+
+def _fillers(state: ReplicaState, first: int, steps: int) -> list[tuple[RequestState, int]]:
+    """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
+    size = state.batch.block_size
+    filled = []
+    for order, live in enumerate(state.decoders()):
+        tokens = live.num_computed_tokens - state.unknown(live)
+        for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
+            filled.append((full * size - tokens, order, live, full))
+    filled.sort(key=lambda entry: entry[:2])
+    return [(live, full) for _, _, live, full in filled]

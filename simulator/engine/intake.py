@@ -1,0 +1,103 @@
+"""Arrivals at one replica: they end its rest, and cut a run of steps that they could alter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from simpy.events import Event
+
+from simulator.engine.clock import Clock
+from simulator.engine.in_flight import InFlight
+from simulator.engine.replica import Replica
+from simulator.request import Request
+
+
+class Intake:
+    """What a replica's loop waits for, and the requests that arrive meanwhile.
+
+    `due_s` is the next arrival that is read ahead; infinity without one.
+    """
+
+    __slots__ = ("_ahead", "_clock", "_due", "_flight", "_not_before_s", "_pause", "_replica", "due_s")
+
+    def __init__(self, clock: Clock, replica: Replica) -> None:
+        self._clock = clock
+        self._replica = replica
+        self._flight: InFlight | None = None
+        self._pause: Event | None = None  # what the loop waits for
+        self._not_before_s = 0.0
+        self._ahead: Iterator[Request] = iter(())
+        self._due: Request | None = None
+        self.due_s = inf
+
+    # Arrivals
+
+    def submit(self, request: Request) -> None:
+        """`request` arrives now: it queues, or is rejected because it could never be served here."""
+        if not self._replica.accept(request):
+            return
+        flight = self._flight
+        if flight is not None:
+            if flight.until_arrival:
+                self._cut(flight, self._clock.now)
+        elif self._pause is not None:  # plan again, after the other arrivals of this instant
+            self._pause = self._clock.move(self._pause, max(self._clock.now, self._not_before_s))
+            self._replica.progress.barren_steps = 0
+
+    def read_ahead(self, requests: Iterator[Request]) -> None:
+        """Let these requests arrive, in order, at their own times: for a replica that serves all of a workload.
+
+        No arrival then needs an event of its own, and no step is worked out beyond an arrival that matters.
+        """
+        self._ahead = requests
+        self._next_due()
+
+    def receive(self, now_s: float) -> None:
+        """Submit the requests read ahead that have arrived by now."""
+        while self._due is not None and self.due_s <= now_s:
+            self.submit(self._due)
+            self._next_due()
+
+    def _next_due(self) -> None:
+        self._due = next(self._ahead, None)
+        self.due_s = inf if self._due is None else self._due.arrival_s
+
+    def _cut(self, flight: InFlight, at_s: float) -> None:
+        """End the run in flight with the last step that is planned before an arrival at `at_s` is seen."""
+        steps = flight.steps_planned_by(at_s)
+        if steps < len(flight.ends_s):
+            del flight.ends_s[steps:]
+            assert self._pause is not None
+            self._pause = self._clock.move(self._pause, flight.look_s())
+
+    # Waiting
+
+    def watch(self, flight: InFlight, until_s: float) -> Event:
+        """The event at `until_s`, which an arrival may move: the flight is in execution until then."""
+        self._flight = flight
+        self._pause = self._clock.at(until_s)
+        return self._pause
+
+    def rest(self, until_s: float, *, not_before_s: float = 0.0) -> Event:
+        """The event that ends a rest: the next arrival or `until_s`, but not before the running step has ended."""
+        until_s = min(until_s, self.due_s)
+        self._not_before_s = not_before_s
+        self._pause = self._clock.event() if until_s == inf else self._clock.at(max(until_s, not_before_s))
+        return self._pause
+
+    def join_rest(self, event: Event, *, not_before_s: float) -> None:
+        """Rest until `event`, which others wait for too; an arrival moves it."""
+        self._not_before_s = not_before_s
+        self._pause = event
+
+    def release(self) -> None:
+        """The event has come."""
+        self._flight = self._pause = None
+
+    def woken(self) -> None:
+        """The rest is over."""
+        self._pause = None
+        if self.due_s <= self._clock.now:
+            self._replica.progress.barren_steps = 0
+            self.receive(self._clock.now)

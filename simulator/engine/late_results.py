@@ -1,0 +1,100 @@
+"""The results of asynchronous scheduling, which come when the next step has been planned.
+
+A plan sees the tokens of the running step as if they existed: their number is certain, only their content is not. So
+counts advance as ever, and what needs the content is put off until the next plan has been made:
+
+- A request that finishes with the step keeps slot and blocks for one more plan. With `max_tokens` reached nothing is
+  planned for it; an answer that ends by itself, which no scheduler can foresee, is given one more token, which is
+  thrown away.
+- The token of a preempted request still arrives: if it was the last, the request ends while it waits.
+- A block that holds a token of unknown content enters the prefix cache a step later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.engine.completion import Completion, admission
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.in_flight import InFlight, OverlappedInFlight
+from simulator.engine.state import ReplicaState
+from simulator.plan import StepPlan
+from simulator.request_state import DECODING, LEAVING, WAITING, RequestState
+from simulator.timing.cost import StepShape
+
+_NONE: list[RequestState] = []
+_NO_TOKENS = StepShape(0, 0)
+
+
+class LateResults:
+    """Requests whose last token comes with the running step, and when that step ends (`end_s`)."""
+
+    __slots__ = ("_completion", "_decisions", "_done", "_state", "end_s")
+
+    def __init__(self, state: ReplicaState, completion: Completion, decisions: DecisionLog | None) -> None:
+        self._state = state
+        self._completion = completion
+        self._decisions = decisions
+        self._done = _NONE
+        self.end_s = 0.0
+
+    def behind(self, flight: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
+        """Let a flight begin at the end of the running step. Without a flight, wait for results if any are to come.
+
+        Such a wait is a step without tokens that takes no time; None if no result is to come.
+        """
+        state = self._state
+        end_s = self.end_s
+        late = bool(self._done)
+        if flight is None:
+            if not (state.running or state.waiting) or not (end_s > now_s or late):
+                if self._decisions is not None:
+                    self._decisions.rests(state)
+                return None
+            flight = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, waiting=len(state.waiting))
+        if end_s > now_s:
+            flight.start_s = end_s
+        if late:  # the next plan will see fewer requests
+            flight.is_run = flight.until_arrival = False
+        return flight
+
+    def settle(self, flight: InFlight, use: list[int], done: list[RequestState]) -> bool:
+        """The flight has been planned and its end is known; the requests that finished a step earlier leave.
+
+        `done` have their last token with the flight's last step. Returns whether any request left.
+        """
+        state = self._state
+        running, free = len(state.running), state.blocks.num_free
+        left = self._turn(sorted(done, key=admission), flight.ends_s[-1])
+        if self._decisions is not None:
+            self._decisions.turned(state, flight, use, left, state.blocks.num_free - free)
+        return len(state.running) < running
+
+    def _turn(self, done: list[RequestState], end_s: float) -> list[RequestState]:
+        """Let the requests of the previous step leave, and remember `done`; returns the former."""
+        state = self._state
+        left, left_s = self._done, self.end_s
+        if state.cache is not None and state.cache.enters_decoded:
+            for live in self._unentered(left):
+                state.cache.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
+        for live in left:
+            self._completion.finish_late(live, left_s)
+        for live in done:
+            self._put_off(live)
+        self._done, self.end_s = done, end_s
+        return left
+
+    def _unentered(self, left: Sequence[RequestState]) -> list[RequestState]:
+        """Requests with a new token that were not in the next plan, in order: their blocks have yet to be cached."""
+        late = {live: None for live in (*left, *self._state.paused) if live.status is not WAITING}
+        return sorted(late, key=admission)
+
+    def _put_off(self, live: RequestState) -> None:
+        state = self._state
+        if live.output_tokens_so_far < live.max_tokens:
+            state.batch.overrun(live)
+            return
+        if live.status is DECODING:
+            state.batch.leave(live)
+        live.status = LEAVING
+        state.num_leaving += 1

@@ -1,0 +1,42 @@
+"""The ordinary loop of a replica: plan, apply, execute, commit, and nothing between."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from simpy.events import Event
+
+from simulator.engine.clock import Clock
+from simulator.engine.intake import Intake
+from simulator.engine.replica import Replica
+
+
+class Loop:
+    """Drives one replica, a step at a time or a run of steps; `serve` is a SimPy process."""
+
+    def __init__(self, clock: Clock, replica: Replica, *, fast_forward: bool) -> None:
+        self.intake = Intake(clock, replica)
+        self._clock = clock
+        self._replica = replica
+        self._fast_forward = fast_forward
+
+    def serve(self) -> Generator[Event, object, None]:
+        """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
+        clock, replica, intake = self._clock, self._replica, self.intake
+        begin_step, execute, finish_step = replica.begin_step, replica.execute, replica.finish_step
+        intake.receive(clock.now)
+        while True:
+            flight = begin_step(clock.now)
+            if flight is None:
+                yield intake.rest(replica.rest_until_s())
+                intake.woken()
+                continue
+            execute(flight, intake.due_s)
+            end_s = flight.ends_s[-1]
+            # Where nothing else happens until then, there is no need for an event.
+            if not (self._fast_forward and clock.skip_to(end_s)):
+                yield intake.watch(flight, end_s)
+                intake.release()
+            if intake.due_s <= end_s:
+                intake.receive(end_s)
+            finish_step(flight)
