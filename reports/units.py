@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MISSING = "-"
@@ -44,6 +44,21 @@ def number(value: float, places: int = 0) -> str:
         return MISSING
     text = f"{value:,.{places}f}"
     return text.removeprefix("-") if float(text.replace(",", "")) == 0.0 else text
+
+
+def intervals(found: Sequence[tuple[float, float | None, float | None]], places: int = 0) -> list[str]:
+    """The intervals of a column of (mean, low, high), of equal width; nothing for what has none.
+
+    `± 1.2`, or, where the two sides of any of them differ to the eye, `[0.0, 8.8]` for all.
+    """
+    sides = [None if low is None or high is None else (mean - low, high - mean) for mean, low, high in found]
+    if all(each is None or number(each[0], places) == number(each[1], places) for each in sides):
+        halves = ["" if each is None else number(max(each), places) for each in sides]
+        wide = max(map(len, halves), default=0)
+        return [half and f"± {half.rjust(wide)}" for half in halves]
+    ends = [["" if end is None else number(end, places) for end in (low, high)] for _, low, high in found]
+    left, right = (max(len(each[i]) for each in ends) for i in (0, 1))
+    return [low and f"[{low.rjust(left)}, {high.rjust(right)}]" for low, high in ends]
 
 
 def short(value: float) -> str:

@@ -35,18 +35,39 @@ class Shown:
 
 
 def tables(runs: Sequence[Shown]) -> str:
-    """The verdict table, and the table by class where there are several."""
-    from reports.table import verdict_table
+    """The verdict table, what became of the SLO's targets, and the table by class where there are several."""
+    from reports.table import verdict_table, wrapped
     from reports.tables import class_table
 
     first = runs[0].scenario
     slo = first.resolve_slo()
     parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
+    if lines := _slo_lines(runs):
+        parts.append("\n".join(wrapped(line) for line in lines) + "\n")
     by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
         seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
         parts.append(f"By class{seeds}\n{aligned([by_class.head, *by_class.body], by_class.text_columns)}\n")
     return "\n".join(parts)
+
+
+def _slo_lines(runs: Sequence[Shown]) -> list[str]:
+    """What became of each target, run by run; of a single run also how many requests meet each limit."""
+    from reports.slo import share_words, target_words
+    from simulator.metrics.outcomes import mean_outcomes
+    from simulator.metrics.slo import limit_shares
+    from simulator.metrics.window import measured_window
+
+    several = len(runs) > 1
+    lines = []
+    for run in runs:
+        found = target_words(mean_outcomes(run.summaries))
+        lines += [f"{run.label}: {line}" if several else line for line in found]
+    slo, first = runs[0].scenario.resolve_slo(), runs[0]
+    if not several and slo is not None and slo.limits:
+        window = measured_window(first.records, **first.scenario.measure.window())
+        lines.append(share_words(limit_shares(first.records, slo, window.measured)))
+    return [line for line in lines if line]
 
 
 def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
