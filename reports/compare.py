@@ -46,9 +46,9 @@ def estimate(summaries: Sequence[Summary], key: str, scale: float = 1.0) -> Esti
 
 
 def is_real(one: Sequence[Summary], other: Sequence[Summary], key: str) -> bool:
-    """Whether the paired 95 % interval of the difference excludes 0. One seed never shows anything.
+    """Whether the paired 95 % interval of the difference excludes 0.
 
-    Neither do runs of different numbers of seeds: they cannot be paired.
+    One seed shows no difference, and neither do runs of different numbers of seeds: they cannot be paired.
     """
     if len(one) != len(other):
         return False

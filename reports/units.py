@@ -1,4 +1,4 @@
-"""Numbers as a person reads them: how many decimals, which unit of time."""
+"""Numbers for people: decimals, intervals, units of time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def short(value: float) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """Text that can do no harm in a line: no line breaks or control characters, at most so many characters."""
+    """The text without line breaks and control characters, cut to at most so many characters."""
     clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
