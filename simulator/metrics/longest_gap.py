@@ -20,8 +20,9 @@ from simulator.results.records import Floats, Ints, Records, Status
 def longest_gap_s(records: Records) -> Floats:
     """Seconds, one entry a request; NaN unless it finished with more than one token, which came one after the other.
 
-    Exact for requests that were neither paused nor preempted more than once. For the others it is an upper bound: which
-    steps gave them no token is not recorded, only how many, and these are taken to be in one place.
+    Exact for requests that were never preempted, on a replica that pauses none, and for those preempted once, unless
+    steps of prefill alone computed them again. For the others it is an upper bound: which steps gave them no token is
+    not recorded, only how many, and these are taken to be in one place.
     """
     requests = records.requests
     found = np.full(len(requests.row), np.nan)
@@ -122,7 +123,7 @@ def _present(records: Records, steps: _Steps, row: int, first: int, last: int) -
         here[left:came] = False
         if not requeues.swapped[entry] and came < len(here):
             back.append(came)
-    place = np.cumsum(here) - 1
+    place = np.maximum(np.cumsum(here) - 1, 0)
     ends = steps.end_s[first + 1 : last + 1][here]
     return ends, np.flatnonzero(steps.decodes[first + 1 : last + 1][here]), place[np.array(back, dtype=np.int64)]
 

@@ -40,7 +40,7 @@ def check(records: Records, gaps: Floats, *, exact: bool) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_built_in_policies(name: str, data: st.DataObject) -> None:
     records, gaps = told(dealt_in_turn(data.draw(scenarios(name))))
     rows = records.rows
@@ -49,7 +49,7 @@ def test_built_in_policies(name: str, data: st.DataObject) -> None:
 
 
 @given(scenario=wild_scenarios())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_a_wild_policy(scenario: Scenario) -> None:
     records, gaps = told(scenario)
     check(records, gaps, exact=False)
@@ -67,19 +67,22 @@ def test_what_lies_before_the_engine_adds_to_no_gap(data: st.DataObject, front_e
     check(replace(records, requests=requests, front_end_s=front_end_s), gaps, exact=True)
 
 
-def test_some_are_exact_though_preempted() -> None:
-    """Of the requests that were preempted once and recomputed, nearly all are found to the last bit."""
+def test_a_request_that_was_preempted_once_is_exact() -> None:
+    """Where none was paused and no prefill that recomputes one took several steps of its own."""
     once = same = 0
 
     @given(data=st.data())
-    @settings(max_examples=150, database=None, derandomize=True)
+    @settings(max_examples=60, database=None, derandomize=True)
     def over(data: st.DataObject) -> None:
         nonlocal once, same
-        records, gaps = told(dealt_in_turn(data.draw(scenarios("chunked_prefill"))))
+        records, gaps = told(dealt_in_turn(data.draw(scenarios("preemptive"))))
+        rows = records.rows
+        if (rows.running > rows.decoding + rows.prefilling + rows.held).any():
+            return
         those = (records.requests.preemptions == 1) & (records.requests.status == Status.FINISHED) & ~np.isnan(gaps)
         once += int(those.sum())
         same += int(np.isclose(longest_gap_s(records)[those], gaps[those], rtol=1e-12).sum())
 
     over()
-    assert once >= 20
-    assert same >= 0.95 * once
+    assert once >= 10
+    assert same == once
