@@ -56,7 +56,7 @@ class _Steps:
     start_s: Floats
     end_s: Floats
     decodes: Bools  # whether it gives a token to every decoding request
-    pauses: bool  # whether a running request ever sat a step out
+    pauses: bool  # whether a request ever held a slot without computing
     overlaps: bool  # whether preemptions were planned while the step before ran, which still gave the victims a token
 
 
@@ -73,12 +73,14 @@ def _of_replica(records: Records, steps: _Steps, those: Ints, returns: Bools) ->
     b, e = begin[plain], end[plain]
     within = _range_max(np.diff(token_s), b, e - 1)
     found[plain] = np.maximum(token_s[b] - steps.end_s[first[plain]], within)
+    # A request that was paused holds no slot under some policies: that it sat out steps then shows here alone.
+    pauses = steps.pauses or bool((~plain & ~returns).any())
     for place in np.flatnonzero(~plain).tolist():
-        found[place] = _interrupted(records, steps, int(those[place]), int(first[place]), int(last[place]))
+        found[place] = _interrupted(records, steps, pauses, int(those[place]), int(first[place]), int(last[place]))
     return found
 
 
-def _interrupted(records: Records, steps: _Steps, row: int, first: int, last: int) -> float:
+def _interrupted(records: Records, steps: _Steps, pauses: bool, row: int, first: int, last: int) -> float:
     """The longest gap of a request that was preempted or sat out some steps, whose first and last token these gave.
 
     Where it was recomputed after a preemption, a step of its prefill gave the next token. The steps that decoded
@@ -87,7 +89,7 @@ def _interrupted(records: Records, steps: _Steps, row: int, first: int, last: in
     ends, ticks, returns = _present(records, steps, row, first, last)
     begin_s, tokens = float(steps.end_s[first]), int(records.requests.output_tokens[row])
     longest = 0.0
-    if steps.pauses:
+    if pauses:
         token_s = np.concatenate(([begin_s], ends))
         idle = max(len(token_s) - tokens, 0)
         longest = float((token_s[1 + idle :] - token_s[: len(token_s) - 1 - idle]).max(initial=0.0))
