@@ -19,7 +19,7 @@ from reports.style import Picture, Style, styles
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
 from reports.units import number, one_line
 from reports.verdict import verdict_words
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.results.records import Records
 
 
@@ -110,7 +110,7 @@ def _page(
         html.section(
             "What the numbers mean",
             f"<p>{definitions.LEGEND}</p>",
-            html.table(definitions.METRICS, prose=True),
+            html.table(definitions.METRICS_TABLE, prose=True),
             "<h3>Other tools' names</h3>",
             html.table(definitions.OTHER_TOOLS, prose=True),
         ),

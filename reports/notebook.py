@@ -28,5 +28,5 @@ def _block(block: Block, summaries: Summaries) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    text = f"{cell.mean} ± {cell.half_width}" if cell.half_width else cell.mean
+    text = f"{cell.mean} {cell.interval}" if cell.interval else cell.mean
     return f"<td><b>{escape(text)} *</b></td>" if cell.is_best else f"<td>{escape(text)}</td>"

@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, number, one_line, tied, time_unit
+from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, intervals, number, one_line, tied, time_unit
 from reports.verdict import verdict_words
-from simulator.metrics.summary import Slo
+from simulator.metrics.slo import Slo
 
 MARK = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value as text: the mean, the half-width of its interval (or nothing), and whether it is the column's best."""
+    """A value as text: the mean, the interval behind it (or nothing) and whether it is the column's best."""
 
     mean: str
-    half_width: str = ""
+    interval: str = ""
     is_best: bool = False
 
 
@@ -42,7 +42,11 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
         places = column.places
         if places is None:
             places = decimals((each.mean for each in found.values()), column.most)
-        made = {label: _cell(each, places, label in marked) for label, each in found.items()}
+        spread = intervals([(each.mean, each.low, each.high) for each in found.values()], places)
+        made = {
+            label: Cell(number(each.mean, places), behind, label in marked)
+            for (label, each), behind in zip(found.items(), spread, strict=True)
+        }
     if seeds(summaries) < 2 and {made[k].mean for k in marked} & {made[k].mean for k in made if k not in marked}:
         return {label: replace(cell, is_best=False) for label, cell in made.items()}  # better by nothing to be read
     return made
@@ -59,15 +63,11 @@ def _timed_cell(found: Estimate, is_best: bool) -> Cell:
     clock = time_unit(found.mean)
     mean = found.mean / clock.milliseconds
     places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0  # three significant digits
-    if found.half_width is None:
+    if found.low is None or found.high is None:
         return Cell(f"{number(mean, places)} {clock.unit}", is_best=is_best)
-    half = number(found.half_width / clock.milliseconds, places)
-    return Cell(number(mean, places), f"{half} {clock.unit}", is_best)
-
-
-def _cell(found: Estimate, places: int, is_best: bool) -> Cell:
-    half = "" if found.half_width is None else number(found.half_width, places)
-    return Cell(number(found.mean, places), half, is_best)
+    ends = (found.low / clock.milliseconds, found.high / clock.milliseconds)
+    behind = intervals([(mean, *ends)], places)[0]
+    return Cell(number(mean, places), f"{behind} {clock.unit}", is_best)
 
 
 def _flag(seen: Sequence[float]) -> str:
@@ -82,7 +82,7 @@ def note(summaries: Summaries) -> str:
     """What the marks and the ± mean; empty where there is neither."""
     count = seeds(summaries)
     if count > 1:
-        text = f"Mean ± half-width of the 95 % confidence interval over {count} seeds."
+        text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
         if len(summaries) > 1:
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
@@ -155,13 +155,13 @@ def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means and half-widths aligned right, one place for the mark at the end."""
+    """The cells as text of equal width: means aligned right, intervals too, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
-    half = max(len(cell.half_width) for cell in column)
+    wide = max(len(cell.interval) for cell in column)
     texts = []
     for cell in column:
         text = cell.mean.rjust(mean)
-        if half:
-            text += f" ± {cell.half_width.rjust(half)}" if cell.half_width else " " * (half + 3)
+        if wide:
+            text += f" {cell.interval.rjust(wide)}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.columns import Summary
+from reports.columns import Column, Summary, column_of
 from reports.compare import joined
 from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, latency, number, short
-from simulator.metrics.latency import Slo, queue_s
+from simulator.metrics.latency import queue_s
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
+from simulator.metrics.table import METRICS
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Records, Status
 
@@ -29,20 +31,13 @@ class TableRows:
 ByClass = Mapping[str, Mapping[str, Summary]]
 """By label, then by class."""
 
-_MS = " (ms)"
-PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
-    ("completed", "completed", 1.0, 0),
-    ("rejected", "rejected", 1.0, 0),
-    ("unfinished", "unfinished", 1.0, 0),
-    ("slo_attainment", "within SLO (%)", 100.0, 1),
-    ("p50_ttft_ms", "TTFT p50 (ms)", 1.0, None),
-    ("p99_ttft_ms", "TTFT p99 (ms)", 1.0, None),
-    ("p50_tpot_ms", "TPOT p50 (ms)", 1.0, None),
-    ("p99_tpot_ms", "TPOT p99 (ms)", 1.0, None),
-    ("p99_e2el_ms", "E2E p99 (ms)", 1.0, None),
-    ("preemptions", "preemptions", 1.0, 0),
-    ("longest_queue_time_ms", "longest wait (ms)", 1.0, None),
-    ("longest_requeue_time_ms", "longest wait again (ms)", 1.0, None),
+PER_CLASS: tuple[Column, ...] = tuple(
+    column_of(METRICS[key])
+    for key in (
+        *("completed", "rejected", "unfinished", "slo_attainment"),
+        *("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+        *("preemptions", "longest_queue_time_ms", "longest_requeue_time_ms"),
+    )
 )
 
 
@@ -97,7 +92,7 @@ def class_rows(by_run: ByClass) -> TableRows:
     columns = [
         column
         for column in PER_CLASS
-        if any(by_run[label][name].get(column[0]) for name, label in pairs)  # what is 0 for all says nothing
+        if any(by_run[label][name].get(column.key) for name, label in pairs)  # what is 0 for all says nothing
     ]
     cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
     body = tuple(
@@ -106,13 +101,14 @@ def class_rows(by_run: ByClass) -> TableRows:
     return TableRows(("class", "run", *(title for title, _ in cells)), body, 2)
 
 
-def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> tuple[str, list[str]]:
+def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str]]:
     """The column's title, and its cells; long latencies carry their own units."""
-    key, title, scale, places = column
-    found = [summary.get(key) for summary in summaries]
-    numbers = [float("nan") if value is None else float(value) * scale for value in found]
-    if title.endswith(_MS) and any(value >= OWN_UNITS_FROM_MS for value in numbers):
-        return title.removesuffix(_MS), [latency(value) if value == value else MISSING for value in numbers]
+    found = [summary.get(column.key) for summary in summaries]
+    numbers = [float("nan") if value is None else float(value) * column.scale for value in found]
+    if column.unit == "ms" and any(value >= OWN_UNITS_FROM_MS for value in numbers):
+        return column.title, [latency(value) if value == value else MISSING for value in numbers]
+    title = f"{column.title} ({column.unit})" if column.unit in ("ms", "%") else column.title
+    places = column.places
     return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
 
 

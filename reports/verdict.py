@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from reports.columns import COLUMNS, Column, Summaries
 from reports.compare import estimate, is_real, joined, ranked, seeds, values
+from reports.slo import limits_text
 from reports.units import latency, number, short
-from simulator.metrics.summary import Slo
+from simulator.metrics.slo import Slo
 
 KEPT = 0.99  # share of the requests within the SLO that counts as keeping it
 EVEN = 0.02  # relative difference below which two means are called even
@@ -18,8 +19,7 @@ PRICES = ("p99_tpot_ms", "p50_tpot_ms", "p50_ttft_ms", "p99_e2el_ms", "output_th
 
 def slo_text(slo: Slo) -> str:
     """TTFT <= 1,000 ms and TPOT <= 50 ms."""
-    limits = (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms), ("E2E", slo.e2el_ms))
-    return joined(f"{name} <= {limit:,g} ms" for name, limit in limits if limit is not None)
+    return limits_text(slo)
 
 
 def verdict_words(summaries: Summaries, slo: Slo | None = None) -> list[str]:
@@ -53,8 +53,8 @@ def _slo(summaries: Summaries, slo: Slo | None) -> str:
     unsure: list[str] = []
     for label in ranked(summaries, "slo_attainment", 1):
         found = estimate(summaries[label], "slo_attainment")
-        half = found.half_width or 0.0
-        where = keep if found.mean - half >= KEPT else miss if found.mean + half < KEPT else unsure
+        low, high = found.ends
+        where = keep if low >= KEPT else miss if high < KEPT else unsure
         where.append(f"{label} ({100 * found.mean:.1f} %)")
     share = f"{100 * KEPT:.0f} % of all requests within {slo_text(slo)}"
     parts = []

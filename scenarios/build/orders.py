@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scenarios.schema.scenario import Scenario, Slo
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.slo import SloConfig
 from simulator.errors import InputError
 from simulator.queues import QUEUES, Order, make_queue
 
@@ -33,7 +34,7 @@ def build_order(scenario: Scenario, order: str) -> str:
     return found
 
 
-def _deadline_s(slo: Slo) -> float | None:
-    """The time by which a request should be done; where only that is limited, by which it should begin to answer."""
+def _deadline_s(slo: SloConfig) -> float | None:
+    """When a request should be done, or where only that is limited, begin to answer."""
     limit_ms = slo.ttft_ms if slo.e2el_ms is None else slo.e2el_ms
     return None if limit_ms is None else limit_ms / 1000.0

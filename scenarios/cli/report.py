@@ -20,7 +20,7 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The verdict table, the table by class where there are several, and what the figures rest on."""
+    """The verdict table, what became of the SLO's targets, the table by class, and what the figures rest on."""
     from reports.provenance import provenance_words
     from reports.table import verdict_table, wrapped
     from reports.tables import class_table
@@ -30,6 +30,8 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     slo = first.resolve_slo()
     summaries = {run.label: run.summaries for run in runs}
     parts = [verdict_table(summaries, slo, terminal)]
+    if lines := _slo_lines(runs):
+        parts.append("\n".join(wrapped(line, terminal.prose_width) for line in lines) + "\n")
     by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
@@ -38,6 +40,25 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
+
+
+def _slo_lines(runs: Sequence[Shown]) -> list[str]:
+    """What became of each target, run by run; of a single run also how many requests meet each limit."""
+    from reports.slo import share_words, target_words
+    from simulator.metrics.outcomes import mean_outcomes
+    from simulator.metrics.slo import limit_shares
+    from simulator.metrics.window import measured_window
+
+    several = len(runs) > 1
+    lines = []
+    for run in runs:
+        found = target_words(mean_outcomes(run.summaries))
+        lines += [f"{run.label}: {line}" if several else line for line in found]
+    slo, first = runs[0].scenario.resolve_slo(), runs[0]
+    if not several and slo is not None and slo.limits:
+        window = measured_window(first.records, **first.scenario.measure.window())
+        lines.append(share_words(limit_shares(first.records, slo, window.measured)))
+    return [line for line in lines if line]
 
 
 def report(
@@ -133,7 +154,7 @@ def _read(folder: Path) -> list[_Found]:
             label or policy_label(scenario.engine.policy),
             scenario,
             first.scenario_yaml,
-            first.records,
+            replace(first.records, front_end_s=scenario.measure.front_end_s),
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])

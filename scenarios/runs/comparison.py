@@ -15,12 +15,13 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
-from simulator.metrics.intervals import mean_interval, paired_difference
+from simulator.metrics.intervals import mean_interval, metric_difference, metric_interval
+from simulator.metrics.outcomes import MET, TARGETS, entries, mean_outcomes
 
 if TYPE_CHECKING:
     from scenarios.show import Picture
 
-_NO_METRIC = ("schema_version", PROVENANCE)
+_NO_METRIC = ("schema_version", PROVENANCE, TARGETS)
 _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
@@ -181,6 +182,8 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return dict(first)
     found: dict[str, Any] = {}
     for name, value in first.items():
+        if name in (MET, TARGETS):
+            continue  # the SLO is held against the means below
         values = [summary[name] for summary in summaries]
         if name == PROVENANCE:
             found[name] = {key: about for key, about in value.items() if key != "seed"}  # `seeds` has them all
@@ -191,16 +194,16 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             mean = mean_interval(values).mean
             found[name] = None if math.isnan(mean) else mean
-    return found
+    return found | entries(mean_outcomes(summaries))
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     names = [name for name, value in summaries[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    intervals = {name: mean_interval([summary[name] for summary in summaries]) for name in names}
+    intervals = {name: metric_interval(name, [summary[name] for summary in summaries]) for name in names}
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 
 def _differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     names = [name for name, value in ours[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    pairs = {name: paired_difference([s[name] for s in ours], [s[name] for s in theirs]) for name in names}
+    pairs = {name: metric_difference(name, [s[name] for s in ours], [s[name] for s in theirs]) for name in names}
     return {name: [found.mean, found.low, found.high] for name, found in pairs.items() if found.n > 1}

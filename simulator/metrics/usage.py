@@ -1,4 +1,4 @@
-"""What the steps of a run made of slots, tokens and KV blocks, over a window."""
+"""The use of slots, tokens and KV blocks over a window."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STEPS_AT_ONCE = 1 << 20  # per-step columns are read in pieces, so that no copy 
 class Usage:
     """Means and shares over a window; NaN where there is nothing to divide by.
 
-    A step counts in the window if it ends there; of time, the part inside the window counts. All are over all
-    replicas together, `kv_utilization_peak` apart: it is of the replica that was ever the fullest.
+    A step counts if it ends in the window; of a stretch of time, the part inside the window counts. All are over all
+    replicas together, but for `kv_utilization_peak`, which is that of the fullest replica.
     """
 
     num_steps: int
@@ -33,8 +33,8 @@ class Usage:
     kv_utilization_peak: float
 
 
-def usage(records: Records, window: Window) -> Usage:
-    """What the steps made of the slots, tokens and blocks. ValueError if rows and steps do not go together."""
+def check_rows(records: Records) -> None:
+    """ValueError unless the rows cover the steps one after the other."""
     rows = records.rows
     if len(rows.first_step) and not (
         rows.first_step[0] == 0
@@ -42,6 +42,11 @@ def usage(records: Records, window: Window) -> Usage:
         and rows.first_step[-1] + rows.repeat[-1] == records.num_steps
     ):
         raise ValueError("rows must cover the steps one after the other, in order")
+
+
+def usage(records: Records, window: Window) -> Usage:
+    """Means and shares over the window of what the steps made of slots, tokens and blocks."""
+    rows = records.rows
     steps = _steps_inside(records, window)
     row_s = _clipped(rows.start_s, rows.end_s, window)
     duration_s = window.duration_s
@@ -70,7 +75,7 @@ def row_pieces(records: Records) -> Iterator[tuple[slice, slice]]:
 
 
 def step_starts(records: Records, rows: slice = slice(None), steps: slice = slice(None)) -> Floats:
-    """When each step began: a row's first with the row, the others when the one before ended."""
+    """When each step began: the first of a row with the row, the others at the end of the step before."""
     ends = records.step_end_s[steps]
     starts = np.empty(len(ends))
     starts[1:] = ends[:-1]
@@ -107,7 +112,7 @@ def _steps_inside(records: Records, window: Window) -> Ints:
 
 
 def _blocks(records: Records, window: Window) -> tuple[float, int]:
-    """Block-seconds in the window, and the most blocks that one replica used in a step of it."""
+    """Block-seconds in the window, and the most blocks that one replica used in one of its steps."""
     block_s, peak = 0.0, 0
     for rows, steps in row_pieces(records):
         ends, used = records.step_end_s[steps], records.step_used_blocks[steps]

@@ -11,7 +11,7 @@ from reports.columns import BLOCKS, COLUMNS, Summaries, Summary
 from reports.compare import best, estimate, is_real, joined, ranked
 from reports.table import MARK, cells, note, shown, verdict_table
 from reports.terminal import Terminal
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from tests.reports_maker import continuous, static
 
@@ -43,7 +43,7 @@ def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
         for column, by_label in shown(three_seeds, block):
             # A unit ends where its title ends.
             end = head.index(column.title) + len(column.title)
-            if any(cell.half_width.endswith(" s") for cell in by_label.values()):
+            if any(cell.interval.endswith(" s") for cell in by_label.values()):
                 assert units.ljust(end)[:end].endswith("   "), "each cell has its own"
             else:
                 assert units[:end].endswith(column.unit), column
@@ -181,7 +181,7 @@ def test_long_latencies_have_units_of_their_own() -> None:
 
 def test_intervals_take_the_unit_of_their_mean() -> None:
     found = cells(over("p99_ttft_ms", a=[60e3, 61e3, 62e3], b=[40.0, 41.0, 42.0]), COLUMNS["p99_ttft_ms"])
-    assert [(cell.mean, cell.half_width) for cell in found.values()] == [("61.0", "2.5 s"), ("41.0", "2.5 ms")]
+    assert [(cell.mean, cell.interval) for cell in found.values()] == [("61.0", "± 2.5 s"), ("41.0", "± 2.5 ms")]
 
 
 def test_short_latencies_share_one_unit() -> None:

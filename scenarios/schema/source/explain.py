@@ -61,7 +61,8 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
         allowed = tuple(dict.fromkeys(key for model in spot.around for key in model.model_fields))
         key = spot.path[-1]
         named = [where(key) for model in spot.around if (where := getattr(model, "elsewhere", None)) is not None]
-        hint = next(filter(None, named), None) or key_hint(key, spot.value, allowed, known_keys(root))
+        listed = tuple(dict.fromkeys(word for model in spot.around for word in getattr(model, "listed", allowed)))
+        hint = next(filter(None, named), None) or key_hint(key, spot.value, allowed, known_keys(root), listed)
         return Finding(spot.path, "unknown key", hint)
     if kind == "missing":
         key = spot.inner[-1] if spot.inner else ""
@@ -78,7 +79,8 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
             return Finding((*spot.path, key), "missing", f"allowed: {', '.join(options)}")
         return Finding((*spot.path, key), f"unknown {key} {context['tag']!r}", did_you_mean(context["tag"], options))
     if kind == "refused":
-        inside = tuple(context["key"].split(".")) if context["key"] else _key_named(context["message"], spot)
+        named = context["key"].split(".") if isinstance(context["key"], str) else context["key"]
+        inside = tuple(named) if context["key"] else _key_named(context["message"], spot)
         return Finding((*spot.path, *inside), _without_prefix(context["message"], spot), context["hint"])
     if kind == "value_error":
         message = text.removeprefix("Value error, ")

@@ -1,0 +1,112 @@
+"""Service-level objectives: limits of a request, targets on the distribution, and the requests within their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulator.metrics.latency import LATENCIES, finished
+from simulator.metrics.window import Bools
+from simulator.results.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What a service promises. Latencies in milliseconds; a value equal to its limit meets it; None: no limit.
+
+    `ttft_ms` to `queue_time_ms` are limits of each request; `itl_ms` holds for every gap between its tokens, and so
+    for its longest. `targets` limit keys of summary.json (`p99_ttft_ms`), `attainment` is the share of the requests,
+    0 to 1, that must meet their limits.
+
+    `classes` are the SLOs of classes by name. A class that states any limit of a request has these instead of the
+    default ones; its targets and its attainment are over its own requests.
+    """
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2el_ms: float | None = None
+    itl_ms: float | None = None
+    queue_time_ms: float | None = None
+    targets: Mapping[str, float] = field(default_factory=dict)
+    attainment: float | None = None
+    classes: Mapping[str, Slo] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> bool:
+        """Whether any request has a limit."""
+        return bool(self.per_request()) or any(own.limits for own in self.classes.values())
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there is a target on a distribution or an attainment, of all requests or of a class."""
+        own = bool(self.targets) or self.attainment is not None
+        return own or any(each.has_targets for each in self.classes.values())
+
+    def per_request(self, class_name: str | None = None) -> dict[str, float]:
+        """The limits of a request of this class, in ms by name of the latency; of no class: the default ones."""
+        if class_name is not None and (own := self.classes.get(class_name)) is not None and own.limits:
+            return own.per_request()
+        found = {name: getattr(self, f"{name}_ms") for name in LATENCIES}
+        return {name: limit_ms for name, limit_ms in found.items() if limit_ms is not None}
+
+
+def meets_slo(records: Records, slo: Slo) -> Bools:
+    """One entry a request: finished within every limit of its class.
+
+    A TPOT that is undefined counts as 0, as in vLLM, and so does an undefined gap between tokens.
+    """
+    good = finished(records)
+    for limit in _limits(records, slo):
+        good = good & (~limit.those | limit.met)
+    return good
+
+
+@dataclass(frozen=True, slots=True)
+class LimitShare:
+    """The share of the requests of a class (None: of those without limits of their own) that meet one limit."""
+
+    latency: str  # its name in LATENCIES
+    class_name: str | None
+    limit_ms: float
+    share: float
+
+
+def limit_shares(records: Records, slo: Slo, measured: Bools) -> tuple[LimitShare, ...]:
+    """How many of the measured requests meet each limit by itself; a request that did not finish meets none.
+
+    Limits that no measured request has are left out.
+    """
+    done = finished(records)
+    return tuple(
+        LimitShare(limit.latency, limit.class_name, limit.limit_ms, float((done & limit.met)[those].mean()))
+        for limit in _limits(records, slo)
+        if (those := limit.those & measured).any()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """One limit: the requests that have it, and those among all whose latency is not above it."""
+
+    latency: str
+    class_name: str | None
+    limit_ms: float
+    those: Bools
+    met: Bools
+
+
+def _limits(records: Records, slo: Slo) -> Iterator[_Limit]:
+    index = records.requests.class_index
+    own = {i: name for i, name in enumerate(records.class_names) if name in slo.classes and slo.classes[name].limits}
+    groups: list[tuple[str | None, Bools]] = [(None, ~np.isin(index, list(own)))]
+    groups += [(name, index == i) for i, name in own.items()]
+    limited = [(name, those, slo.per_request(name)) for name, those in groups]
+    for latency, what in LATENCIES.items():
+        if not any(latency in limits for _, _, limits in limited):
+            continue
+        seconds = what.of_request_s(records)
+        for name, those, limits in limited:
+            if latency in limits:
+                yield _Limit(latency, name, limits[latency], those, seconds <= limits[latency] / 1e3)  # NaN is no less
