@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.measured import MeasuredRun, read_measured, read_timeseries
+from scenarios.measured import MeasuredRun, formats, read_measured, read_timeseries
 from scenarios.measured.replay import workload_of
 from simulator.errors import InputError
 from tests.scenarios.traces.test_read import jsonl, write
@@ -30,6 +30,14 @@ BENCH = {
     "errors": ["", "", "Bad Gateway"],
     "mean_ttft_ms": 375.0,
 }
+
+
+def test_a_format_is_a_file_of_the_folder() -> None:
+    files = {path.stem for path in Path(formats.__path__[0]).glob("*.py")} - {"__init__"}
+    assert {"plain_csv" if name == "csv" else name for name in formats.log_formats()} == files
+    assert list(formats.log_formats()) == sorted(formats.log_formats())
+    for each in formats.log_formats().values():
+        assert (each.keys is None) != (each.columns is None), each.name
 
 
 def aiperf(number: int, start_ns: int, **changes: Any) -> dict[str, Any]:
