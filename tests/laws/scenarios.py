@@ -29,6 +29,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
 LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
+# Policies that rest while a request waits, until a time of their own.
+RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.
 RECKONING = ("sglang",)
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
@@ -140,7 +142,13 @@ def _overlaps(name: str) -> bool:
     return getattr(make_policy(name, 4, 1000), "traits", Traits()).async_scheduling
 
 
+def _swaps(name: str) -> bool:
+    """Whether the policy may move KV to the host."""
+    return bool(getattr(policy_class(kind(name)), "swaps", False))
+
+
 POLICIES = _every_policy()
+SWAPPING = tuple(name for name in POLICIES if _swaps(name))
 RESERVING = tuple(name for name in POLICIES if _reserves(name))
 OVERLAPPING = tuple(name for name in POLICIES if _overlaps(name))
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from simulator.simulate import Run
 from simulator.timing.linear import Linear
 from tests.laws.compare import differences
-from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
+from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios, takes
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,7 @@ def fixed_scenarios() -> Iterator[Scenario]:
     arrivals = np.cumsum(rng.choice([0.0, 0.0, 0.01, 0.05], count)).tolist()
     workload = make_workload(arrivals, lengths, priority=rng.integers(0, 3, count).tolist())
     for name in POLICIES:
-        options: dict[str, Any] = {"preemption_mode": "swap"} if name in ("preemptive", "vllm_v0") else {}
+        options: dict[str, Any] = {"preemption_mode": "swap"} if takes(name, "preemption_mode") else {}
         options |= {"order": "priority"} if name == "chunked_prefill" else {}
         yield Scenario(
             workload,

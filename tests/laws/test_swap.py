@@ -17,7 +17,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear import Linear
 from tests.laws.checking_blocks import CheckingBlocks
-from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload, scenarios
+from tests.laws.scenarios import SWAPPING, Memory, Scenario, make_policy, make_workload, scenarios
 
 
 def swapping(scenario: Scenario, *, num_host_blocks: int, mode: str = "swap") -> Scenario:
@@ -27,7 +27,7 @@ def swapping(scenario: Scenario, *, num_host_blocks: int, mode: str = "swap") ->
     return replace(scenario, policy=policy, memory=replace(scenario.memory, num_host_blocks=num_host_blocks))
 
 
-@pytest.mark.parametrize("policy", ["preemptive", "vllm_v0", "fastserve"])
+@pytest.mark.parametrize("policy", SWAPPING)
 @given(data=st.data(), mode=st.sampled_from(["swap", "auto"]), host=st.sampled_from([0, 3, 10, 10_000]))
 @settings(max_examples=100)
 def test_both_sides_are_conserved(policy: str, data: st.DataObject, mode: str, host: int) -> None:

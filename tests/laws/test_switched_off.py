@@ -14,7 +14,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
 from simulator.results.records import Status
 from tests.laws.compare import differences
-from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, Scenario, scenarios, takes
+from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, SWAPPING, Scenario, scenarios, takes
 
 
 def same(a: Scenario, b: Scenario) -> bool:
@@ -85,7 +85,7 @@ def test_chunks_are_idle_where_every_prompt_fits_the_budget(scenario: Scenario) 
     assert same(with_policy(wide, reserve_full_isl=True), with_policy(wide, reserve_full_isl=False))
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "fastserve"])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in SWAPPING or takes(name, "preemption_mode")])
 @given(data=st.data())
 @settings(max_examples=40)
 def test_host_memory_that_nobody_swaps_to(name: str, data: st.DataObject) -> None:
@@ -97,7 +97,7 @@ def test_host_memory_that_nobody_swaps_to(name: str, data: st.DataObject) -> Non
     assert same(none, plenty)
 
 
-@pytest.mark.parametrize("name", ["preemptive", "vllm_v0"])
+@pytest.mark.parametrize("name", [name for name in SWAPPING if takes(name, "preemption_mode")])
 @given(data=st.data())
 @settings(max_examples=60)
 def test_swap_without_host_memory_is_recompute(name: str, data: st.DataObject) -> None:

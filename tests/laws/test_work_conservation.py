@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulator.policies.static import Static
 from simulator.results.records import Records, Status
-from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, Scenario, scenarios
+from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, RESTING, Scenario, scenarios
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def rests(records: Records) -> Iterator[Rest]:
                 yield Rest(from_s, to_s, np.flatnonzero(waits).tolist())
 
 
-@pytest.mark.parametrize("name", [name for name in POLICIES if name != "static"])
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in RESTING])
 @given(data=st.data())
 @settings(max_examples=80)
 def test_a_rest_ends_with_an_arrival(name: str, data: st.DataObject) -> None:
