@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from scenarios.cli.calibrate import check, fit, import_
+from scenarios.cli.check import policy as check_policy
 from scenarios.cli.guard import guarded
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_, trace_inspect
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 trace = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds.")
 calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
+laws = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Put a policy through the laws.")
 new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a file to start from.")
 
 app.command("run")(guarded(run))
@@ -44,12 +46,14 @@ app.command("report")(guarded(report))
 app.command("list")(guarded(list_))
 app.command("kv")(guarded(kv))
 app.add_typer(calibrate, name="calibrate")
+app.add_typer(laws, name="check")
 app.add_typer(trace, name="trace")
 app.add_typer(new, name="new")
 calibrate.command("measure")(guarded(measure))
 calibrate.command("import")(guarded(import_))
 calibrate.command("fit")(guarded(fit))
 calibrate.command("check")(guarded(check))
+laws.command("policy")(guarded(check_policy))
 trace.command("inspect")(guarded(trace_inspect))
 new.command("policy")(guarded(new_policy))
 new.command("scenario")(guarded(new_scenario))
@@ -79,6 +83,11 @@ def _batchlab(
 @trace.callback()
 def _trace() -> None:
     """Keeps `inspect` a word of its own while it is the only verb of its group."""
+
+
+@laws.callback()
+def _check() -> None:
+    """Keeps `policy` a word of its own while it is the only verb of its group."""
 
 
 def main() -> None:

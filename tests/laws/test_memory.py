@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.results.records import Status
 from simulator.timing.linear import Linear
-from tests.laws.checking_blocks import CheckingBlocks
+from scenarios.check.checking_blocks import CheckingBlocks
 from tests.laws.compare import differences
 from tests.laws.scenarios import (
     OVERLAPPING,

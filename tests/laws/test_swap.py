@@ -16,7 +16,7 @@ from simulator.simulate import simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Predicted, Step
 from simulator.timing.linear import Linear
-from tests.laws.checking_blocks import CheckingBlocks
+from scenarios.check.checking_blocks import CheckingBlocks
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload, scenarios
 
 
