@@ -59,11 +59,14 @@ class Case:
     def workload(self) -> Workload:
         """The requests in columns."""
         columns = {each.name: [getattr(r, each.name) for r in self.requests] for each in fields(CaseRequest)}
-        count = len(self.requests)
+        counts = {key: np.array(values, dtype=np.int64) for key, values in columns.items() if key != "arrival_s"}
         return Workload(
-            arrival_s=np.array(columns.pop("arrival_s"), dtype=np.float64),
-            class_index=np.zeros(count, dtype=np.int64),
-            **{key: np.array(values, dtype=np.int64) for key, values in columns.items()},
+            arrival_s=np.array(columns["arrival_s"], dtype=np.float64),
+            input_tokens=counts["input_tokens"],
+            output_tokens=counts["output_tokens"],
+            max_tokens=counts["max_tokens"],
+            priority=counts["priority"],
+            class_index=np.zeros(len(self.requests), dtype=np.int64),
         )
 
     def scenario(self, name: str, policy: str, trace: str) -> dict[str, Any]:

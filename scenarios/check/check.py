@@ -44,6 +44,9 @@ LAWS: Mapping[str, tuple[str, Law | None]] = {
 }
 """Each law in words, and its check; None: broken by a run that ends in an error."""
 
+OF_OTHER_REQUESTS = ("oracle", "future")
+"""Laws that compare with a run of other requests: an error in that run is a breach of another law, by another case."""
+
 FEW_TRIES = 8  # to shrink what each time takes its second
 
 WARNINGS = ("work",)  # what a policy may do by design
@@ -94,7 +97,11 @@ def check_policy(
     given = dict(fixed or {})
     cls = policy_class(policy)
     report = Report(policy, seed, scenarios)
-    _trial_of(policy, Case((CaseRequest(0.0, 1, 1, 1),), 100, 16, given))  # refuses bad keys before anything runs
+    try:
+        _trial_of(policy, Case((CaseRequest(0.0, 1, 1, 1),), 100, 16, given))  # refuses bad keys before anything runs
+    except InputError as error:
+        hint = error.hint or "--set KEY=VALUE gives it a key of `engine:`"
+        raise InputError(error.message, file=error.file, line=error.line, column=error.column, hint=hint) from None
     with cpu_limit():
         for index in range(scenarios):
             case = random_case(cls, seed, index, given)
@@ -127,23 +134,22 @@ def _smallest(policy: str, case: Case, law: str, breach: Breach, index: int, fix
     return Finding(_breach_of(policy, small, law) or breach, small, index)
 
 
-def broken_laws(trial: Trial, tried: dict[str, int] | None = None, skip: Container[str] = ()) -> dict[str, Breach]:
-    """The laws that a trial breaks; `tried` counts those that were checked, but for those in `skip`."""
-    counts = {} if tried is None else tried
+def broken_laws(trial: Trial, tried: dict[str, int], skip: Container[str] = ()) -> dict[str, Breach]:
+    """The laws that a trial breaks, of those not in `skip`; `tried` counts those that were checked."""
     outcome = _base_run(trial)
     if isinstance(outcome, tuple):
         law, breach = outcome
         if law in skip:
             return {}
-        counts[law] = counts.get(law, 0) + 1
+        tried[law] += 1
         return {law: breach}
     found = {}
-    for law, (_, check) in LAWS.items():
-        if law in skip:
-            continue
-        counts[law] = counts.get(law, 0) + 1
-        if check is not None and (breach := _checked(check, trial, outcome)) is not None:
-            found[law] = breach
+    for law in LAWS:
+        if law not in skip:
+            tried[law] += 1
+            broken = _checked(law, trial, outcome)
+            if broken is not None:
+                found[law] = broken
     return found
 
 
@@ -155,12 +161,13 @@ def _base_run(trial: Trial) -> Run | tuple[str, Breach]:
         return _law_of(error), _told(error, trial)
 
 
-def _checked(check: Law, trial: Trial, run: Run) -> Breach | None:
-    """The law's breach; an error on the way, where the base run had none, is one."""
+def _checked(law: str, trial: Trial, run: Run) -> Breach | None:
+    """How the law is broken by a trial whose base run went well; an error on the way is a breach too."""
+    check = LAWS[law][1]
     try:
-        return check(trial, run)
+        return None if check is None else check(trial, run)
     except (Exception, SystemExit, TooLongError) as error:
-        return _told(error, trial)
+        return None if law in OF_OTHER_REQUESTS else _told(error, trial)
 
 
 def _law_of(error: BaseException) -> str:
@@ -194,8 +201,7 @@ def _breach_of(policy: str, case: Case, law: str) -> Breach | None:
     outcome = _base_run(trial)
     if isinstance(outcome, tuple):
         return outcome[1] if outcome[0] == law else None
-    check = LAWS[law][1]
-    return None if check is None else _checked(check, trial, outcome)
+    return _checked(law, trial, outcome)
 
 
 def _trial_of(policy: str, case: Case) -> Trial:

@@ -48,7 +48,8 @@ def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, ob
         )
         for arrival_s, (given, output) in zip(accumulate(gaps), lengths, strict=True)
     )
-    size = int(fixed["block_size"]) if isinstance(fixed.get("block_size"), int) else rng.choice([1, 2, 4, 16])
+    drawn, given_size = rng.choice([1, 2, 4, 16]), fixed.get("block_size")
+    size = given_size if isinstance(given_size, int) else drawn
     return Case(
         requests=requests,
         num_gpu_blocks=_blocks(rng, requests, size) + 1,

@@ -35,8 +35,8 @@ def story(report: Report, law: str, place: str, folder: Path) -> str:
         lines += [
             f"  smallest counterexample: {count} {'request' if count == 1 else 'requests'}, "
             f"shrunk from scenario {found.index} of seed {report.seed}",
-            f"  replay: batchlab check policy {shlex.quote(place)} --scenario {path}",
-            f"          batchlab run {path} --log-decisions",
+            f"  replay:  batchlab check policy {shlex.quote(place)} --scenario {path}",
+            f"  look at: batchlab run {path} --log-decisions",
         ]
     return "\n".join(lines)
 
@@ -92,7 +92,7 @@ def _relative(policy: str, folder: Path) -> str:
 
 def _result(report: Report, law: str) -> str:
     if law not in report.broken:
-        return "holds"
+        return "holds" if report.tried[law] else "untried"
     return "warning" if law in WARNINGS else "BROKEN"
 
 

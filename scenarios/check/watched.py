@@ -46,7 +46,7 @@ class Watched:
         self.plans += 1
         self.now_s = view.now_s
         self._watch_tokens(view)
-        if not _CAN_LIMIT:
+        if not (_CAN_LIMIT and signal.getsignal(signal.SIGVTALRM) is _too_long):
             return self.inner.plan(view)
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_CPU_S)
         try:
@@ -75,6 +75,10 @@ def watched(policy: Policy, most_barren: int) -> Watched:
     return under_watch
 
 
+def _too_long(number: int, frame: object) -> None:
+    raise TooLongError(f"a plan took more than {MOST_CPU_S:g} s of CPU time")
+
+
 @contextmanager
 def cpu_limit() -> Iterator[None]:
     """Inside, a plan that takes more than MOST_CPU_S of CPU time is TooLongError, where the system has such a clock."""
@@ -82,10 +86,7 @@ def cpu_limit() -> Iterator[None]:
         yield
         return
 
-    def too_long(number: int, frame: object) -> None:
-        raise TooLongError(f"a plan took more than {MOST_CPU_S:g} s of CPU time")
-
-    before = signal.signal(signal.SIGVTALRM, too_long)
+    before = signal.signal(signal.SIGVTALRM, _too_long)
     try:
         yield
     finally:

@@ -49,6 +49,7 @@ def policy(
     from scenarios.check.check import check_policy
     from scenarios.check.find import find_policy
     from scenarios.check.report import as_json, check_folder, story, table, write
+    from scenarios.runs.progress import Progress
     from scenarios.runs.storage.run_folder import to_json
 
     console = Console(quiet=quiet)
@@ -60,9 +61,11 @@ def policy(
         what = f"{name} on {scenario}"
     else:
         check_folder(folder, overwrite=overwrite)
-        with console.timed() as timed, redirect_stdout(sys.stderr):  # what a policy prints is none of our output
-            told = timed.progress("check", scenarios)
-            report = check_policy(name, seed=seed, scenarios=scenarios, fixed=_parameters(set_), progress=told)
+        bar = None if quiet else Progress(policy_label(name), scenarios, noun="scenarios")
+        with redirect_stdout(sys.stderr):  # what a policy prints is none of our output
+            report = check_policy(name, seed=seed, scenarios=scenarios, fixed=_parameters(set_), progress=bar)
+        if bar is not None:
+            bar.close()
         if report.broken or overwrite:
             write(folder, report)
         what = f"{name}, {scenarios} scenarios of seed {seed}"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.checking_blocks import CheckingBlocks
 from simulator.results.records import Status
 from simulator.timing.linear import Linear
-from scenarios.check.checking_blocks import CheckingBlocks
 from tests.laws.compare import differences
 from tests.laws.scenarios import (
     OVERLAPPING,

@@ -23,7 +23,7 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
     requests = records.requests
     if requests.row.tolist() != list(range(len(experiment.workload))):
         return Breach(f"{len(experiment.workload)} requests were submitted, {len(requests.row)} ended")
-    finished = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.FINISHED)}
+    finished = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.FINISHED).tolist()}
     rejected = np.flatnonzero(requests.status == Status.REJECTED)
     if sorted(records.reject_reasons) != rejected.tolist() or not all(records.reject_reasons.values()):
         return Breach(f"reasons are given for {sorted(records.reject_reasons)}, rejected are {rejected.tolist()}")
@@ -31,7 +31,7 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
     if told != Counter(finished):
         return Breach(f"finished are {sorted(finished)}, the steps tell of {dict(told)}")
     seen = {request_id for step in decisions for request_id in step["running"] + step["waiting"]}
-    turned_away = sorted(seen & {records.request_id(row) for row in rejected})
+    turned_away = sorted(seen & {records.request_id(row) for row in rejected.tolist()})
     if turned_away:
         return Breach(f"rejected requests {turned_away} wait or run")
     done = requests.status == Status.FINISHED
@@ -49,7 +49,7 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
     for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
         arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
-        expected = Counter({records.request_id(row) for row in arrived} - gone)
+        expected = Counter({records.request_id(row) for row in arrived.tolist()} - gone)
         here = Counter(step["running"] + step["waiting"])
         if here != expected:
             wrong = sorted((here - expected) + (expected - here))

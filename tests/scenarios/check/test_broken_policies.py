@@ -109,7 +109,7 @@ def test_every_shipped_policy_holds_to_the_laws(policy: str) -> None:
 
 
 def test_the_scenarios_are_not_all_alike() -> None:
-    """Among 60 there are replicas, priorities, ties, swaps, preemptions, rejections, paused prompts: all that laws need."""
+    """Among 60 there are replicas, priorities, ties, swaps, preemptions and rejections."""
     runs = [make_case_run("vllm_v0", index) for index in range(60)]
     requests = [run.records.requests for run in runs]
     assert any(run.records.replicas > 1 for run in runs)
