@@ -162,6 +162,18 @@ class LoopsForEver(Sound):
         return super().plan(view)
 
 
+class LoopsLater(Sound):
+    """Loops for ever when it is asked again for the same view: no run does so."""
+
+    last_s: ClassVar[list[float]] = [-1.0]
+
+    def plan(self, view: View) -> StepPlan:
+        while view.now_s == self.last_s[0] and view.waiting:
+            pass
+        self.last_s[0] = view.now_s
+        return super().plan(view)
+
+
 class NeverPreempts(Sound):
     """Takes the memory of prompts alone, and decodes whether there are blocks or not."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from scenarios.check.check import LAWS
-from tests.command import Done, batchlab, tree
+from tests.command import ROOT, Done, batchlab, tree
 
 POLICY = '''"""A policy for a test."""
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ def test_a_policy_that_holds_to_the_laws(tmp_path: Path) -> None:
     assert [line.split()[:3] for line in lines[3:]] == [[law, "4", "holds"] for law in LAWS]
     assert "s of CPU time" in done.err
     assert not tree(tmp_path), "nothing is written where there is nothing to show"
+
+
+def test_the_page_names_every_law() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/check.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == list(LAWS)
 
 
 def test_a_warning_is_no_breach(tmp_path: Path) -> None:
