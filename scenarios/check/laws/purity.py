@@ -20,7 +20,7 @@ class ImpureError(Exception):
     """A plan depends on more than its view, or planning changed something."""
 
     def __init__(self, breach: Breach) -> None:
-        super().__init__(str(breach))
+        super().__init__(breach)  # as SimPy copies it
         self.breach = breach
 
 

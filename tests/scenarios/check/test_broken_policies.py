@@ -11,6 +11,7 @@ import pytest
 
 from scenarios.check import watched
 from scenarios.check.check import LAWS, WARNINGS, check_policy
+from scenarios.check.experiment import Breach
 from scenarios.check.generate import random_case
 from scenarios.check.trial import make_trial
 from scenarios.schema.loader import load
@@ -73,6 +74,7 @@ def test_a_broken_policy_is_found_by_the_right_law(
     for finding in findings:
         assert finding.case is not None
         assert len(finding.case.requests) <= requests
+        assert isinstance(finding.breach, Breach)
     assert report.holds == (laws <= set(WARNINGS))
 
 
