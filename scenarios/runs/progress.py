@@ -16,10 +16,11 @@ WIDTH = 30
 
 
 class Progress:
-    """Counts finished requests of a known total. Call it with the number finished so far."""
+    """Counts finished requests, or what `noun` says, of a known total. Call it with the number finished so far."""
 
-    def __init__(self, label: str, total: int, *, stream: TextIO | None = None) -> None:
+    def __init__(self, label: str, total: int, *, noun: str = "requests", stream: TextIO | None = None) -> None:
         self.label = label
+        self.noun = noun
         self.total = total
         self._stream = sys.stderr if stream is None else stream
         self._bar = self._stream.isatty()
@@ -50,7 +51,7 @@ class Progress:
     def _text(self, finished: int, elapsed_s: float) -> str:
         share = finished / self.total if self.total else 1.0
         left = f", {elapsed_s * (1 - share) / share:.0f} s left" if share > 0 else ""
-        count = f"{self.label}: {finished:,} of {self.total:,} requests, {share:.0%}{left}"
+        count = f"{self.label}: {finished:,} of {self.total:,} {self.noun}, {share:.0%}{left}"
         if not self._bar:
             return count
         done = int(share * WIDTH)

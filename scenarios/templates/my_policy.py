@@ -2,6 +2,7 @@
 
     batchlab run quickstart --set engine.policy=./my_policy.py:ShortestPrompt
     batchlab compare quickstart --policies chunked_prefill,./my_policy.py:ShortestPrompt
+    batchlab check policy ./my_policy.py
 
 A policy is a dataclass. Its fields are its parameters: `engine:` keys of the same name in a scenario fill them, and
 a key that it does not have, or a value beyond the limits that a field declares, is an error. Before every step it is

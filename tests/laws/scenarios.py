@@ -63,6 +63,14 @@ class Scenario:
     replicas: int = 1
     router: str = "round_robin"
 
+    def new_policy(self) -> Policy:
+        """A built-in policy remembers nothing: its file need not be read again."""
+        return self.policy
+
+    def on(self, workload: Workload) -> Scenario:
+        """The same for other requests."""
+        return replace(self, workload=workload)
+
     def run(
         self,
         *,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from scenarios.check.differences import differences
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
@@ -26,7 +27,6 @@ from tests.laws.caching import (
     sequence_of,
     with_contents,
 )
-from tests.laws.compare import differences
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 
 Decisions = list[dict[str, Any]]

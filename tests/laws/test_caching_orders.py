@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.results.records import Status
 from tests.laws.caching import groups, hashes, mixed, run_cached, token_ids, with_contents
-from tests.laws.compare import differences
 from tests.laws.orders import ORDERS, ordered_scenarios
 from tests.laws.scenarios import Scenario
 from tests.laws.test_caching import run_checked, same_with_and_without

@@ -11,14 +11,14 @@ from typing import Any
 
 from hypothesis import given, settings
 
+from scenarios.check.differences import differences
+from scenarios.check.laws.purity import snapshot
 from simulator.plan import StepPlan, Traits, View
 from simulator.simulate import Run
 from tests.laws.caching import caching_scenarios, run_cached
-from tests.laws.compare import differences
 from tests.laws.scenarios import Scenario
 from tests.laws.test_caching import fixed_scenario, steps_of
 from tests.laws.test_determinism import digest
-from tests.laws.test_purity import snapshot
 
 ROOT = Path(__file__).parents[2]
 

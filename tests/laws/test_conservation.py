@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.laws.conservation import ends_once, one_place, tokens
+from scenarios.check.laws.service import service
 from simulator.metrics.latency import itl
 from simulator.results.records import Records, Status
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
@@ -29,20 +31,9 @@ def decisions_of(scenario: Scenario) -> tuple[Records, list[dict[str, Any]]]:
 def test_every_request_ends_once(name: str, data: st.DataObject) -> None:
     """Finished or rejected, each in one place; a built-in policy leaves nobody unfinished."""
     scenario = data.draw(scenarios(name))
-    records, decisions = decisions_of(scenario)
-    requests = records.requests
-    assert requests.row.tolist() == list(range(len(scenario.workload)))
-    assert set(requests.status.tolist()) <= {Status.FINISHED, Status.REJECTED}
-    finished = np.flatnonzero(requests.status == Status.FINISHED)
-    rejected = np.flatnonzero(requests.status == Status.REJECTED)
-    assert sorted(records.reject_reasons) == rejected.tolist()
-    assert all(records.reject_reasons.values())
-    told = Counter(name for step in decisions for name in step["finished"])
-    assert told == Counter(str(row) for row in finished)
-    seen = {request_id for step in decisions for request_id in step["running"] + step["waiting"]}
-    assert seen <= {str(row) for row in finished}
-    assert np.isnan(requests.scheduled_s[rejected]).all()
-    assert not np.isnan(requests.last_token_s[finished]).any()
+    run = scenario.run(log_decisions=True)
+    assert ends_once(scenario, run) is None
+    assert service(scenario, run) is None
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -51,21 +42,7 @@ def test_every_request_ends_once(name: str, data: st.DataObject) -> None:
 def test_every_request_is_in_one_place(name: str, data: st.DataObject) -> None:
     """At every step each request that has arrived and not finished waits or runs, and not both."""
     scenario = data.draw(scenarios(name))
-    records, decisions = decisions_of(scenario)
-    requests = records.requests
-    gone: set[str] = {str(row) for row in records.reject_reasons}
-    unknown: dict[int, list[str]] = {}  # who has finished with a replica's last step: no plan knows as long as it runs
-    for step in sorted(decisions, key=lambda step: step["t_end_s"]):
-        planned_s = step.get("t_schedule_s", step["t_start_s"])
-        here = Counter(step["running"] + step["waiting"])
-        arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
-        assert here == Counter(str(row) for row in arrived if str(row) not in gone)
-        assert set(step["scheduled"]) <= set(step["running"])
-        gone.update(unknown.pop(step["replica"], []))
-        if name in OVERLAPPING:
-            unknown[step["replica"]] = step["finished"]
-        else:
-            gone.update(step["finished"])
+    assert one_place(scenario, scenario.run(log_decisions=True)) is None
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -74,27 +51,16 @@ def test_every_request_is_in_one_place(name: str, data: st.DataObject) -> None:
 def test_tokens_add_up(name: str, data: st.DataObject) -> None:
     """What the steps computed of a request is its prompt, its output but for the last token, and what was lost."""
     scenario = data.draw(scenarios(name))
-    records, decisions = decisions_of(scenario)
-    requests, workload = records.requests, scenario.workload
+    run = scenario.run(log_decisions=True)
+    assert tokens(scenario, run) is None
+    records = run.records
+    requests, rows = records.requests, records.rows
     finished = requests.status == Status.FINISHED
-    answer = np.minimum(workload.output_tokens, workload.max_tokens)
-    assert (requests.output_tokens == np.where(finished, answer, 0)).all()
-    assert (requests.input_tokens == workload.input_tokens).all()
-    computed: Counter[str] = Counter()
-    for step in decisions:
-        computed.update(step["scheduled"])
-    needed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens
-    rows = records.rows
-    if name in OVERLAPPING:  # an answer that ends by itself is given one token more
-        wasted = {str(row): computed[str(row)] - int(needed[row]) for row in np.flatnonzero(finished)}
-        early = {str(row) for row in np.flatnonzero(answer < workload.max_tokens)}
-        assert set(wasted.values()) <= {0, 1}
-        assert {row for row, tokens in wasted.items() if tokens} <= early
-        assert sum(wasted.values()) == int((rows.padded_tokens * rows.repeat).sum())
-        computed -= Counter(wasted)
-    assert computed == Counter({str(row): int(needed[row]) for row in np.flatnonzero(finished)})
-    assert sum(computed.values()) == int(((rows.tokens - rows.padded_tokens) * rows.repeat).sum())
-    assert (rows.tokens == rows.decoding + rows.prefill_tokens + rows.padded_tokens).all()
+    assert (requests.output_tokens[~finished] == 0).all()
+    assert (requests.input_tokens == scenario.workload.input_tokens).all()
+    if name in OVERLAPPING:
+        wasted = (rows.padded_tokens * rows.repeat).sum()
+        assert wasted <= (finished & (requests.output_tokens < requests.max_tokens)).sum()
     sampled = int((rows.decoding * rows.repeat).sum())
     first_tokens = int(finished.sum())
     again = int((np.isfinite(records.requeues.to_s) & (records.requeues.swapped == 0)).sum())

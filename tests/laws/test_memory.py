@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.checking_blocks import CheckingBlocks
+from scenarios.check.differences import differences
 from simulator.results.records import Status
 from simulator.timing.linear import Linear
-from tests.laws.checking_blocks import CheckingBlocks
-from tests.laws.compare import differences
 from tests.laws.scenarios import (
     OVERLAPPING,
     POLICIES,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.results.records import Status
-from tests.laws.compare import differences
 from tests.laws.orders import ORDERED, ORDERS, ordered_scenarios, slower
 from tests.laws.scenarios import scaled
 from tests.laws.test_fast_forward import same_with_and_without

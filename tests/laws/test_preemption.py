@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.policies.parts.preemption import MODES
 from simulator.policies.parts.victims import VICTIMS
-from tests.laws.compare import differences
 from tests.laws.orders import ORDERS, dressed, orders
 from tests.laws.scenarios import Scenario, scenarios
 from tests.laws.test_fast_forward import same_with_and_without

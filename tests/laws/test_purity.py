@@ -3,73 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.plan import Chunk, Policy, StepPlan, Traits, View
-from simulator.request import RequestView
-from tests.laws.compare import differences
+from scenarios.check.differences import differences
+from scenarios.check.laws.purity import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
+from simulator.plan import Chunk, StepPlan, View
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RESERVING, Scenario, scenarios
-
-SEEN_OF_A_REQUEST = [name for name in vars(RequestView) if not name.startswith("_")]
-SEEN_OF_A_VIEW = [name for name in vars(View) if not name.startswith("_")]
-
-
-def snapshot(view: View) -> dict[str, Any]:
-    """Everything that can be seen, copied: numbers, orders, and every member of every request."""
-    seen: dict[str, Any] = {}
-    for name in SEEN_OF_A_VIEW:
-        value = getattr(view, name)
-        if name in ("waiting", "running", "prefilling"):
-            seen[name] = [{key: getattr(request, key) for key in SEEN_OF_A_REQUEST} for request in value]
-            seen[f"len({name})"] = len(value)
-        else:
-            seen[name] = value
-    return seen
-
-
-@dataclass(frozen=True, slots=True)
-class AskedTwice:
-    """A policy that is asked twice at every step, and looked at before, between and after."""
-
-    inner: Any
-    looks: list[Mapping[str, Any]]
-
-    @property
-    def max_num_seqs(self) -> int:
-        return int(self.inner.max_num_seqs)
-
-    @property
-    def traits(self) -> Traits:
-        traits: Traits = getattr(self.inner, "traits", Traits())
-        return traits
-
-    def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
-        refuses = getattr(self.inner, "refuses", None)
-        reason: str | None = None if refuses is None else refuses(request, num_blocks, block_size)
-        return reason
-
-    def plan(self, view: View) -> StepPlan:
-        parameters = asdict(self.inner)
-        before = snapshot(view)
-        once: StepPlan = self.inner.plan(view)
-        between = snapshot(view)
-        again: StepPlan = self.inner.plan(view)
-        assert before == between == snapshot(view)
-        assert once == again
-        assert asdict(self.inner) == parameters, "a policy keeps no state"
-        self.looks.append(before)
-        return again
 
 
 def asked_twice(scenario: Scenario) -> list[Mapping[str, Any]]:
     looks: list[Mapping[str, Any]] = []
-    policy: Policy = AskedTwice(scenario.policy, looks)
-    pure = replace(scenario, policy=policy).run()
+    pure = scenario.run(make_policy=lambda: AskedTwice(scenario.policy, scenario.new_policy, looks))
     assert differences(pure.records, scenario.run().records) == []
     return looks
 
@@ -135,5 +84,5 @@ class Meddler:
 @given(scenario=scenarios("continuous"))
 @settings(max_examples=1)
 def test_a_policy_that_is_not_pure_is_found_out(scenario: Scenario) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(ImpureError, match="planning changes the policy: calls was"):
         asked_twice(replace(scenario, policy=Meddler([])))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.timing.cost import StepShape
 from simulator.timing.linear import Linear
 from simulator.timing.profile import ProfileCost
-from tests.laws.compare import differences
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 from tests.laws.test_naive_engine import same_story
 from tests.profile_maker import apart, profile

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.checking_blocks import CheckingBlocks
 from simulator.results.records import Status
 from simulator.simulate import simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear import Linear
-from tests.laws.checking_blocks import CheckingBlocks
 from tests.laws.scenarios import SWAPPING, Memory, Scenario, make_policy, make_workload, scenarios
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
 from simulator.results.records import Status
-from tests.laws.compare import differences
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, SWAPPING, Scenario, scenarios, takes
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,32 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.laws.service import rests
 from simulator.policies.static import Static
-from simulator.results.records import Records, Status
 from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, RESTING, Scenario, scenarios
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """A replica did nothing from one time to another; rows of those who waited at its end, in order of arrival."""
-
-    from_s: float
-    to_s: float
-    waiting: list[int]
-
-
-def rests(records: Records) -> Iterator[Rest]:
-    """All rests of all replicas, the one before the first step included and the one after the last."""
-    requests, rows = records.requests, records.rows
-    for replica in range(records.replicas):
-        mine = rows.replica == replica
-        starts = [*rows.start_s[mine].tolist(), np.inf]
-        ends = [-1.0, *rows.end_s[mine].tolist()]
-        here = (requests.replica == replica) & (requests.status != Status.REJECTED)
-        for from_s, to_s in zip(ends, starts, strict=True):
-            if to_s > from_s:
-                waits = here & (requests.arrival_s <= to_s) & ~(requests.last_token_s <= from_s)
-                yield Rest(from_s, to_s, np.flatnonzero(waits).tolist())
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in RESTING])

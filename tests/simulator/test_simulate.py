@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from scenarios.check.differences import differences
 from simulator.errors import InputError, PolicyError
 from simulator.memory.blocks import BlockLedger
 from simulator.plan import Chunk, Holds, StepPlan, View
@@ -16,7 +17,6 @@ from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
-from tests.laws.compare import differences
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 
 COST = Linear(1.0)

@@ -26,7 +26,7 @@ from tests.command import ROOT, SMALL, START, batchlab, small, start, tree
 from tests.shared_data import shared_for
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
-VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "trace", "new"]
+VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "check", "trace", "new"]
 
 
 def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:
@@ -37,7 +37,8 @@ def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["run", "compare", "report", "list", "kv", "trace inspect", "trace sources", "new policy"]
+    "verb",
+    ["run", "compare", "report", "list", "kv", "check policy", "trace inspect", "trace sources", "new policy"],
 )
 def test_every_verb_explains_itself(tmp_path: Path, verb: str) -> None:
     done = batchlab(*verb.split(), "--help", cwd=tmp_path)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenarios.check.differences import differences
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 from tests.laws.caching import caching_scenarios, run_cached
-from tests.laws.compare import differences
 from tests.laws.scenarios import Scenario
 
 

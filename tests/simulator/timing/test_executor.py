@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from scenarios.check.differences import differences
 from simulator.errors import InputError
 from simulator.memory.blocks import BlockManager
 from simulator.plan import StepPlan
@@ -16,7 +17,6 @@ from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step, StepPair
 from simulator.timing.linear import Linear
-from tests.laws.compare import differences
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)

@@ -1,4 +1,4 @@
-"""A block manager that looks after itself: its whole state is checked after every single operation."""
+"""A block manager that checks its whole state after every single operation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from simulator.memory.blocks import BlockManager
+
+
+class LeakError(AssertionError):
+    """Blocks were lost, made up, or owned on both sides."""
 
 
 class CheckingBlocks(BlockManager):
@@ -45,16 +49,21 @@ class CheckingBlocks(BlockManager):
         self._inside = True
         yield
         self._inside = False
-        assert (self.num_free, self.num_free_host) == expected
         self.operations += 1
-        self.check()
+        if (self.num_free, self.num_free_host) != expected:
+            raise LeakError(f"{self.num_free} device and {self.num_free_host} host blocks are free, not {expected}")
+        try:
+            self.check()
+        except AssertionError as error:
+            raise LeakError(str(error)) from None
         on_device = sum(len(table) for table in self.tables.values())
         on_host = sum(len(table) for table in self.host_tables.values())
-        assert on_device + self.num_free == self.num_blocks
-        assert on_host + self.num_free_host == self.num_host_blocks
-        assert not set(self.tables) & set(self.host_tables), "a request's blocks are on both sides"
+        if on_device + self.num_free != self.num_blocks or on_host + self.num_free_host != self.num_host_blocks:
+            raise LeakError(f"{on_device} owned and {self.num_free} free of {self.num_blocks} blocks")
+        if both := set(self.tables) & set(self.host_tables):
+            raise LeakError(f"rows {sorted(both)} own blocks on both sides")
 
     @property
     def is_empty(self) -> bool:
-        """Nobody owns anything."""
+        """No request owns a block."""
         return not self.tables and not self.host_tables and self.num_free == self.num_blocks

@@ -1,11 +1,14 @@
-"""Records compared to the last bit."""
+"""Runs compared: records to the last bit, decisions step by step."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
+from scenarios.check.experiment import Breach
 from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
 
 Columns = RequestColumns | RowColumns | GapColumns | RequeueColumns
@@ -26,3 +29,19 @@ def differences(a: Records, b: Records) -> list[str]:
     if a.reject_reasons != b.reject_reasons:
         found.append("reject_reasons")
     return found
+
+
+def first_difference(
+    one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]], told: tuple[str, str]
+) -> Breach | None:
+    """The first step at which two logs of decisions differ, and in what; `told` says what each of them is."""
+    for left, right in zip(one, two, strict=False):
+        if left == right and list(left) == list(right):
+            continue
+        key = next((key for key in left if left[key] != right.get(key)), "")
+        what = f"{key} is {left.get(key)}{told[0]}, {right.get(key)}{told[1]}"
+        return Breach(what, left["step"], left["t_start_s"])
+    if len(one) == len(two):
+        return None
+    more = max(one, two, key=len)[min(len(one), len(two))]
+    return Breach(f"{len(one)} steps{told[0]}, {len(two)}{told[1]}", more["step"], more["t_start_s"])

@@ -1,0 +1,1 @@
+"""The laws that a policy is held to, a small function each."""

@@ -1,0 +1,122 @@
+"""Nothing is lost, made up or counted twice: requests, tokens, blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from scenarios.check.experiment import Breach, Experiment, asynchronous
+from simulator.results.records import Status
+from simulator.simulate import Run
+
+
+def conservation(experiment: Experiment, run: Run) -> Breach | None:
+    """Submitted = finished + rejected + unfinished, each request in one place at each step; tokens likewise."""
+    return ends_once(experiment, run) or one_place(experiment, run) or tokens(experiment, run)
+
+
+def ends_once(experiment: Experiment, run: Run) -> Breach | None:
+    """Each request has one end; the log tells of each finish once, and rejected requests are in no step."""
+    records, decisions = run.records, run.decisions or []
+    requests = records.requests
+    if requests.row.tolist() != list(range(len(experiment.workload))):
+        return Breach(f"{len(experiment.workload)} requests were submitted, {len(requests.row)} ended")
+    finished = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.FINISHED).tolist()}
+    rejected = np.flatnonzero(requests.status == Status.REJECTED)
+    if sorted(records.reject_reasons) != rejected.tolist() or not all(records.reject_reasons.values()):
+        return Breach(f"reasons are given for {sorted(records.reject_reasons)}, rejected are {rejected.tolist()}")
+    told = Counter(request_id for step in decisions for request_id in step["finished"])
+    if told != Counter(finished):
+        return Breach(f"finished are {sorted(finished)}, the steps tell of {dict(told)}")
+    seen = {request_id for step in decisions for request_id in step["running"] + step["waiting"]}
+    turned_away = sorted(seen & {records.request_id(row) for row in rejected.tolist()})
+    if turned_away:
+        return Breach(f"rejected requests {turned_away} wait or run")
+    done = requests.status == Status.FINISHED
+    if not np.isnan(requests.scheduled_s[rejected]).all() or np.isnan(requests.last_token_s[done]).any():
+        return Breach("a rejected request was scheduled, or a finished one has no last token")
+    return None
+
+
+def one_place(experiment: Experiment, run: Run) -> Breach | None:
+    """At every step each request that has arrived and not finished waits or runs, and not both."""
+    records, decisions = run.records, run.decisions or []
+    requests = records.requests
+    gone = {records.request_id(row) for row in records.reject_reasons}
+    unknown: dict[int, list[str]] = {}  # finished with a replica's last step: no plan knows as long as it runs
+    for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
+        planned_s = step.get("t_schedule_s", step["t_start_s"])
+        arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
+        expected = Counter({records.request_id(row) for row in arrived.tolist()} - gone)
+        here = Counter(step["running"] + step["waiting"])
+        if here != expected:
+            wrong = sorted((here - expected) + (expected - here))
+            return _at(step, f"request {wrong[0]} is in {here[wrong[0]]} places, not {expected[wrong[0]]}")
+        if not set(step["scheduled"]) <= set(step["running"]):
+            return _at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
+        gone.update(unknown.pop(step["replica"], []))
+        if asynchronous(experiment):
+            unknown[step["replica"]] = step["finished"]
+        else:
+            gone.update(step["finished"])
+    return None
+
+
+def tokens(experiment: Experiment, run: Run) -> Breach | None:
+    """What the steps computed of a request is its prompt, its output but for the last token, and what was lost.
+
+    With asynchronous scheduling an answer that ends before its cap may be given one token more.
+    """
+    records, workload = run.records, experiment.workload
+    requests, rows = records.requests, records.rows
+    finished = requests.status == Status.FINISHED
+    answer = np.minimum(workload.output_tokens, workload.max_tokens)
+    computed: Counter[str] = Counter()
+    for step in run.decisions or []:
+        computed.update(step["scheduled"])
+    needed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens - requests.cached_tokens
+    wasted = 0
+    for row in np.flatnonzero(finished).tolist():
+        name = records.request_id(row)
+        if requests.output_tokens[row] != answer[row]:
+            return Breach(
+                f"request {name} got {requests.output_tokens[row]} output tokens, its answer has {answer[row]}"
+            )
+        more = computed[name] - int(needed[row])
+        most = int(asynchronous(experiment) and answer[row] < workload.max_tokens[row])
+        if not 0 <= more <= most:
+            return Breach(f"the steps computed {computed[name]} tokens of request {name}, which needed {needed[row]}")
+        wasted += more
+    real = int(((rows.tokens - rows.padded_tokens) * rows.repeat).sum())
+    if sum(computed.values()) - wasted != real:
+        return Breach(f"the decisions name {sum(computed.values()) - wasted} tokens, the step rows {real}")
+    odd = np.flatnonzero(rows.tokens != rows.decoding + rows.prefill_tokens + rows.padded_tokens)
+    if len(odd):
+        return Breach("a step's tokens are not those of its parts", int(rows.first_step[odd[0]]))
+    return None
+
+
+def blocks(experiment: Experiment, run: Run) -> Breach | None:
+    """Used blocks lie between none and all of them, and hold the tokens of the step's requests.
+
+    That none leaks is checked while it runs (`scenarios.check.checking_blocks`).
+    """
+    records = run.records
+    rows, used = records.rows, records.step_used_blocks
+    wrong = np.flatnonzero((used < 0) | (used > records.num_blocks))
+    if len(wrong):
+        return Breach(f"{used[wrong[0]]} blocks are used, of {records.num_blocks}", int(wrong[0]))
+    room = used[rows.first_step] * records.block_size
+    # Held requests compute beyond what they keep.
+    wrong = np.flatnonzero((rows.context_tokens > room) & (rows.held == 0))
+    if len(wrong) and not records.requests.cached_tokens.any():
+        row = wrong[0]
+        what = f"{rows.context_tokens[row]} tokens in blocks for {room[row]}"
+        return Breach(what, int(rows.first_step[row]), float(rows.start_s[row]))
+    return None
+
+
+def _at(step: dict[str, Any], what: str) -> Breach:
+    return Breach(what, step["step"], step["t_start_s"])

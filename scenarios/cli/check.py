@@ -1,0 +1,102 @@
+"""`batchlab check policy`: a policy through the laws, and the smallest scenario that breaks one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.cli.flags import Console, Json, Out, Quiet
+
+if TYPE_CHECKING:
+    from scenarios.check.check import Report
+
+BROKEN = 3
+"""Exit code: everything ran, and a law is broken."""
+
+Policy = Annotated[
+    str, typer.Argument(metavar="FILE[:CLASS]", help="A policy's file and class, or the name of a built-in one.")
+]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of `engine:` that stays as given; several times."),
+]
+
+
+def policy(
+    policy: Policy,
+    set_: Parameters = None,
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", metavar="SCENARIO", help="Check on this one alone: replays a finding.")
+    ] = None,
+    scenarios: Annotated[int, typer.Option("--scenarios", min=1, metavar="N", help="How many random ones.")] = 300,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Another seed, other scenarios.")] = 0,
+    out: Out = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier check's files.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put a policy through the laws on random scenarios.
+
+    A table goes to stdout; the smallest scenario that breaks a law goes to --out, else to runs/check-POLICY, for
+    `batchlab run` to replay. Exit code 3: a law is broken.
+    """
+    from scenarios.build.parts import policy_label
+    from scenarios.check.check import check_policy
+    from scenarios.check.find import find_policy
+    from scenarios.check.report import as_json, check_folder, story, table, write
+    from scenarios.runs.progress import Progress
+    from scenarios.runs.storage.run_folder import to_json
+
+    console = Console(quiet=quiet)
+    name = find_policy(policy)
+    folder = out or Path("runs") / f"check-{policy_label(name)}"
+    started_s = time.process_time()
+    if scenario is not None:
+        report = _check_one(name, scenario, _parameters(set_))
+        what = f"{name} on {scenario}"
+    else:
+        check_folder(folder, overwrite=overwrite)
+        bar = None if quiet else Progress(policy_label(name), scenarios, noun="scenarios")
+        with redirect_stdout(sys.stderr):  # what a policy prints is none of our output
+            report = check_policy(name, seed=seed, scenarios=scenarios, fixed=_parameters(set_), progress=bar)
+        if bar is not None:
+            bar.close()
+        if report.broken or overwrite:
+            write(folder, report)
+        what = f"{name}, {scenarios} scenarios of seed {seed}"
+    console.note(f"checked in {time.process_time() - started_s:.1f} s of CPU time")
+    if json:
+        console.out(to_json(as_json(report)))
+    else:
+        console.out(f"{what}\n\n{table(report)}\n")
+        for law in report.broken:
+            console.out(f"\n{story(report, law, name, folder)}\n")
+    if not report.holds:
+        raise typer.Exit(BROKEN)
+
+
+def _check_one(name: str, source: str, fixed: dict[str, Any]) -> Report:
+    """Check the laws on a given scenario, with this policy."""
+    from scenarios.build.parts import build_workload
+    from scenarios.check.check import check_scenario
+    from scenarios.runs.storage.run_folder import to_json
+    from scenarios.schema.loader import load
+
+    given = [f"engine.{key}={to_json(value).strip()}" for key, value in fixed.items()]
+    chosen = load(source, [f"engine.policy={name}", *given])
+    with redirect_stdout(sys.stderr):
+        return check_scenario(chosen, build_workload(chosen))
+
+
+def _parameters(set_: list[str] | None) -> dict[str, Any]:
+    """Keys of `engine:` that --set gives, with or without the word `engine.` before them."""
+    from scenarios.schema.source.overrides import apply_overrides
+
+    data: dict[str, Any] = {}
+    apply_overrides(data, [text.removeprefix("engine.") for text in set_ or []])
+    return data

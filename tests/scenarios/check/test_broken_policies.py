@@ -1,0 +1,129 @@
+"""Each broken policy is found by the right law, with a counterexample of a few requests."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scenarios.check import watched
+from scenarios.check.check import LAWS, WARNINGS, check_policy
+from scenarios.check.experiment import Breach
+from scenarios.check.generate import random_case
+from scenarios.check.trial import make_trial
+from scenarios.schema.loader import load
+from simulator.policies import built_in_policies, policy_class
+from simulator.results.records import Status
+from simulator.simulate import Run
+
+FILE = Path(__file__).with_name("broken_policies.py")
+TEMPLATE = Path(__file__).parents[3] / "scenarios/templates/my_policy.py"
+
+# Class, the laws that it must break and no others, the most requests in the counterexample, what it must say.
+BROKEN = [
+    ("OverTokens", {"budgets"}, 1, "computes 8 tokens; max_num_batched_tokens = 7"),
+    ("OverSeqs", {"budgets"}, 2, "max_num_seqs = 1"),
+    ("CountsOnSelf", {"purity"}, 1, "planning changes the policy: calls was 0, is 1"),
+    ("CountsInModule", {"purity", "determinism"}, 4, "a policy that has seen no step before plans prefill"),
+    ("KeepsHistory", {"determinism"}, 2, "at first, {'1': 1} when run again"),
+    ("Meddles", {"purity"}, 1, "planning changes the view: priority of request 0 was 0, is 1"),
+    ("PeeksAtFrames", {"oracle"}, 2, "with true output lengths [1, 1]"),
+    ("SeesTheFuture", {"future", "work"}, 2, "without the arrivals from 1 s on"),
+    ("Livelock", {"livelock"}, 1, "plans in a row gave no token: 1 running, 0 waiting"),
+    ("LoopsForEver", {"time"}, 1, "a plan took more than 0.1 s of CPU time at LoopsForEver.py:"),
+    ("LoopsLater", {"time"}, 10, "at LoopsLater.py:"),
+    ("NeverPreempts", {"plans"}, 3, "the plan decodes 3 requests, which takes 1 blocks; 0 are free"),
+    ("ComputesTwice", {"plans"}, 1, "computes a request twice in one step"),
+    ("HoldsTooLong", {"fast-forward"}, 2, "scheduled is {'0': 1, '1': 1} step by step, {'0': 1} with fast-forward"),
+    ("Starves", {"service", "work"}, 2, "request 0 unserved: it was never scheduled"),
+    ("LeaksAPause", {"service"}, 1, "with 1 output tokens, and the policy plans nothing more"),
+    ("Raises", {"plans"}, 1, "ZeroDivisionError: integer division or modulo by zero at Raises.py:"),
+    ("Idles", {"work"}, 1, "rests 1 s while request 0 waits"),
+]
+
+
+LATE = ("CountsInModule", "NeverPreempts", "HoldsTooLong")  # what these need comes in scenarios 15 to 25
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[str], str]:
+    """`path.py:Class` of a file with that policy alone: a file of twenty classes takes its time to load."""
+    tree = ast.parse(FILE.read_text(encoding="utf-8"))
+
+    def write(name: str) -> str:
+        nodes = [node for node in tree.body if not isinstance(node, ast.ClassDef) or node.name in ("Sound", name)]
+        path = tmp_path / f"{name}.py"
+        path.write_text(ast.unparse(ast.Module(nodes, [])), encoding="utf-8")
+        return f"{path}:{name}"
+
+    return write
+
+
+@pytest.mark.parametrize(("name", "laws", "requests", "says"), BROKEN, ids=[name for name, *_ in BROKEN])
+def test_a_broken_policy_is_found_by_the_right_law(
+    name: str, laws: set[str], requests: int, says: str, file: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "MOST_CPU_S", 0.1 if name.startswith("Loops") else 1.0)
+    report = check_policy(file(name), scenarios=26 if name in LATE else 15)
+    assert set(report.broken) == laws
+    findings = list(report.broken.values())
+    assert any(says in str(finding.breach) for finding in findings)
+    for finding in findings:
+        assert finding.case is not None
+        assert len(finding.case.requests) <= requests
+        assert isinstance(finding.breach, Breach)
+    assert report.holds == (laws <= set(WARNINGS))
+
+
+def test_a_sound_policy_breaks_none(file: Callable[[str], str]) -> None:
+    report = check_policy(file("Sound"), scenarios=20)
+    assert report.holds
+    assert not report.broken
+    assert report.tried == dict.fromkeys(LAWS, 20)
+
+
+def test_the_same_seed_finds_the_same(file: Callable[[str], str]) -> None:
+    """And another seed other scenarios."""
+    policy = file("OverTokens")
+    once, again = check_policy(policy, scenarios=3), check_policy(policy, scenarios=3)
+    assert once.broken
+    assert once == again
+    assert random_case(policy_class(policy), 0, 7, {}) != random_case(policy_class(policy), 1, 7, {})
+
+
+def test_parameters_that_are_given_stay(file: Callable[[str], str]) -> None:
+    given = {"max_num_batched_tokens": 5, "block_size": 2}
+    report = check_policy(file("OverTokens"), scenarios=10, fixed=given)
+    case = report.broken["budgets"].case
+    assert case is not None
+    assert given.items() <= case.scenario("x", "static", "x.csv")["engine"].items()
+    assert "computes 6 tokens; max_num_batched_tokens = 5" in str(report.broken["budgets"].breach)
+
+
+@pytest.mark.parametrize("policy", [*built_in_policies(), f"{TEMPLATE}:ShortestPrompt"])
+def test_every_shipped_policy_holds_to_the_laws(policy: str) -> None:
+    report = check_policy(policy, scenarios=20)
+    assert report.holds, report.broken
+    assert set(report.broken) == ({"work"} if policy == "static" else set())
+    assert all(tried == 20 for law, tried in report.tried.items() if law not in report.broken)
+
+
+def test_the_scenarios_are_not_all_alike() -> None:
+    """Among 60 there are replicas, priorities, ties, swaps, preemptions and rejections."""
+    runs = [make_case_run("vllm_v0", index) for index in range(60)]
+    requests = [run.records.requests for run in runs]
+    assert any(run.records.replicas > 1 for run in runs)
+    assert any(columns.preemptions.any() for columns in requests)
+    assert any(columns.swapped_in_blocks.any() for columns in requests)
+    assert any((columns.status == Status.REJECTED).any() for columns in requests)
+    assert any(len(set(columns.priority.tolist())) > 1 for columns in requests)
+    assert any(len(columns.row) > 1 and not np.diff(columns.arrival_s).any() for columns in requests)
+
+
+def make_case_run(policy: str, index: int) -> Run:
+    case = random_case(policy_class(policy), 0, index, {})
+    scenario = load(case.scenario("random", policy, "none.csv"), check_files=False)
+    return make_trial(scenario, case.workload()).base_run()
