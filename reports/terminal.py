@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -39,6 +40,12 @@ class Terminal:
             return text
         before, _, after = text.partition(inside)
         return f"{before}\x1b[{_CODES[kind]}m{inside}\x1b[0m{after}"
+
+    def folded(self, line: str, indent: int) -> str:
+        """A line folded to the window's width, what follows indented; elsewhere as it is, however long."""
+        if self == PLAIN or len(line) <= self.width:
+            return line
+        return textwrap.fill(" ".join(line.split()), self.width, subsequent_indent=" " * indent)
 
 
 PLAIN = Terminal()
