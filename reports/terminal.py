@@ -42,10 +42,11 @@ class Terminal:
         return f"{before}\x1b[{_CODES[kind]}m{inside}\x1b[0m{after}"
 
     def folded(self, line: str, indent: int) -> str:
-        """A line folded to the window's width, what follows indented; elsewhere as it is, however long."""
+        """A line folded to the window's width behind its first `indent` characters; unchanged where there is none."""
         if self == PLAIN or len(line) <= self.width:
             return line
-        return textwrap.fill(" ".join(line.split()), self.width, subsequent_indent=" " * indent)
+        rest = " ".join(line[indent:].split())
+        return textwrap.fill(rest, self.width, initial_indent=line[:indent], subsequent_indent=" " * indent)
 
 
 PLAIN = Terminal()

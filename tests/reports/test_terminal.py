@@ -66,6 +66,6 @@ def test_lines_are_folded_in_a_window_only() -> None:
     line = "name   " + "word " * 30
     assert PLAIN.folded(line, 7) == line
     first, *others = Terminal(40).folded(line, 7).splitlines()
-    assert first.startswith("name word")
+    assert first.startswith("name   word")
     assert others
     assert all(other.startswith("       word") and len(other) <= 40 for other in others)
