@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
@@ -39,6 +40,13 @@ class Terminal:
             return text
         before, _, after = text.partition(inside)
         return f"{before}\x1b[{_CODES[kind]}m{inside}\x1b[0m{after}"
+
+    def folded(self, line: str, indent: int) -> str:
+        """A line folded to the window's width behind its first `indent` characters; unchanged where there is none."""
+        if self == PLAIN or len(line) <= self.width:
+            return line
+        rest = " ".join(line[indent:].split())
+        return textwrap.fill(rest, self.width, initial_indent=line[:indent], subsequent_indent=" " * indent)
 
 
 PLAIN = Terminal()

@@ -4,9 +4,9 @@
 
     scenario = scenarios.load("quickstart")
     result = scenarios.run(scenario)
-    result.summary["p99_ttft_ms"], result.requests, result.steps
+    result.summary["p99_ttft_ms"], result.requests, result.steps, result.plot("timeline")
 
-Names are imported when first used, so that importing the package costs nothing.
+Names are imported when they are first used: importing the package costs nothing. `import batchlab` has the same names.
 """
 
 from __future__ import annotations

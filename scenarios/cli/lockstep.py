@@ -29,24 +29,26 @@ def lockstep(
         typer.Option("--profile", metavar="FILE", help="Predict by this profile, not by the scenario's cost."),
     ] = None,
     clock: Annotated[
-        str, typer.Option("--clock", metavar="predicted|device", help="Whose durations the run goes by.")
+        str, typer.Option("--clock", metavar="predicted|device", help="The durations that move the run's clock.")
     ] = "predicted",
     replay: Annotated[
-        Path | None, typer.Option("--replay", metavar="FILE", help="Steps of an earlier lockstep instead of a device.")
+        Path | None, typer.Option("--replay", metavar="FILE", help="Take an earlier lockstep.csv instead of a device.")
     ] = None,
     as_recorded: Annotated[
         bool, typer.Option("--as-recorded", help="With --replay: price the recorded steps, plan nothing.")
     ] = False,
     free_running: Annotated[
-        bool, typer.Option("--free-running", help="Each side on its own: latencies and the order of policies.")
+        bool, typer.Option("--free-running", help="Run each side alone; compare latencies and the order of policies.")
     ] = False,
     policies: Annotated[
         str | None, typer.Option("--policies", metavar="A,B,...", help="With --free-running: policies to compare.")
     ] = None,
     rates: Annotated[
-        str, typer.Option("--rates", metavar="X,Y,...", help="With --free-running: arrivals so many times as fast.")
+        str, typer.Option("--rates", metavar="X,Y,...", help="With --free-running: factors on the arrival rate.")
     ] = "0.5,0.75,1,1.25,1.5",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="K", help="With --free-running.")] = 3,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="K", help="With --free-running: the number of seeds.")
+    ] = 3,
     layers: Layers = None,
     set_: Set = None,
     seed: Seed = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -23,14 +24,17 @@ class What(StrEnum):
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
     """List what comes with batchlab, a line each."""
+    from reports.terminal import terminal_of
     from scenarios.cli.listing import LISTINGS
 
     rows = LISTINGS[what.value]()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if not rows:
         typer.echo(f"no {what.value} come with this version", err=True)
+    terminal = terminal_of(sys.stdout)
     for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        typer.echo(terminal.folded(line, widths[0] + 2))
 
 
 def kv(
@@ -41,11 +45,17 @@ def kv(
         int | None, typer.Option("--context", metavar="L", min=1, help="Tokens of a request; default: a table.")
     ] = None,
     gpu_memory_utilization: Annotated[
-        float, typer.Option("--gpu-memory-utilization", metavar="X", help="The server's share of the memory.")
+        float,
+        typer.Option(
+            "--gpu-memory-utilization", metavar="X", help="The share of the GPU's memory that the server takes."
+        ),
     ] = 0.9,
     block_size: Annotated[int, typer.Option("--block-size", metavar="N", min=1, help="Tokens in a block.")] = 16,
     max_num_batched_tokens: Annotated[
-        int, typer.Option("--max-num-batched-tokens", metavar="N", min=1, help="Sizes the activations.")
+        int,
+        typer.Option(
+            "--max-num-batched-tokens", metavar="N", min=1, help="Tokens of a step; they size the activations."
+        ),
     ] = 2048,
     json: Json = False,
 ) -> None:
@@ -72,7 +82,9 @@ def kv(
 
 def trace_inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace, gzipped or not.")],
-    format_: Annotated[str, typer.Option("--format", metavar="F", help="The format, where it is not clear.")] = "auto",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="F", help="The format, where it cannot be told.")
+    ] = "auto",
     time_unit: Annotated[
         str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="The unit of bare time stamps.")
     ] = None,

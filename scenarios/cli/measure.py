@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
     from simulator.hardware.models import Model
 
-Device = Annotated[str, typer.Option("--device", metavar="cuda|cpu", help="What to run on.")]
+Device = Annotated[str, typer.Option("--device", metavar="cuda|cpu", help="The device to run on.")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, metavar="N", help="Only the model's first N layers.")]
 
 
@@ -20,17 +20,24 @@ def measure(
     device: Device = "cpu",
     model: Annotated[str | None, typer.Option("--model", metavar="M", help="A model (batchlab list models).")] = None,
     scenario: Annotated[
-        str | None, typer.Option("--scenario", metavar="SCENARIO", help="Model, block size and limits of a scenario.")
+        str | None,
+        typer.Option("--scenario", metavar="SCENARIO", help="Take model, block size and limits from a scenario."),
     ] = None,
     set_: Set = None,
     layers: Layers = None,
-    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", min=1, help="The largest batch.")] = None,
-    max_context: Annotated[int | None, typer.Option("--max-context", min=16, help="The longest context.")] = None,
+    max_num_seqs: Annotated[
+        int | None, typer.Option("--max-num-seqs", min=1, metavar="N", help="The largest batch.")
+    ] = None,
+    max_context: Annotated[
+        int | None, typer.Option("--max-context", min=16, metavar="N", help="The longest context.")
+    ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option("--max-num-batched-tokens", min=16, help="The largest step.")
+        int | None, typer.Option("--max-num-batched-tokens", min=16, metavar="N", help="The largest step.")
     ] = None,
     gpu: Annotated[str, typer.Option("--gpu", metavar="G", help="The GPU's name in batchlab list gpus.")] = "",
-    steps_only: Annotated[bool, typer.Option("--steps-only", help="Whole steps, no kernels apart.")] = False,
+    steps_only: Annotated[
+        bool, typer.Option("--steps-only", help="Measure whole steps only, and no single kernels.")
+    ] = False,
     out: Out = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,

@@ -1,4 +1,4 @@
-"""`batchlab new policy|scenario`: files to start from."""
+"""`batchlab new policy|scenario`: write a file to start from."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def new_scenario(name: Name, out: Folder = None) -> None:
 
 
 def _spelled(path: Path) -> str:
-    """The path as a command line needs it: a bare file name is not taken for the name of something shipped."""
+    """The path as the command line needs it: `./` tells a file from the name of a shipped scenario."""
     return str(path) if path.is_absolute() else f"./{path}"

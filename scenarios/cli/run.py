@@ -39,9 +39,9 @@ def run(
     changed. The same run may be repeated into its folder: its rows come out the same, a report or decisions may be
     added, and nothing there is removed. Other results in the folder are an error, unless --overwrite is given.
     """
-    from scenarios.build.parts import policy_label, resolved_yaml
+    from scenarios.build.parts import resolved_yaml
     from scenarios.runs.runner import run as simulate
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.names import default_folder, policy_name
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
@@ -50,7 +50,7 @@ def run(
     console = Console(quiet=quiet)
     changed = overrides(set_, seed)
     chosen = load(scenario, changed)
-    target = out or default_folder(chosen.name, policy_label(chosen.engine.policy), changed=changed)
+    target = out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         result = simulate(

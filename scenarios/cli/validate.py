@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 def validate(
     scenario: Scenario,
     measured: Annotated[Path, typer.Option("--measured", metavar="FILE", help="The server's per-request log.")],
-    format_: Annotated[str, typer.Option("--format", metavar="F", help="The log's format, where not clear.")] = "auto",
+    format_: Annotated[
+        str, typer.Option("--format", metavar="F", help="The log's format, where it cannot be told.")
+    ] = "auto",
     benchmark: Annotated[
-        int | None, typer.Option("--benchmark", metavar="N", help="Which run of the log, where it holds several.")
+        int | None, typer.Option("--benchmark", metavar="N", help="The number of the run, in a log of several.")
     ] = None,
     timeseries: Annotated[
         Path | None, typer.Option("--timeseries", metavar="FILE", help="A CSV of t, running, waiting beside the log.")

@@ -1,10 +1,11 @@
-"""How far a simulation is, on stderr: a bar on a terminal, a line every few seconds elsewhere.
+"""The progress of a simulation on stderr: a bar on a terminal, a line every few seconds elsewhere.
 
-Silent for the first two seconds, so that short runs say nothing; nothing here ever reaches stdout.
+It is silent for the first two seconds, so short runs show none, and never writes to stdout.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -16,7 +17,7 @@ WIDTH = 30
 
 
 class Progress:
-    """Counts finished requests, or what `noun` says, of a known total. Call it with the number finished so far."""
+    """Shows the share of requests, or of what `noun` says, that have finished. Call it with the number so far."""
 
     def __init__(self, label: str, total: int, *, noun: str = "requests", stream: TextIO | None = None) -> None:
         self.label = label
@@ -29,7 +30,7 @@ class Progress:
         self._width = 0
 
     def close(self) -> None:
-        """Take the bar away; lines stay."""
+        """Remove the bar; lines stay."""
         if self._bar and self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()
@@ -42,6 +43,7 @@ class Progress:
         self._next_s = now_s + (BAR_EVERY_S if self._bar else LINE_EVERY_S)
         text = self._text(finished, now_s - self._started_s)
         if self._bar:
+            text = text[: shutil.get_terminal_size().columns - 1]  # a bar that wraps could not be removed
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
         else:

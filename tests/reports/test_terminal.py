@@ -60,3 +60,12 @@ def test_colours_take_no_room() -> None:
     assert visible(red) == 2
     assert aligned([[red, "1"], ["abc", "2"]], 1).splitlines()[0] == f"{red}   1"
     assert PLAIN.paint("ab", "warning") == "ab"
+
+
+def test_lines_are_folded_in_a_window_only() -> None:
+    line = "name   " + "word " * 30
+    assert PLAIN.folded(line, 7) == line
+    first, *others = Terminal(40).folded(line, 7).splitlines()
+    assert first.startswith("name   word")
+    assert others
+    assert all(other.startswith("       word") and len(other) <= 40 for other in others)

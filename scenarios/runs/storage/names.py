@@ -35,6 +35,12 @@ def default_folder(*parts: str, changed: Sequence[str] = ()) -> Path:
     return RUNS / name
 
 
+def policy_name(policy: str) -> str:
+    """A policy as a part of a name: a user's own by file and class, for two files may have classes of one name."""
+    file, _, name = policy.rpartition(":")
+    return f"{Path(file).stem}.{name}" if file.endswith(".py") else policy
+
+
 def _changes(overrides: Sequence[str]) -> list[str]:
     """Each changed key with its value, by key; the seed last."""
     values = {}

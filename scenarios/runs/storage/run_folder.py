@@ -1,8 +1,8 @@
-"""The run folder: what a run leaves on disk, written whole or not at all. `saved_run` reads it back.
+"""The files of a run folder: their names, and how they are written. `saved_run` reads them back.
 
 `requests.csv.gz` and `steps.csv.gz` are the two tables, for people and for other tools. `records.npz` holds the rest
-that plots need: the end and the used blocks of every single step, also of those folded into one row, the gaps
-between tokens, the waits after preemption. Nothing in a folder tells when it was written: equal runs, equal bytes.
+that plots need: the end and the used blocks of each step, also of steps folded into one row, the gaps between tokens,
+the waits after preemption. No file tells when it was written: equal runs, equal bytes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _PICTURES = (".png", ".svg")
 
 
 def owned_files(target: Path) -> list[str]:
-    """What earlier results may have left in `target`, as paths relative to it."""
+    """The files that earlier results may have in `target`, as paths relative to it."""
     folders = [Path(), *compared_runs(target)]
     owned = [str(folder / name) for folder in folders for name in _FILES]
     return owned + [name for folder in folders for name in _pictures(target, folder)]
 
 
 def report_files(target: Path) -> list[str]:
-    """What an earlier report may have left in `target`, as paths relative to it."""
+    """The files of an earlier report in `target`, as paths relative to it."""
     return [REPORT, *_pictures(target, Path())]
 
 
@@ -63,7 +63,7 @@ def write_run(
 ) -> None:
     """Write a run's files into an existing folder; `notes` are kept for a report that is drawn later.
 
-    Raises InputError where the disk does not take them.
+    Raises InputError where the disk does not take the files.
     """
     try:
         (folder / SCENARIO).write_text(scenario_yaml, encoding="utf-8", newline="\n")
@@ -80,7 +80,7 @@ def write_run(
 
 
 def run_path(label: str, seed: int) -> Path:
-    """Where in a comparison's folder one of its runs is."""
+    """The folder of a run, relative to that of its comparison."""
     return Path(label, f"seed-{seed}")
 
 
@@ -92,10 +92,10 @@ def compared_runs(target: Path) -> list[Path]:
 
 
 def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -> None:
-    """Write what stands at the top of a comparison's folder: the scenario common to its runs, and compare.json.
+    """Write the top of a comparison's folder: the scenario that its runs share, and compare.json.
 
-    `means` has an entry a label, whose `runs` are the run folders below. Raises InputError where the disk does not
-    take them.
+    `means` has an entry for each label, whose `runs` are the run folders below. Raises InputError where the disk does
+    not take the files.
     """
     try:
         (folder / SCENARIO).write_text(dump(scenario), encoding="utf-8", newline="\n")
@@ -105,7 +105,7 @@ def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -
 
 
 def to_json(value: object) -> str:
-    """JSON for a person and for `json.loads`: two spaces of indent, a newline at the end."""
+    """Indented JSON that ends with a newline."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

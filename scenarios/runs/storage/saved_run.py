@@ -1,4 +1,4 @@
-"""Run folders read back: the same `Records`, to the last bit, that were written."""
+"""Read run folders: the `Records` that were written, to the last bit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SavedRun:
 
 
 def read_run(folder: Path) -> SavedRun:
-    """Read a run folder. Raises InputError where it is none, or where a file of it is missing or spoilt."""
+    """Read a run folder. Raises InputError for another folder, and where a file is missing or damaged."""
     for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
         if not (folder / name).is_file():
             raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
@@ -65,7 +65,7 @@ def read_run(folder: Path) -> SavedRun:
 
 
 def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Summary and notes of a run folder alone. Raises InputError where they cannot be read."""
+    """The summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
     for name in (SUMMARY, REST):
         if not (folder / name).is_file():
             raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)

@@ -54,12 +54,12 @@ def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[P
 
 
 def is_partial(name: str) -> bool:
-    """Whether a file name is that of a staging folder (one that a killed process left, perhaps)."""
+    """Whether a name is that of a staging folder, as a killed process leaves behind."""
     return name.startswith(_PARTIAL)
 
 
 def unwritable(target: Path, error: OSError) -> InputError:
-    """What to tell the user about a folder that cannot be written; a staging folder is named by its target."""
+    """The error for a folder that cannot be written; a staging folder is named by its target."""
     for path in (target, *target.parents):
         if is_partial(path.name):
             target = path.parent
@@ -112,7 +112,7 @@ def _move(folder: Path, target: Path, files: Sequence[Path], replace: Iterable[s
 
 @contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Ctrl-C, and a polite kill, wait until the end of the block."""
+    """Hold SIGINT and SIGTERM back until the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

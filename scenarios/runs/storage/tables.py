@@ -1,4 +1,4 @@
-"""The two tables of a run, and fast CSV for them: columns in, gzipped bytes out, and back without a bit lost.
+"""The two tables of a run, and fast CSV for them: columns to gzipped bytes and back, without a bit lost.
 
 A column is a numpy array (int64 or float64) or a list of strings. Floats are written by `repr`, which reads back as
 the same float; NaN is an empty field. The same columns in the same order make the same bytes.
@@ -29,7 +29,7 @@ _MUST_QUOTE = frozenset(',"\r\n')
 
 
 def request_columns(records: Records) -> dict[str, Column]:
-    """One row a request, in workload order: who it was, when it was served, what that means in milliseconds."""
+    """One row a request, in workload order: its name, its times in seconds, its latencies in milliseconds."""
     requests = records.requests
     count = len(requests.row)
     reasons = [""] * count
@@ -77,7 +77,7 @@ def step_columns(records: Records) -> dict[str, Column]:
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:
-    """The columns again that `request_columns` was given. Raises KeyError for another table."""
+    """The inverse of `request_columns`. Raises KeyError for another table."""
     classes = {name: index for index, name in enumerate(class_names)}
     statuses = {name: index for index, name in enumerate(STATUS_NAMES)}
     special: dict[str, Any] = {
@@ -90,12 +90,12 @@ def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> Req
 
 
 def rows_from(table: Mapping[str, Any]) -> RowColumns:
-    """The columns again that `step_columns` was given. Raises KeyError for another table."""
+    """The inverse of `step_columns`. Raises KeyError for another table."""
     return RowColumns(**{field.name: table[field.name] for field in fields(RowColumns)})
 
 
 def write_csv(path: Path, table: Mapping[str, Column]) -> None:
-    """The table as gzipped CSV with a header, the same bytes for the same table on any day."""
+    """Write the table as gzipped CSV with a header; equal tables give equal bytes."""
     with open_deterministic(path) as out:
         out.write((",".join(table) + "\n").encode())
         for text in _chunks(table):
@@ -103,13 +103,13 @@ def write_csv(path: Path, table: Mapping[str, Column]) -> None:
 
 
 def open_deterministic(path: Path) -> gzip.GzipFile:
-    """A gzip file for writing whose bytes depend on what is written alone: no time, no file name in the header."""
+    """Open a gzip file for writing whose header has neither a time nor a file name."""
     # Level 1: tables of random digits gain 4 % from level 6, for five times the seconds.
     return _Gzip(path)
 
 
 class _Gzip(gzip.GzipFile):
-    """Closes the file below it too."""
+    """A GzipFile that closes the file below it too."""
 
     def __init__(self, path: Path) -> None:
         self._below = path.open("wb")
@@ -123,7 +123,7 @@ class _Gzip(gzip.GzipFile):
 
 
 def read_csv(path: Path) -> dict[str, Column]:
-    """The table that `write_csv` wrote. Raises ValueError where rows or numbers are not what it writes."""
+    """Read a table of `write_csv`. Raises ValueError where rows or numbers are not what it writes."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])

@@ -334,6 +334,12 @@ def test_progress_is_a_bar_on_a_terminal_and_goes_away(monkeypatch: pytest.Monke
     assert shown[-1] == ""
 
 
+def test_a_bar_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    shown = watch(monkeypatch, Terminal())
+    assert max(map(len, shown)) == 49
+
+
 def test_short_runs_show_no_progress(tmp_path: Path) -> None:
     done = batchlab("run", small(tmp_path), cwd=tmp_path)
     assert " left" not in done.err

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.runs.storage.names import LONGEST, default_folder
+from scenarios.runs.storage.names import LONGEST, default_folder, policy_name
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200)
 
@@ -29,6 +29,11 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200)
 )
 def test_names(parts: list[str], changed: list[str], name: str) -> None:
     assert default_folder(*parts, changed=changed) == Path("runs", name)
+
+
+def test_policies_are_named_by_file_and_class() -> None:
+    assert policy_name("chunked_prefill") == "chunked_prefill"
+    assert [policy_name(f"/some/{file}.py:Mine") for file in "ab"] == ["a.Mine", "b.Mine"]
 
 
 def test_values_that_are_no_file_names_are_told_apart_by_a_hash() -> None:
