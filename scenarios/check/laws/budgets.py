@@ -24,10 +24,10 @@ def budgets(experiment: Experiment, run: Run) -> Breach | None:
         over = np.flatnonzero(column > limit)
         if len(over):
             row = over[0]
-            what = f"{verb} {column[row]} {noun}; {name} = {limit}"
+            what = f"{verb} {column[row]} {noun}; {name} is {limit}"
             return Breach(what, int(rows.first_step[row]), float(rows.start_s[row]))
     for step in run.decisions or []:
         if len(step["scheduled"]) > slots:
-            what = f"schedules {len(step['scheduled'])} requests; max_num_seqs = {slots}"
+            what = f"schedules {len(step['scheduled'])} requests; max_num_seqs is {slots}"
             return Breach(what, step["step"], step["t_start_s"])
     return None

@@ -24,8 +24,8 @@ TEMPLATE = Path(__file__).parents[3] / "scenarios/templates/my_policy.py"
 
 # Class, the laws that it must break and no others, the most requests in the counterexample, what it must say.
 BROKEN = [
-    ("OverTokens", {"budgets"}, 1, "computes 8 tokens; max_num_batched_tokens = 7"),
-    ("OverSeqs", {"budgets"}, 2, "max_num_seqs = 1"),
+    ("OverTokens", {"budgets"}, 1, "computes 8 tokens; max_num_batched_tokens is 7"),
+    ("OverSeqs", {"budgets"}, 2, "max_num_seqs"),
     ("CountsOnSelf", {"purity"}, 1, "planning changes the policy: calls was 0, is 1"),
     ("CountsInModule", {"purity", "determinism"}, 4, "a policy that has seen no step before plans prefill"),
     ("KeepsHistory", {"determinism"}, 2, "at first, {'1': 1} when run again"),
@@ -35,7 +35,7 @@ BROKEN = [
     ("Livelock", {"livelock"}, 1, "plans in a row gave no token: 1 running, 0 waiting"),
     ("LoopsForEver", {"time"}, 1, "a plan took more than 0.1 s of CPU time at LoopsForEver.py:"),
     ("LoopsLater", {"time"}, 10, "at LoopsLater.py:"),
-    ("NeverPreempts", {"plans"}, 3, "the plan decodes 3 requests, which takes 1 blocks; 0 are free"),
+    ("NeverPreempts", {"plans"}, 3, "decodes 3 requests"),
     ("ComputesTwice", {"plans"}, 1, "computes a request twice in one step"),
     ("HoldsTooLong", {"fast-forward"}, 2, "scheduled is {'0': 1, '1': 1} step by step, {'0': 1} with fast-forward"),
     ("Starves", {"service", "work"}, 2, "request 0 unserved: it was never scheduled"),
@@ -100,7 +100,7 @@ def test_parameters_that_are_given_stay(file: Callable[[str], str]) -> None:
     case = report.broken["budgets"].case
     assert case is not None
     assert given.items() <= case.scenario("x", "static", "x.csv")["engine"].items()
-    assert "computes 6 tokens; max_num_batched_tokens = 5" in str(report.broken["budgets"].breach)
+    assert "computes 6 tokens; max_num_batched_tokens is 5" in str(report.broken["budgets"].breach)
 
 
 @pytest.mark.parametrize("policy", [*built_in_policies(), f"{TEMPLATE}:ShortestPrompt"])

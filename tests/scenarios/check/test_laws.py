@@ -57,8 +57,8 @@ def steps(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Run], R
 
 
 TAMPERED: list[tuple[str, Callable[[Run], Run], str]] = [
-    ("budgets", column("rows", "running", 0, 3), "runs 3 requests; max_num_seqs = 2"),
-    ("budgets", column("rows", "tokens", 1, 9), "computes 9 tokens; max_num_batched_tokens = 8"),
+    ("budgets", column("rows", "running", 0, 3), "runs 3 requests; max_num_seqs is 2"),
+    ("budgets", column("rows", "tokens", 1, 9), "computes 9 tokens; max_num_batched_tokens is 8"),
     ("service", column("requests", "status", 1, Status.UNFINISHED), "request 1 unserved"),
     ("conservation", column("requests", "row", 1, 0), "3 requests were submitted"),
     ("conservation", column("requests", "status", 1, Status.REJECTED), "rejected are [1]"),
