@@ -97,7 +97,7 @@ def _block(block: Block, summaries: Summaries) -> str:
     if not columns:
         return ""
     labels = list(summaries)
-    left = [block.title, "", *(one_line(label, 40) for label in labels)]
+    left = [block.title, "", *(one_line(label, 60) for label in labels)]
     wide = max(len(text) for text in left)
     lines = [text.ljust(wide) for text in left]
     for column, by_label in columns:

@@ -114,6 +114,7 @@ class _Found:
 
     shown: Shown
     folder: Path
+    data: Mapping[str, Any]  # the resolved scenario
     notes: Sequence[str]  # of all its seeds
 
 
@@ -121,22 +122,40 @@ def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
     """The lines of several folders under labels of their own, and what there is to say about them."""
     from scenarios.runs.comparison import merge_notes
 
-    count = Counter(each.shown.label for each in found)
     seeds = min(len(each.shown.summaries) for each in found)
     unequal = any(len(each.shown.summaries) != seeds for each in found)
     runs: list[Shown] = []
     notes: dict[str, list[str]] = {}
-    for each in found:
+    for label, each in _labelled(found):
         shown = each.shown
-        label = shown.label if count[shown.label] == 1 else f"{shown.label} ({each.folder})"
         # Comparisons are paired by seed.
         runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
         notes[label] = [*each.notes, *([_UNEQUAL] if unequal else [])]
     return runs, merge_notes(notes)
 
 
+def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
+    """The lines in the order to show them, under labels that say in what they differ.
+
+    Those of one folder keep the labels that it was written with. Lines whose labels would be equal have their folder
+    behind it.
+    """
+    from scenarios.runs.labels import arrange
+
+    if len({each.folder for each in found}) == 1:
+        return [(each.shown.label, each) for each in found]
+    labels = arrange([each.data for each in found])
+    count = Counter(label.text for label in labels)
+    return [
+        (label.text if count[label.text] == 1 else f"{label.text} ({found[label.place].folder})", found[label.place])
+        for label in labels
+    ]
+
+
 def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
+    import yaml
+
     from scenarios.build.parts import policy_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
@@ -158,5 +177,5 @@ def _read(folder: Path) -> list[_Found]:
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
-        found.append(_Found(shown, folder, list(notes)))
+        found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))
     return found

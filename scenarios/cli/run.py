@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 RUNS = Path("runs")  # where results go without --out, below the working directory
 
 Policies = Annotated[
-    str, typer.Option("--policies", metavar="A,B,...", help="The policies to compare (batchlab list policies).")
+    str,
+    typer.Option(
+        "--policies",
+        metavar="A,B,...",
+        help="The policies to compare (batchlab list policies, or path.py:Class), each with settings of its own where "
+        "wanted: static,chunked_prefill,chunked_prefill:max_num_batched_tokens=512:max_num_seqs=64.",
+    ),
 ]
 
 
@@ -85,26 +91,26 @@ def compare(
     """The same requests through several policies.
 
     A verdict table goes to stdout; plots, report.html and a run folder for each policy and seed go to --out, else
-    to runs/NAME-compare.
+    to runs/NAME-compare. One policy may be given several times, with other settings. A --set of a key of the engine
+    is applied to the policies that take it.
     """
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.run_folder import REPORT, check_target, owned_files, to_json, write_means
     from scenarios.runs.storage.staging import staging
-    from scenarios.schema.loader import load
+    from scenarios.runs.variants import split_variants
 
     console = Console(quiet=quiet)
-    chosen = load(scenario, overrides(set_, seed))
-    target = out or RUNS / _file_name(f"{chosen.name}-compare")
+    comparing = Compare(scenario, split_variants(policies), seeds, overrides=overrides(set_, seed))
+    target = out or RUNS / _file_name(f"{comparing.base.name}-compare")
     check_target(target)
-    names = [name.strip() for name in policies.split(",") if name.strip()]
     with console.timed() as timed, staging(target, owned=owned_files(target)) as folder:
-        comparing = Compare(chosen, names, seeds, progress=timed.progress)
+        comparing.progress = timed.progress
         places = _write_runs(folder, comparing)
         timed.simulated()
         found = comparing.comparison()
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
-        write_means(folder, chosen, means)
+        write_means(folder, comparing.base, means)
         runs = [_shown(label, result, found.summaries[label]) for label, result in found.first.items()]
         if not no_report:
             console.note("drawing the report")

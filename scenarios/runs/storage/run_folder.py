@@ -8,6 +8,7 @@ between tokens, the waits after preemption. Nothing in a folder tells when it wa
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -102,8 +103,8 @@ def write_run(
 
 
 def run_path(label: str, seed: int) -> Path:
-    """Where in a comparison's folder one of its runs is."""
-    return Path(label, f"seed-{seed}")
+    """Where in a comparison's folder one of its runs is: what no folder's name should hold becomes a dash."""
+    return Path(re.sub(r"[^\w.+=-]+", "-", label).strip("-."), f"seed-{seed}")
 
 
 def write_result(folder: Path, result: Result) -> None:
