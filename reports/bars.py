@@ -15,7 +15,7 @@ from reports.columns import COLUMNS, Column, Summaries
 from reports.compare import Estimate, estimate, seeds
 from reports.style import CARD, INK, MUTED, Picture, Style, draw, shorten
 from reports.units import decimals, number
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 
 THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo_attainment")
 LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")

@@ -20,7 +20,7 @@ from reports.tables import class_rows, class_summaries, class_words, rejection_t
 from reports.timeline import timeline
 from reports.units import number, one_line
 from reports.verdict import verdict_words
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.results.records import Records
 
 

@@ -13,7 +13,8 @@ from matplotlib.lines import Line2D
 from reports.axes import latency_axis, slo_line
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
-from simulator.metrics.latency import Slo, finished, itl, request_latencies
+from simulator.metrics.latency import finished, itl, request_latencies
+from simulator.metrics.slo import Slo
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
 

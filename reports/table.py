@@ -11,7 +11,7 @@ from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
 from reports.units import MISSING, decimals, number, one_line, tied
 from reports.verdict import verdict_words
-from simulator.metrics.summary import Slo
+from simulator.metrics.slo import Slo
 
 MARK = "*"
 WIDTH = 100  # of the lines of prose

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reports.columns import COLUMNS, Column, Summaries
 from reports.compare import estimate, is_real, joined, ranked, seeds, values
 from reports.units import latency, number, short
-from simulator.metrics.summary import Slo
+from simulator.metrics.slo import Slo
 
 KEPT = 0.99  # share of the requests within the SLO that counts as keeping it
 EVEN = 0.02  # relative difference below which two means are called even

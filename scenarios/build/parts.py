@@ -52,13 +52,18 @@ class Parts:
 def build_workload(scenario: Scenario) -> Workload:
     """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
 
-    Raises InputError for a trace that cannot be read, and for weights of classes that there are not.
+    Raises InputError for a trace that cannot be read, and for weights or SLOs of classes that there are not.
     """
     workload = _given_workload(scenario)
-    for name in scenario.engine.class_weights or ():
-        if name not in workload.class_names:
-            hint = did_you_mean(name, workload.class_names)
-            raise scenario.error(f"engine.class_weights.{name}", f"no class is called {name!r}", hint)
+    named = {
+        "engine.class_weights": scenario.engine.class_weights,
+        "slo.classes": scenario.slo and scenario.slo.classes,
+    }
+    for key, classes in named.items():
+        for name in classes or ():
+            if name not in workload.class_names:
+                hint = did_you_mean(name, workload.class_names)
+                raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
     predictor = scenario.workload.predictor
     if predictor is None:
         return workload

@@ -173,7 +173,7 @@ def _read(folder: Path) -> list[_Found]:
             label or policy_label(scenario.engine.policy),
             scenario,
             first.scenario_yaml,
-            first.records,
+            replace(first.records, front_end_s=scenario.measure.front_end_s),
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])

@@ -9,7 +9,7 @@ import pytest
 from reports.columns import BLOCKS, COLUMNS, Summaries, Summary
 from reports.compare import best, estimate, is_real, joined, ranked
 from reports.table import MARK, cells, note, verdict_table
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from tests.reports_maker import continuous, static
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from reports.columns import Summaries, Summary
 from reports.verdict import slo_text, verdict_words, winner
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 

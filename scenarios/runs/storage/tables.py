@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.metrics.summary import request_latencies
+from simulator.metrics.latency import request_latencies
 from simulator.results.records import Floats, Ints, Records, RequestColumns, RowColumns, Status
 
 if TYPE_CHECKING:
