@@ -15,6 +15,7 @@ from reports.columns import Summaries, Summary
 from reports.compare import joined, seeds
 from reports.files import write
 from reports.gantt import gantt
+from reports.judged import facts
 from reports.style import Picture, Style, styles
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
 from reports.timeline import timeline
@@ -97,7 +98,10 @@ def _page(
     first = runs[0]
     by_class = class_summaries(labelled, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
-    words = verdict_words(summaries, first.slo)
+    known = {
+        run.label: facts(run.records, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s) for run in runs
+    }
+    words = verdict_words(summaries, first.slo, known)
     if by_class is not None and (more := class_words(by_class, of_first)):
         words.append(more)
     sections = [

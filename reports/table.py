@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
+from reports.judged import Facts
 from reports.units import MISSING, decimals, number, one_line, tied
 from reports.verdict import verdict_words
 from simulator.metrics.slo import Slo
@@ -67,7 +68,7 @@ def note(summaries: Summaries) -> str:
     return ""
 
 
-def verdict_table(summaries: Summaries, slo: Slo | None = None) -> str:
+def verdict_table(summaries: Summaries, slo: Slo | None = None, facts: Mapping[str, Facts] | None = None) -> str:
     """The table, what its marks mean, and the verdict in words; ends with a newline.
 
     `summaries` has one summary a seed for every label, seeds in the same order. Columns that no summary has a value
@@ -77,7 +78,7 @@ def verdict_table(summaries: Summaries, slo: Slo | None = None) -> str:
         return "nothing to compare\n"
     parts = [text for block in BLOCKS if (text := _block(block, summaries))]
     parts.append(wrapped(note(summaries)))
-    parts.append("\n".join(wrapped(text) for text in verdict_words(summaries, slo)))
+    parts.append("\n".join(wrapped(text) for text in verdict_words(summaries, slo, facts)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simulator.results.records import Records
 
 DEFAULT = Path("runs", "report")  # for several folders together
+_COSTS = "warning: the runs have different step costs ({}): what differs between them may be these and not the policies"
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
 
 
@@ -36,12 +37,14 @@ class Shown:
 
 def tables(runs: Sequence[Shown]) -> str:
     """The verdict table, and the table by class where there are several."""
+    from reports.judged import facts
     from reports.table import verdict_table
     from reports.tables import class_table
 
     first = runs[0].scenario
     slo = first.resolve_slo()
-    parts = [verdict_table({run.label: run.summaries for run in runs}, slo)]
+    known = {run.label: facts(run.records, slo, **first.measure.window()) for run in runs}
+    parts = [verdict_table({run.label: run.summaries for run in runs}, slo, known)]
     by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
         seeds = " (first seed)" if len(runs[0].summaries) > 1 else ""
@@ -124,13 +127,16 @@ def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
 
     seeds = min(len(each.shown.summaries) for each in found)
     unequal = any(len(each.shown.summaries) != seeds for each in found)
+    kinds = dict.fromkeys(str(each.data["cost"]["kind"]) for each in found)
+    common = [_UNEQUAL] if unequal else []
+    common += [_COSTS.format(", ".join(kinds))] if len(kinds) > 1 else []
     runs: list[Shown] = []
     notes: dict[str, list[str]] = {}
     for label, each in _labelled(found):
         shown = each.shown
         # Comparisons are paired by seed.
         runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
-        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else [])]
+        notes[label] = [*common, *each.notes]
     return runs, merge_notes(notes)
 
 

@@ -15,8 +15,9 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.metrics.intervals import mean_interval, paired_difference
+from simulator.metrics.outcomes import entries, mean_outcomes
+from simulator.metrics.table import METRICS
 
-_NO_METRIC = ("schema_version",)
 _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
@@ -161,25 +162,35 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(summaries) == 1:
         return dict(first)
     found: dict[str, Any] = {}
+    targets = entries(mean_outcomes(summaries))
     for name, value in first.items():
         values = [summary[name] for summary in summaries]
-        if isinstance(value, bool):
+        if name in targets:
+            found[name] = targets[name]
+        elif isinstance(value, bool):
             found[name] = any(values)
         elif all(other == value for other in values):
             found[name] = value
-        else:
+        elif name in METRICS:
             mean = mean_interval(values).mean
             found[name] = None if math.isnan(mean) else mean
     return found
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = [name for name, value in summaries[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    intervals = {name: mean_interval([summary[name] for summary in summaries]) for name in names}
+    intervals = {name: mean_interval([summary[name] for summary in summaries]) for name in _measured(summaries[0])}
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 
 def _differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = [name for name, value in ours[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    pairs = {name: paired_difference([s[name] for s in ours], [s[name] for s in theirs]) for name in names}
+    pairs = {name: paired_difference([s[name] for s in ours], [s[name] for s in theirs]) for name in _measured(ours[0])}
     return {name: [found.mean, found.low, found.high] for name, found in pairs.items() if found.n > 1}
+
+
+def _measured(summary: Mapping[str, Any]) -> list[str]:
+    """The keys of a summary that have a mean."""
+    return [
+        name
+        for name, value in summary.items()
+        if name in METRICS and name != "schema_version" and not isinstance(value, bool)
+    ]

@@ -18,6 +18,7 @@ from scenarios.build.parts import policy_label
 
 MOST_KEYS = 3  # in a label; of more differences the first are shown
 _HEAD = ("name", "engine.policy")
+_VAGUE = ("kind", "process", "dist", "path", "format")  # keys that say nothing without the one above
 _NOTHING = object()
 
 Flat = dict[str, Any]
@@ -45,7 +46,7 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
     for place, run in enumerate(flat):
         groups.setdefault((str(run.get("name")), policies[place]), []).append(place)
     several = [len(set(words)) > 1 for words in zip(*groups, strict=True)]
-    everywhere = [key for key in _differing(flat) if not key.startswith("engine.")]
+    everywhere = _common([key for key in _differing(flat) if not key.startswith("engine.")], flat)
     short = _shortest({key for run in flat for key in run})
     labels: list[Label] = []
     for head, members in groups.items():
@@ -93,6 +94,11 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
     return [key for key in keys if key not in _HEAD and any(_at(run, key) != _at(runs[0], key) for run in runs)]
 
 
+def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:
+    """Those keys that all runs have, if there are any: the others come with another kind of cost or arrival."""
+    return [key for key in keys if all(key in run for run in runs)] or list(keys)
+
+
 def _at(run: Flat, key: str) -> Any:
     value = run.get(key, _NOTHING)
     return (isinstance(value, bool), value)  # 1 and True are two values
@@ -110,14 +116,15 @@ def _policies(policies: Sequence[str]) -> list[str]:
 
 
 def _shortest(keys: Collection[str]) -> dict[str, str]:
-    """For each dotted key its shortest ending that no other key has."""
+    """For each dotted key its shortest ending that says enough and that no other key has."""
     endings = Counter(ending for key in keys for ending in _endings(key))
     return {key: next((ending for ending in _endings(key) if endings[ending] == 1), key) for key in keys}
 
 
 def _endings(key: str) -> list[str]:
     parts = key.split(".")
-    return [".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1)]
+    least = 2 if parts[-1] in _VAGUE and len(parts) > 1 else 1
+    return [".".join(parts[-count:]) for count in range(least, len(parts) + 1)]
 
 
 def _text(key: str, value: Any, runs: Sequence[Flat]) -> str:

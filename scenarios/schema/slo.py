@@ -12,8 +12,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 from scenarios.schema.source.hints import nearest, refusal
 from scenarios.schema.strict import Strict
 from simulator.metrics.latency import LATENCIES
-from simulator.metrics.slo import Slo
 from simulator.metrics.sample import PERCENTILES
+from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS, STATISTICS
 
 Milliseconds = Annotated[float, Field(gt=0, le=1e12)]

@@ -70,7 +70,12 @@ def test_what_differs_outside_of_the_engine_is_said_of_every_run() -> None:
 def test_names_of_keys_are_as_short_as_they_can_be() -> None:
     rates = run(workload__classes__0__arrival__rate=4.5), run()
     assert texts(*rates) == ["chat.arrival.rate=2", "chat.arrival.rate=4.5"]
-    assert texts(run(cost__kind="linear"), run()) == ["kind=linear", "kind=roofline"]
+    assert texts(run(cost__kind="linear"), run()) == ["cost.kind=linear", "cost.kind=roofline"]
+
+
+def test_keys_that_come_with_another_kind_are_left_out() -> None:
+    linear = run(cost={"kind": "linear", "base_s": 0.005})
+    assert texts(linear, run()) == ["cost.kind=linear", "cost.kind=roofline"]
 
 
 def test_other_scenarios_are_called_by_their_names() -> None:
@@ -108,9 +113,9 @@ def test_a_setting_of_a_policy_that_stands_alone_is_said() -> None:
 
 def test_paths_are_called_by_their_files() -> None:
     runs = [run(workload={"trace": {"path": f"/data/{name}.csv"}}) for name in "ab"]
-    assert texts(*runs) == ["path=a.csv", "path=b.csv"]
+    assert texts(*runs) == ["trace.path=a.csv", "trace.path=b.csv"]
     same = [run(workload={"trace": {"path": f"/{name}/x.csv"}}) for name in "ab"]
-    assert texts(*same) == ["path=/a/x.csv", "path=/b/x.csv"]
+    assert texts(*same) == ["trace.path=/a/x.csv", "trace.path=/b/x.csv"]
 
 
 def test_classes_of_one_name_in_two_files_are_numbered() -> None:
