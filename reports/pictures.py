@@ -15,7 +15,7 @@ from reports.columns import Summaries, Summary
 from reports.gantt import gantt
 from reports.style import Picture, Style
 from reports.timeline import timeline
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.results.records import Records
 
 

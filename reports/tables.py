@@ -11,7 +11,8 @@ import numpy as np
 from reports.columns import Summary
 from reports.compare import joined
 from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, latency, number, short
-from simulator.metrics.latency import Slo, queue_s
+from simulator.metrics.latency import queue_s
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Records, Status

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scenarios.schema.engine import ORDER_KEYS
-from scenarios.schema.scenario import Scenario, Slo
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.slo import SloConfig
 from simulator.errors import InputError
 from simulator.queues import QUEUES, Order, make_queue, order_parameters
 
@@ -47,7 +48,7 @@ def build_order(scenario: Scenario, order: str, given: Mapping[str, object]) -> 
     return found
 
 
-def _deadline_s(slo: Slo) -> float | None:
+def _deadline_s(slo: SloConfig) -> float | None:
     """When a request should be done, or where only that is limited, begin to answer."""
     limit_ms = slo.ttft_ms if slo.e2el_ms is None else slo.e2el_ms
     return None if limit_ms is None else limit_ms / 1000.0

@@ -52,13 +52,18 @@ class Parts:
 def build_workload(scenario: Scenario) -> Workload:
     """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
 
-    Raises InputError for a trace that cannot be read, and for weights of classes that there are not.
+    Raises InputError for a trace that cannot be read, and for weights or SLOs of classes that there are not.
     """
     workload = _given_workload(scenario)
-    for name in scenario.engine.class_weights or ():
-        if name not in workload.class_names:
-            hint = did_you_mean(name, workload.class_names)
-            raise scenario.error(f"engine.class_weights.{name}", f"no class is called {name!r}", hint)
+    named = {
+        "engine.class_weights": scenario.engine.class_weights,
+        "slo.classes": scenario.slo and scenario.slo.classes,
+    }
+    for key, classes in named.items():
+        for name in classes or ():
+            if name not in workload.class_names:
+                hint = did_you_mean(name, workload.class_names)
+                raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
     predictor = scenario.workload.predictor
     if predictor is None:
         return workload
@@ -205,33 +210,39 @@ def policy_label(policy: str) -> str:
     return policy.rpartition(":")[2] if ".py:" in policy else policy
 
 
-def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, ...]]:
+def with_policy(
+    scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
+) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario under another policy, and the keys given to the engine that this policy does not take.
 
-    These are left out. A relative path in `policy` counts from the working directory.
+    These are left out. `asked` holds further keys of the engine, which replace the scenario's own. A relative path in
+    `policy` counts from the working directory.
     """
     data = scenario.model_dump(exclude_unset=True)
-    given = dict(data.get("engine", {}))
+    given = {**data.get("engine", {}), **(asked or {})}
     engine = {"policy": policy, **{key: given[key] for key in _ENGINE_OWN[1:] if key in given}}
     try:
-        bare = load({**data, "engine": engine})
+        bare = load({**data, "engine": {"policy": policy}})
     except InputError as error:
         raise InputError(error.message, file="--policies", hint=error.hint) from None
-    taken = policy_keys(bare.engine.policy)
+    policy = bare.engine.policy
     parameters = {key: value for key, value in given.items() if key not in _ENGINE_OWN}
-    used = (*taken, *order_keys(_order(bare.engine.policy, parameters)))
+    used = engine_keys(policy, parameters)
     kept = {key: value for key, value in parameters.items() if key in used}
     dropped = _asked_for(parameters, used)
-    if engine.get("swap_overlap") and not overlaps(bare.engine.policy):
-        del engine["swap_overlap"]
-        dropped = ("swap_overlap", *dropped)
-    if engine.get("enable_prefix_caching") and not caches_prefixes(bare.engine.policy):
-        del engine["enable_prefix_caching"]
-        dropped = ("enable_prefix_caching", *dropped)
-        if kept.get("order") == "lpm":
-            del kept["order"]
-            dropped = ("order", *dropped)
+    for key, able in (("swap_overlap", overlaps), ("enable_prefix_caching", caches_prefixes)):
+        if engine.get(key) and not able(policy):
+            del engine[key]
+            dropped = (key, *dropped)
+            if key == "enable_prefix_caching" and kept.get("order") == "lpm":
+                del kept["order"]
+                dropped = ("order", *dropped)
     return load({**data, "engine": {**engine, **kept}}), dropped
+
+
+def engine_keys(policy: str, given: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys of `engine:` that a policy takes: its parameters, those of its queue order, and the engine's own."""
+    return (*policy_keys(policy), *order_keys(_order(policy, given)), *_ENGINE_OWN[1:])
 
 
 def resolved_yaml(scenario: Scenario) -> str:

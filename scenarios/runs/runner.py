@@ -25,6 +25,7 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError
 from simulator.hardware.kv import KVCache
+from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 from simulator.simulate import Run, simulate
@@ -74,12 +75,9 @@ def run_on(
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, parts.kv)
     remarks = parts.cost.remarks(records.rows) if hasattr(parts.cost, "remarks") else ()
-    summary = summarize(
-        records,
-        slo=scenario.resolve_slo(),
-        warmup_s=scenario.measure.warmup_s,
-        cooldown_s=scenario.measure.cooldown_s,
-    )
+    slo, cuts = scenario.resolve_slo(), scenario.measure.window()
+    summary = summarize(records, slo=slo, **cuts)
+    found = outcomes(records, slo, summary, **cuts)
     throughput = summary["output_throughput"]
     price = cost_per_million(scenario, None if throughput is None else float(throughput))
     return Result(
@@ -89,6 +87,7 @@ def run_on(
         summary={
             **summary,
             "usd_per_million_output_tokens": price,
+            **entries(found),
             PROVENANCE: provenance(scenario, parts.cost),
         },
         decisions=done.decisions,
@@ -132,7 +131,7 @@ def _at_the_client(records: Records, front_end_s: float) -> Records:
         return records
     requests = records.requests
     seen = {name: getattr(requests, name) + front_end_s for name in ("first_token_s", "last_token_s")}
-    return replace(records, requests=replace(requests, **seen))
+    return replace(records, requests=replace(requests, **seen), front_end_s=front_end_s)
 
 
 def _blame(error: Exception, file: Path) -> InputError | None:

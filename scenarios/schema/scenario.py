@@ -24,8 +24,9 @@ from scenarios.generate.config import GeneratedWorkload
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import Count, Engine, Seconds, UserEngine
 from scenarios.schema.predictor import Predictor
+from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
-from scenarios.schema.source.hints import refusal
+from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import Strict
 from simulator.errors import InputError
@@ -34,12 +35,11 @@ if TYPE_CHECKING:
     from scenarios.traces.options import TraceOptions
     from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model
-    from simulator.metrics.summary import Slo as MetricsSlo
+    from simulator.metrics.slo import Slo
 
-__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "Slo", "TraceConfig", "TraceWorkload", "UserEngine"]
+__all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "TraceConfig", "TraceWorkload", "UserEngine"]
 
 Scale = Annotated[float, Field(gt=0, le=1e6)]
-Milliseconds = Annotated[float, Field(gt=0, le=1e12)]
 
 
 def _by_shape(name: str, mapping: str) -> Discriminator:
@@ -165,14 +165,6 @@ def _engine_tag(value: object) -> str:
     return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
 
 
-class Slo(Strict):
-    """Limits that a request should meet; a limit left out is met by all."""
-
-    ttft_ms: Milliseconds | None = None
-    tpot_ms: Milliseconds | None = None
-    e2el_ms: Milliseconds | None = None
-
-
 class Measure(Strict):
     """What is cut off before metrics are taken: so many seconds at the start and at the end.
 
@@ -221,7 +213,7 @@ class Scenario(Strict):
     ] = Engine()
     replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
     router: Literal["round_robin", "least_loaded"] = "round_robin"
-    slo: Slo | None = None
+    slo: SloConfig | None = None
     measure: Measure = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
@@ -256,14 +248,17 @@ class Scenario(Strict):
         gpu = self.hardware.gpu
         return _find_gpu(gpu) if isinstance(gpu, str) else _custom_gpu(gpu)
 
-    def resolve_slo(self) -> MetricsSlo | None:
-        """The limits as the metrics take them; None where the scenario has none."""
-        from simulator.metrics.summary import Slo as MetricsSlo
-
-        return None if self.slo is None else MetricsSlo(**self.slo.model_dump())
+    def resolve_slo(self) -> Slo | None:
+        """Limits and targets as the metrics take them; None where the scenario has none."""
+        return None if self.slo is None else self.slo.slo()
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
+        if isinstance(self.workload, GeneratedWorkload) and self.slo is not None:
+            names = [each.name for each in self.workload.classes]
+            for name in self.slo.classes:
+                if name not in names:
+                    raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))
         mode = self.engine.preemption_mode
         if mode in ("swap", "auto") and self.hardware.swap_space_gib == 0:
             raise refusal(

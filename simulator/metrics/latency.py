@@ -1,33 +1,20 @@
-"""When each request got its tokens: latencies one entry a request, and all gaps between tokens.
+"""Latencies: of each request, and of all gaps between tokens.
 
 Times: t0 arrival, tq first scheduled, t1 first token, tn last token; n output tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.metrics.longest_gap import longest_gap_s
 from simulator.metrics.usage import STEPS_AT_ONCE, row_pieces
 from simulator.metrics.weighted import Distribution, describe
 from simulator.metrics.window import Bools, Window
 from simulator.results.records import Floats, Ints, Records, Status
-
-
-@dataclass(frozen=True, slots=True)
-class Slo:
-    """Limits of one request, in milliseconds, each met by what is equal or below; None: no limit."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2el_ms: float | None = None
-
-    @property
-    def limits(self) -> bool:
-        """Whether there is any limit."""
-        return not (self.ttft_ms is None and self.tpot_ms is None and self.e2el_ms is None)
 
 
 def finished(records: Records) -> Bools:
@@ -78,25 +65,51 @@ def request_latencies(records: Records) -> RequestLatencies:
     return RequestLatencies(*(seconds(records) * 1e3 for seconds in (ttft_s, tpot_s, e2el_s, queue_s)))
 
 
-def meets_slo(records: Records, slo: Slo) -> Bools:
-    """One entry a request: finished within every limit. An undefined TPOT counts as 0, as in vLLM."""
-    good = finished(records)
-    for limit_ms, seconds in (
-        (slo.ttft_ms, ttft_s(records)),
-        (slo.tpot_ms, np.nan_to_num(tpot_s(records))),
-        (slo.e2el_ms, e2el_s(records)),
-    ):
-        if limit_ms is not None:
-            good = good & (seconds <= limit_ms / 1e3)  # NaN is no less
-    return good
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A latency as summaries, reports and SLOs know it.
+
+    `of_request_s` is what a limit of a request is held against, in seconds, one entry a request: NaN where the request
+    cannot meet one, 0 where nothing could take time.
+    """
+
+    title: str
+    words: str
+    definition: str
+    remark: str
+    of_request_s: Callable[[Records], Floats]
+
+
+LATENCIES: Mapping[str, Latency] = {
+    "ttft": Latency("TTFT", "time to first token", "t1 - t0", "the wait in the queue included", ttft_s),
+    "tpot": Latency(
+        "TPOT",
+        "time per output token",
+        "(tn - t1) / (n - 1)",
+        "left out for n = 1 and where a batch hands all tokens over at once; there it counts as 0 in goodput",
+        lambda records: np.nan_to_num(tpot_s(records)),
+    ),
+    "itl": Latency(
+        "ITL",
+        "inter-token latency",
+        "gaps between neighbouring tokens",
+        "pooled over requests: each gap is one sample; an SLO's `itl_ms` limits the longest gap of a request",
+        lambda records: np.nan_to_num(longest_gap_s(records)),
+    ),
+    "e2el": Latency("E2E", "end-to-end latency", "tn - t0", "without streaming, tn is when the batch returns", e2el_s),
+    "queue_time": Latency(
+        "queue time", "time in the queue", "tq - t0", "waits after a preemption are not in it", queue_s
+    ),
+}
+"""By the name that the keys of summary.json have, in their order."""
 
 
 def itl(records: Records, q: Sequence[float], window: Window | None = None) -> Distribution | None:
     """All gaps between neighbouring tokens of a request, in seconds, pooled, and its percentiles `q`.
 
     Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
-    row's `decoding` as weight. They are not kept by request: of a `window` that was cut, the gaps that end in it
-    count, whoever had them. None where there is no gap, as in a run that does not stream.
+    row's `decoding` as weight. They are not kept by request: of a `window` that was cut, all gaps that end in it
+    count. None where there is no gap, as in a run that does not stream.
     """
     if not records.streams:
         return None

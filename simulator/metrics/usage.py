@@ -33,8 +33,8 @@ class Usage:
     kv_utilization_peak: float
 
 
-def usage(records: Records, window: Window) -> Usage:
-    """What the steps made of the slots, tokens and blocks. ValueError if rows and steps do not go together."""
+def check_rows(records: Records) -> None:
+    """ValueError unless the rows cover the steps one after the other."""
     rows = records.rows
     if len(rows.first_step) and not (
         rows.first_step[0] == 0
@@ -42,6 +42,11 @@ def usage(records: Records, window: Window) -> Usage:
         and rows.first_step[-1] + rows.repeat[-1] == records.num_steps
     ):
         raise ValueError("rows must cover the steps one after the other, in order")
+
+
+def usage(records: Records, window: Window) -> Usage:
+    """Means and shares over the window of what the steps made of slots, tokens and blocks."""
+    rows = records.rows
     steps = _steps_inside(records, window)
     row_s = _clipped(rows.start_s, rows.end_s, window)
     duration_s = window.duration_s

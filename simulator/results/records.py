@@ -121,6 +121,7 @@ class Records:
     class_names: tuple[str, ...]
     request_ids: tuple[str, ...] | None  # None: named by row
     streams: bool = True  # False: answers come whole, and there are no gaps between tokens
+    front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]

@@ -18,7 +18,7 @@ from reports.style import Picture, draw
 from reports.svg import inline
 from reports.tables import TableRows
 from simulator.errors import InputError
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from tests.reports.test_style import paint
 from tests.reports_maker import continuous, static

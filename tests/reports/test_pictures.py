@@ -16,8 +16,9 @@ from reports.columns import Summaries
 from reports.gantt import gantt
 from reports.style import Picture, Style, look, styles
 from reports.timeline import STEP_BUCKETS, band, shown_until, step_band, strips, timeline
-from simulator.metrics.latency import Slo, itl, ttft_s
+from simulator.metrics.latency import itl, ttft_s
 from simulator.metrics.series import Points, StepFunction, queue_depth, step_time
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Records, as_floats

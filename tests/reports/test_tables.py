@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reports.tables import ByClass, class_table, class_words, rejection_table, starvation_table
-from simulator.metrics.latency import Slo
+from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
 from simulator.results.records import Records, Status, as_floats, as_ints
 from tests.reports_maker import continuous, static

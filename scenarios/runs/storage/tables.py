@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.metrics.summary import request_latencies
+from simulator.metrics.latency import request_latencies
 from simulator.results.records import Floats, Ints, Records, RequestColumns, RowColumns, Status
 
 Column = Floats | Ints | list[str]

@@ -60,7 +60,8 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
     if kind in ("extra_forbidden", "invalid_key"):
         allowed = tuple(dict.fromkeys(key for model in spot.around for key in model.model_fields))
         key = spot.path[-1]
-        return Finding(spot.path, "unknown key", key_hint(key, spot.value, allowed, known_keys(root)))
+        listed = tuple(dict.fromkeys(word for model in spot.around for word in getattr(model, "listed", allowed)))
+        return Finding(spot.path, "unknown key", key_hint(key, spot.value, allowed, known_keys(root), listed))
     if kind == "missing":
         key = spot.inner[-1] if spot.inner else ""
         if key.isdigit():
@@ -76,7 +77,10 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
             return Finding((*spot.path, key), "missing", f"allowed: {', '.join(options)}")
         return Finding((*spot.path, key), f"unknown {key} {context['tag']!r}", did_you_mean(context["tag"], options))
     if kind == "refused":
-        inside = tuple(context["key"].split(".")) if context["key"] else _key_named(context["message"], spot)
+        key = context["key"]
+        inside = (
+            (tuple(key.split(".")) if isinstance(key, str) else key) if key else _key_named(context["message"], spot)
+        )
         return Finding((*spot.path, *inside), _without_prefix(context["message"], spot), context["hint"])
     if kind == "value_error":
         message = text.removeprefix("Value error, ")

@@ -71,11 +71,19 @@ def did_you_mean(word: object, known: Sequence[str]) -> str:
     return " ".join(part for part in (f"did you mean `{near}`?" if near else "", allowed) if part)
 
 
-def key_hint(key: str, value: object, allowed: Sequence[str], elsewhere: Mapping[str, Sequence[str]]) -> str:
+def key_hint(
+    key: str,
+    value: object,
+    allowed: Sequence[str],
+    elsewhere: Mapping[str, Sequence[str]],
+    listed: Sequence[str] | None = None,
+) -> str:
     """A hint for an unknown key: its unit, its spelling, or where it belongs; and the keys allowed here.
 
-    `elsewhere` maps the keys of the whole file to the places where each is known.
+    `elsewhere` maps the keys of the whole file to the places where each is known; `listed` are the words for the
+    allowed keys where these are too many to list.
     """
+    known = f"allowed: {', '.join(listed or allowed)}"
     called = _ELSEWHERE_CALLED.get(key)
     if unit := _unit_hint(key, value, allowed):
         meant = unit
@@ -86,12 +94,12 @@ def key_hint(key: str, value: object, allowed: Sequence[str], elsewhere: Mapping
     elif called is not None and called in allowed:
         meant = f"it is called `{called}` here"
     elif near := nearest(key, allowed):
-        return f"did you mean `{near}`? allowed: {', '.join(allowed)}"
+        return f"did you mean `{near}`? {known}"
     elif called is not None and called in elsewhere:
         meant = f"it is called `{called}`, under {' or '.join(f'`{place}`' for place in elsewhere[called])}"
     else:
         meant = ""
-    return "; ".join(part for part in (meant, f"allowed: {', '.join(allowed)}") if part)
+    return "; ".join(part for part in (meant, known) if part)
 
 
 def _unit_hint(key: str, value: object, allowed: Iterable[str]) -> str | None:
@@ -145,9 +153,9 @@ def number_hint(key: str, value: object) -> str | None:
     return f"the unit is in the key ({name}): write the number alone"
 
 
-def refusal(message: str, hint: str | None = None, key: str | None = None) -> PydanticCustomError:
+def refusal(message: str, hint: str | None = None, key: str | tuple[str, ...] | None = None) -> PydanticCustomError:
     """What a validator raises to refuse a value: becomes an InputError with this message and hint.
 
-    `key`, dotted, names a key inside the value refused; the message then stands at that key.
+    `key`, dotted or as a tuple, names a key inside the value refused; the message then stands at that key.
     """
     return PydanticCustomError("refused", "{message}", {"message": message, "hint": hint, "key": key})

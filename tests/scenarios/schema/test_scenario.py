@@ -15,7 +15,7 @@ from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
-from simulator.metrics.summary import Slo
+from simulator.metrics.slo import Slo
 from simulator.policies import built_in_policies
 
 CLASS = {

@@ -12,18 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.metrics.summary import (
-    Slo,
-    cost_per_million_output_tokens,
-    e2el_s,
-    meets_slo,
-    queue_s,
-    request_latencies,
-    summarize,
-    summarize_by_class,
-    tpot_s,
-    ttft_s,
-)
+from simulator.metrics.latency import e2el_s, queue_s, request_latencies, tpot_s, ttft_s
+from simulator.metrics.slo import Slo, meets_slo
+from simulator.metrics.summary import cost_per_million_output_tokens, summarize, summarize_by_class
 from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
 from tests.naive_metrics import itl_s, naive_summary, same
 from tests.records_maker import single_server, tell
@@ -51,7 +42,9 @@ stories = st.builds(
     cut_short=st.sampled_from([False, False, True]),
 )
 limits_ms = st.none() | st.sampled_from([0.0, 125.0, 500.0, 1000.0, 4000.0])
-slos = st.none() | st.builds(Slo, limits_ms, limits_ms, limits_ms)
+plain_slos = st.builds(Slo, limits_ms, limits_ms, limits_ms, st.none(), limits_ms)
+class_slos = st.dictionaries(st.sampled_from(["class 0", "class 1"]), plain_slos)
+slos = st.none() | st.builds(lambda slo, classes: replace(slo, classes=classes), plain_slos, class_slos)
 
 
 def assert_same(found: dict[str, float | int | bool | None], expected: dict[str, float | int | bool | None]) -> None:

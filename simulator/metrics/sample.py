@@ -1,0 +1,119 @@
+"""What metrics are taken from: the measured requests of a run, or those of one class, and the measured window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simulator.metrics.latency import e2el_s, finished, itl, queue_s, streamed, tpot_s, ttft_s
+from simulator.metrics.slo import Slo, meets_slo
+from simulator.metrics.usage import Usage, usage
+from simulator.metrics.waits import Starvation, Waits, starvation, waits
+from simulator.metrics.weighted import Distribution
+from simulator.metrics.window import Bools, Window
+from simulator.results.records import Floats, Records
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True)  # no slots: what several metrics share is worked out once and kept
+class Sample:
+    """The requests that metrics count, of one class if `class_index` says so, and the window they are measured in."""
+
+    records: Records
+    window: Window
+    slo: Slo | None = None
+    class_index: int | None = None
+
+    @cached_property
+    def of_class(self) -> Bools | None:
+        """One entry a request: whether it is of the class; None for all classes."""
+        return None if self.class_index is None else self.records.requests.class_index == self.class_index
+
+    @cached_property
+    def measured(self) -> Bools:
+        """One entry a request: whether it counts."""
+        return self.window.measured if self.of_class is None else self.of_class & self.window.measured
+
+    @cached_property
+    def done(self) -> Bools:
+        """One entry a request: whether it counts and has finished."""
+        return self.measured & finished(self.records)
+
+    @cached_property
+    def completed(self) -> int:
+        """Requests that have finished."""
+        return int(self.done.sum())
+
+    @cached_property
+    def input_tokens(self) -> int:
+        """Prompt tokens of the finished."""
+        return int(self.records.requests.input_tokens[self.done].sum())
+
+    @cached_property
+    def output_tokens(self) -> int:
+        """Generated tokens of the finished."""
+        return int(self.records.requests.output_tokens[self.done].sum())
+
+    @cached_property
+    def good(self) -> Bools | None:
+        """One entry a measured request: whether it meets every limit; None without a limit."""
+        if self.slo is None or not self.slo.limits:
+            return None
+        return meets_slo(self.records, self.slo)[self.measured]
+
+    @cached_property
+    def usage(self) -> Usage:
+        """What the steps in the window made of slots, tokens and blocks."""
+        return usage(self.records, self.window)
+
+    @cached_property
+    def waits(self) -> Waits:
+        """The stretches of waiting, of all requests or of the class's."""
+        return waits(self.records, self.of_class)
+
+    @cached_property
+    def starvation(self) -> Starvation:
+        """The worst that happened to one request."""
+        return starvation(self.records, self.of_class)
+
+    @cached_property
+    def latencies(self) -> Mapping[str, Distribution | None]:
+        """The distribution of each latency in seconds, by its name in `LATENCIES`; None where there is no sample.
+
+        Gaps between tokens are not kept by class: of one class there are none here, and `mean_itl_s` alone.
+        """
+        records, done = self.records, self.done
+        return {
+            "ttft": _describe(ttft_s(records)[done]),
+            "tpot": _describe(tpot_s(records)[done]),
+            "itl": None if self.class_index is not None else itl(records, PERCENTILES, self.window),
+            "e2el": _describe(e2el_s(records)[done]),
+            "queue_time": _describe(queue_s(records)[done]),
+        }
+
+    @cached_property
+    def mean_itl_s(self) -> float | None:
+        """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1."""
+        if self.class_index is None:
+            gaps = self.latencies["itl"]
+            return None if gaps is None else gaps.mean
+        requests, those = self.records.requests, self.measured & streamed(self.records)
+        count = int((requests.output_tokens[those] - 1).sum())
+        return float((requests.last_token_s[those] - requests.first_token_s[those]).sum()) / count if count else None
+
+    def rate(self, count: int | None) -> float | None:
+        """A count per second of the window; None where either is undefined."""
+        seconds = self.window.duration_s
+        return count / seconds if count is not None and seconds > 0 else None
+
+
+def _describe(seconds: Floats) -> Distribution | None:
+    known = seconds[~np.isnan(seconds)]
+    if not len(known):
+        return None
+    percentiles = tuple(np.percentile(known, PERCENTILES).tolist())
+    return Distribution(len(known), float(known.mean()), float(known.std()), percentiles)

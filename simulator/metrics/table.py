@@ -1,0 +1,214 @@
+"""Every metric of summary.json, in its order: the one place that says what each is called, means and is made of.
+
+Names and definitions are those of vLLM's `bench serve`; percentiles are `numpy.percentile`, linear; std is the
+population's. A new metric is an entry here, next to those that it is read with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from simulator.metrics.latency import LATENCIES
+from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
+from simulator.metrics.sample import PERCENTILES, Sample
+from simulator.metrics.waits import saturated
+from simulator.results.records import Status
+
+SCHEMA_VERSION = 1
+STATISTICS = ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES))
+
+
+def _latencies() -> Iterator[Metric]:
+    """The statistics of each latency. Of `itl`, a class has the mean alone."""
+    for name, latency in LATENCIES.items():
+        for index, statistic in enumerate(STATISTICS):
+            yield Metric(
+                f"{statistic}_{name}_ms",
+                f"{latency.title} {statistic}",
+                MS,
+                f"{statistic} of {latency.definition}",
+                _mean_itl_ms if (statistic, name) == ("mean", "itl") else _statistic_ms(name, index),
+                better=-1,
+                by_class=name != "itl" or statistic == "mean",
+            )
+
+
+def _statistic_ms(name: str, index: int) -> Callable[[Sample], float | None]:
+    def of(sample: Sample) -> float | None:
+        found = sample.latencies[name]
+        if found is None:
+            return None
+        return (found.mean, found.percentiles[0], found.std, *found.percentiles)[index] * 1e3
+
+    return of
+
+
+def _mean_itl_ms(sample: Sample) -> float | None:
+    return None if sample.mean_itl_s is None else sample.mean_itl_s * 1e3
+
+
+def _request_goodput(sample: Sample) -> float | None:
+    return None if sample.good is None else sample.rate(int(sample.good.sum()))
+
+
+def _slo_attainment(sample: Sample) -> float | None:
+    return None if sample.good is None or not len(sample.good) else float(sample.good.mean())
+
+
+def _prefix_cache_hit_rate(sample: Sample) -> float | None:
+    """Prompt tokens are asked for at first admissions and at those that compute a preempted request again."""
+    requests, requeues, measured = sample.records.requests, sample.records.requeues, sample.measured
+    asked = (~np.isnan(requests.scheduled_s)).astype(np.int64)
+    recomputing = ~np.isnan(requeues.to_s) & (requeues.swapped == 0)
+    asked += np.bincount(requeues.row[recomputing], minlength=len(asked))
+    tokens = int(np.dot(asked[measured], requests.input_tokens[measured]))
+    return float(requests.cached_tokens[measured].sum()) / tokens if tokens else None
+
+
+def _sum(column: str) -> Callable[[Sample], int]:
+    """The sum of a column of the requests, over the measured ones."""
+    return lambda s: int(getattr(s.records.requests, column)[s.measured].sum())
+
+
+def _count(status: Status) -> Callable[[Sample], int]:
+    return lambda s: int((s.records.requests.status[s.measured] == status).sum())
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+_TABLE = (
+    Metric(
+        "completed", "completed", REQUESTS, "requests with all their tokens", lambda s: s.completed,
+        better=1, by_class=True,
+    ),
+    Metric(
+        "duration", "duration", "s", "first arrival to last token of the measured requests",
+        lambda s: s.window.duration_s, by_class=True,
+    ),
+    Metric(
+        "total_input_tokens", "input", "tokens", "prompt tokens of the completed requests",
+        lambda s: s.input_tokens, by_class=True,
+    ),
+    Metric(
+        "total_output_tokens", "output tokens", "tokens", "generated tokens of the completed requests",
+        lambda s: s.output_tokens, by_class=True,
+    ),
+    Metric(
+        "request_throughput", "throughput", "req/s", "completed / duration", lambda s: s.rate(s.completed),
+        better=1, by_class=True,
+    ),
+    Metric(
+        "output_throughput", "output", "tok/s", "output tokens / duration", lambda s: s.rate(s.output_tokens),
+        better=1, by_class=True,
+    ),
+    Metric(
+        "total_token_throughput", "all tokens", "tok/s", "(input + output tokens) / duration",
+        lambda s: s.rate(s.input_tokens + s.output_tokens), better=1, by_class=True,
+    ),
+    Metric(
+        "request_goodput", "goodput", "req/s", "requests that meet every limit of the SLO / duration",
+        _request_goodput, better=1, by_class=True,
+    ),
+    *_latencies(),
+    Metric("num_steps", "steps", "", "engine steps", lambda s: s.usage.num_steps),
+    Metric(
+        "mean_batch_size", "batch", REQUESTS, "requests computing in a step, mean over steps",
+        lambda s: _defined(s.usage.mean_batch_size),
+    ),
+    Metric(
+        "batch_occupancy", "batch full", FRACTION, "running requests / max_num_seqs, mean over time",
+        lambda s: _defined(s.usage.batch_occupancy),
+    ),
+    Metric(
+        "busy_fraction", "busy", FRACTION, "time with a step in flight / duration",
+        lambda s: _defined(s.usage.busy_fraction),
+    ),
+    Metric(
+        "wasted_slot_fraction", "wasted slots", FRACTION, "slot-steps held by finished requests / all slot-steps",
+        lambda s: _defined(s.usage.wasted_slot_fraction), better=-1, remark="what static batching wastes",
+    ),
+    Metric(
+        "padding_fraction", "padding", FRACTION, "padded / computed tokens",
+        lambda s: _defined(s.usage.padding_fraction), better=-1,
+    ),
+    Metric(
+        "kv_utilization_mean", "KV mean", FRACTION, "used / usable KV blocks, mean over time",
+        lambda s: _defined(s.usage.kv_utilization_mean),
+    ),
+    Metric(
+        "kv_utilization_peak", "KV peak", FRACTION, "used / usable KV blocks, at the fullest moment",
+        lambda s: _defined(s.usage.kv_utilization_peak), remark="of the fullest replica",
+    ),
+    Metric(
+        "queue_depth_mean", "queue", REQUESTS, "waiting requests, mean over time",
+        lambda s: _defined(s.waits.mean_depth(s.window.start_s, s.window.end_s)), better=-1, by_class=True,
+    ),
+    Metric(
+        "queue_depth_max", "longest queue", REQUESTS, "waiting requests, at the worst moment",
+        lambda s: s.waits.max_depth(s.window.start_s, s.window.end_s), better=-1,
+    ),
+    Metric(
+        "preemptions", "preemptions", "", "times that a running request lost its place", _sum("preemptions"),
+        better=-1, remark="its KV is thrown away, moved to the host, or kept", by_class=True,
+    ),
+    Metric(
+        "recomputed_tokens", "recomputed", "tokens", "tokens computed again after preemptions",
+        _sum("recomputed_tokens"), better=-1, by_class=True,
+    ),
+    Metric(
+        "swapped_out_blocks", "swapped out", "blocks", "KV blocks moved to the host", _sum("swapped_out_blocks"),
+        better=-1, by_class=True,
+    ),
+    Metric(
+        "swapped_in_blocks", "swapped in", "blocks", "KV blocks moved back from the host", _sum("swapped_in_blocks"),
+        better=-1, by_class=True,
+    ),
+    Metric(
+        "prefix_cache_hit_rate", "prefix hits", FRACTION, "prompt tokens found in the prefix cache / asked for",
+        _prefix_cache_hit_rate, better=1, by_class=True,
+    ),
+    Metric(
+        "rejected", "rejected", REQUESTS, "requests that could never fit, refused on arrival",
+        _count(Status.REJECTED), better=-1, by_class=True,
+    ),
+    Metric(
+        "unfinished", "unfinished", REQUESTS, "requests without all their tokens at the end of the run",
+        _count(Status.UNFINISHED), better=-1, by_class=True,
+    ),
+    Metric(
+        "slo_attainment", "within SLO", FRACTION, "requests that meet every limit of the SLO / all requests",
+        _slo_attainment, better=1, remark="rejected and unfinished requests count as misses", by_class=True,
+    ),
+    Metric(
+        "saturated", "saturated", FLAG, "the queue grew as long as requests came",
+        lambda s: saturated(s.records, s.window, s.waits), better=-1,
+        remark="such a run has no steady state to take means of",
+    ),
+    Metric(
+        "schema_version", "schema version", "", "the version of summary.json's keys", lambda s: SCHEMA_VERSION
+    ),
+    Metric(
+        "usd_per_million_output_tokens", "cost", "USD/M tok",
+        "GPUs x USD per GPU-hour / (output throughput x 3600) x 1,000,000", None, better=-1,
+    ),
+    Metric(
+        "longest_queue_time_ms", "longest wait", MS, "the longest that a request waited to be scheduled first",
+        lambda s: s.starvation.longest_queue_s * 1e3, better=-1, by_run=False, by_class=True,
+    ),
+    Metric(
+        "longest_requeue_time_ms", "longest wait again", MS, "the longest single wait after a preemption",
+        lambda s: s.starvation.longest_requeue_s * 1e3, better=-1, by_run=False, by_class=True,
+    ),
+    Metric(
+        "most_preemptions", "most preemptions", "", "the most preemptions of one request",
+        lambda s: s.starvation.most_preemptions, better=-1, by_run=False, by_class=True,
+    ),
+)  # fmt: skip
+
+METRICS: Mapping[str, Metric] = {metric.key: metric for metric in _TABLE}
+"""By key, in the order of summary.json; what only a class has comes last."""
