@@ -12,6 +12,7 @@ import pytest
 
 import batchlab
 import scenarios
+from tests.command import small
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,11 +37,11 @@ def test_importing_loads_nothing_heavy() -> None:
     assert python(code, ROOT) == "\n"
 
 
-def test_a_run_draws_nothing() -> None:
+def test_a_run_draws_nothing(tmp_path: Path) -> None:
     code = (
         "import batchlab\n"
-        "result = batchlab.run(batchlab.load('quickstart', ['workload.requests=20']))\n"
-        "print(repr(result).startswith('<Result quickstart'), 'matplotlib' in sys.modules)\n"
+        f"result = batchlab.run({str(small(tmp_path))!r})\n"
+        "print(repr(result).startswith('<Result small'), 'matplotlib' in sys.modules)\n"
     )
     assert python(code, ROOT) == "True False\n"
 
