@@ -47,8 +47,8 @@ def throughput_bars(summaries: Summaries, style: Mapping[str, Style]) -> Picture
         _panels(summaries, THROUGHPUT, None),
         2,
         style,
-        "Longer is better. Throughput alone flatters a server that makes everybody wait: goodput counts the requests "
-        "that kept the SLO. Equal throughputs mean that the load sets them, not the policy.",
+        "Longer is better. Throughput alone flatters a server that lets every request wait: goodput counts only those "
+        "within the SLO. Equal throughputs mean that the load sets them, not the policy.",
         seeds(summaries),
     )
 
@@ -129,7 +129,7 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
             fontsize=8.5,
             bbox={"facecolor": CARD, "edgecolor": "none", "alpha": 0.85, "pad": 0.8},
         )
-    axes.set_yticks(range(len(labels)), [shorten(label, 24) for label in labels] if named else [""] * len(labels))
+    axes.set_yticks(range(len(labels)), [_in_lines(label) for label in labels] if named else [""] * len(labels))
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
@@ -142,6 +142,17 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
         plain_numbers(axes.xaxis, bins=5)
     limit = f", SLO {panel.slo:,g} dotted" if panel.slo is not None and panel.slo <= top else ""
     axes.set_title(f"{panel.title} ({panel.column.unit}{', log scale' if dwarfed else ''}){limit}")
+
+
+def _in_lines(label: str, width: int = 26, most: int = 3) -> str:
+    """A label beside its bar: parted after the policy and between settings, as a long line would squeeze the bars."""
+    lines: list[str] = []
+    for word in shorten(label, width * most).split(" "):
+        if lines and len(lines[-1]) + len(word) < width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(shorten(line, width + 8) for line in lines[:most])
 
 
 def _logarithmic(axes: Axes, least: float, top: float) -> None:

@@ -13,6 +13,7 @@ from reports.cdf import quantities
 from reports.columns import Summaries, Summary
 from reports.compare import joined, seeds
 from reports.files import write
+from reports.judged import facts
 from reports.pictures import painters
 from reports.provenance import provenance_words
 from reports.style import Picture, Style, styles
@@ -89,7 +90,10 @@ def _page(
     first = runs[0]
     by_class = class_summaries(labelled, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
-    words = verdict_words(summaries, first.slo)
+    known = {
+        run.label: facts(run.records, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s) for run in runs
+    }
+    words = verdict_words(summaries, first.slo, known)
     if by_class is not None and (more := class_words(by_class, of_first)):
         words.append(more)
     sections = [

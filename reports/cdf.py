@@ -124,7 +124,7 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
     if quantity.by_tail:
         text += " Each further nine takes as much height as the one before: the right end is what users see as stutter."
     if slo_ms is not None:
-        text += " Where a curve meets the dotted line, read off the share that keeps this SLO."
+        text += " Where a curve meets the dotted line, read off the share of all requests within this limit."
     return text
 
 
@@ -144,10 +144,10 @@ def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style],
     handles, texts = [], []
     for curve in curves:
         handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
-        text = f"{shorten(curve.label, 30)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        text = f"{shorten(curve.label, 44)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
         if not len(curve.at_ms):
-            text = f"{shorten(curve.label, 30)}:  no samples"
+            text = f"{shorten(curve.label, 44)}:  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
-            text += f", {100 * curve.within_slo:.1f} % within SLO"
+            text += f", {100 * curve.within_slo:.1f} % within {slo_ms:,g} ms"
         texts.append(text)
     figure.legend(handles, texts, loc="outside lower left", ncols=1, labelcolor=INK, handlelength=3.2, borderpad=0.2)

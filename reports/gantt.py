@@ -110,8 +110,9 @@ def _paint(
     )
     text = (
         "What every slot of the batch did, same stretch of time for all. Look for grey: slots whose request has "
-        "finished, kept because the longest of the batch is still running. A new request can only start where a "
-        "slot turns free."
+        "finished, kept because the longest of the batch is still running, and prompts padded to the longest. Look for "
+        "pale stripes through all slots: answers that stand still while a step computes prompts alone. A new request "
+        "can only start where a slot turns free, or where a less important one gives it up."
     )
     return text + (f" Of every {every} slots one is drawn." if every > 1 else "")
 

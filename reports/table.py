@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
+from reports.judged import Facts
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
 from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, intervals, number, one_line, tied, time_unit
 from reports.verdict import verdict_words
@@ -91,7 +92,12 @@ def note(summaries: Summaries) -> str:
     return ""
 
 
-def verdict_table(summaries: Summaries, slo: Slo | None = None, terminal: Terminal = PLAIN) -> str:
+def verdict_table(
+    summaries: Summaries,
+    slo: Slo | None = None,
+    facts: Mapping[str, Facts] | None = None,
+    terminal: Terminal = PLAIN,
+) -> str:
     """The table, what its marks mean, and the verdict in words; ends with a newline.
 
     `summaries` has one summary a seed for every label, seeds in the same order.
@@ -100,7 +106,7 @@ def verdict_table(summaries: Summaries, slo: Slo | None = None, terminal: Termin
         return "nothing to compare\n"
     parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal))]
     parts.append(terminal.paint(wrapped(note(summaries), terminal.prose_width), "dim"))
-    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in verdict_words(summaries, slo)))
+    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in verdict_words(summaries, slo, facts)))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -132,7 +138,7 @@ def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
     if not columns:
         return ""
     labels = list(summaries)
-    left = [block.title, "", *(one_line(label, 40) for label in labels)]
+    left = [block.title, "", *(one_line(label, 60) for label in labels)]
     wide = max(len(text) for text in left)
     title, *others = (text.ljust(wide) for text in left)
     lines = [[terminal.paint(title, "title"), *others]]

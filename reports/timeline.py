@@ -166,9 +166,10 @@ def _paint(
     )
     return (
         "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
-        "value in each (step time: the thin line is the largest). A queue that grows without coming back means that "
-        "the run is overloaded; KV at 100 % is what causes preemptions; peaks of the step time are what users see as "
-        "stutter." + (f" The end is cut off: {more}." if more else "")
+        "value in each (step time: the thin line is the largest). Look how long a queue takes to come back after a "
+        "burst: it does at once where slots change hands every step; one that never does means a saturated run. KV at "
+        "100 % causes preemptions, and so does a full batch where priorities differ; peaks of the step time are what "
+        "users see as stutter." + (f" The end is cut off: {more}." if more else "")
     )
 
 

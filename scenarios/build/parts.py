@@ -162,17 +162,20 @@ def policy_label(policy: str) -> str:
     return policy.rpartition(":")[2] if ".py:" in policy else policy
 
 
-def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, ...]]:
+def with_policy(
+    scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
+) -> tuple[Scenario, tuple[str, ...]]:
     """The scenario under another policy, and the keys given to the engine that this policy does not take.
 
-    These are left out. A relative path in `policy` counts from the working directory.
+    These are left out. `asked` holds further keys of the engine, which replace the scenario's own. A relative path in
+    `policy` counts from the working directory.
     """
     data = scenario.model_dump(exclude_unset=True)
     try:
         bare = load({**data, "engine": {"policy": policy}})
     except InputError as error:
         raise InputError(error.message, file="--policies", hint=error.hint) from None
-    given = {**data.get("engine", {}), "policy": bare.engine.policy}
+    given = {**data.get("engine", {}), **(asked or {}), "policy": bare.engine.policy}
     left_out = unused(bare.engine.policy, given)
     kept = {key: value for key, value in given.items() if key not in left_out}
     return load({**data, "engine": kept}), tuple(key for key, asks in left_out.items() if asks)

@@ -27,20 +27,31 @@ def overlaps(policy: str) -> bool:
 
 def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
     """Keys given to the engine that have no use with this policy, each with whether its value asks for something."""
-    own = policy_parameters(policy_class(policy))
     found: dict[str, bool] = {}
-    order = given.get("order", own["order"].default) if "order" in own else None
+    order = _order(policy, given)
     if given.get("enable_prefix_caching") and not caches_prefixes(policy):
         found["enable_prefix_caching"] = True
         if order in QUEUES and QUEUES[order].needs_prefix_cache:
             found["order"] = True
     if given.get("swap_overlap") and not overlaps(policy):
         found["swap_overlap"] = True
-    of_order = QUEUES[order].parameters if order in QUEUES and "order" not in found else {}
+    taken = engine_keys(policy, {key: value for key, value in given.items() if key not in found})
     for key, value in given.items():
-        if key not in (*own, *of_order, *ENGINE_KEYS):
+        if key not in taken:
             found[key] = _asks_for_something(key, value)
     return found
+
+
+def engine_keys(policy: str, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of `engine:` that a policy takes: its parameters, those of its queue order, and the engine's own."""
+    order = _order(policy, given)
+    of_order = QUEUES[order].parameters if order in QUEUES else {}
+    return (*policy_parameters(policy_class(policy)), *of_order, *ENGINE_KEYS)
+
+
+def _order(policy: str, given: Mapping[str, Any]) -> Any:
+    own = policy_parameters(policy_class(policy))
+    return given.get("order", own["order"].default) if "order" in own else None
 
 
 def refuse_unused(scenario: Scenario) -> None:

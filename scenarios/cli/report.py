@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from reports.terminal import Terminal
     from scenarios.show import Shown
 
+_COSTS = "warning: the runs have different step costs ({}): what differs between them may be these and not the policies"
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
 
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The verdict table, what became of the SLO's targets, the table by class, and what the figures rest on."""
+    """The verdict table, the table by class where there are several, and what the figures rest on."""
+    from reports.judged import facts
     from reports.provenance import provenance_words
     from reports.table import verdict_table, wrapped
     from reports.tables import class_table
@@ -29,9 +31,8 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     first = runs[0].scenario
     slo = first.resolve_slo()
     summaries = {run.label: run.summaries for run in runs}
-    parts = [verdict_table(summaries, slo, terminal)]
-    if lines := _slo_lines(runs):
-        parts.append("\n".join(wrapped(line, terminal.prose_width) for line in lines) + "\n")
+    known = {run.label: facts(run.records, slo, **first.measure.window()) for run in runs}
+    parts = [verdict_table(summaries, slo, known, terminal)]
     by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
@@ -40,25 +41,6 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
-
-
-def _slo_lines(runs: Sequence[Shown]) -> list[str]:
-    """What became of each target, run by run; of a single run also how many requests meet each limit."""
-    from reports.slo import share_words, target_words
-    from simulator.metrics.outcomes import mean_outcomes
-    from simulator.metrics.slo import limit_shares
-    from simulator.metrics.window import measured_window
-
-    several = len(runs) > 1
-    lines = []
-    for run in runs:
-        found = target_words(mean_outcomes(run.summaries))
-        lines += [f"{run.label}: {line}" if several else line for line in found]
-    slo, first = runs[0].scenario.resolve_slo(), runs[0]
-    if not several and slo is not None and slo.limits:
-        window = measured_window(first.records, **first.scenario.measure.window())
-        lines.append(share_words(limit_shares(first.records, slo, window.measured)))
-    return [line for line in lines if line]
 
 
 def report(
@@ -99,6 +81,7 @@ class _Found:
 
     shown: Shown
     folder: Path
+    data: Mapping[str, Any]  # the resolved scenario
     notes: Sequence[str]  # of all its seeds
 
 
@@ -106,36 +89,43 @@ def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
     """The lines of several folders under labels of their own, and the notes on them."""
     from scenarios.runs.comparison import merge_notes
 
-    count = Counter(each.shown.label for each in found)
     seeds = min(len(each.shown.summaries) for each in found)
     unequal = any(len(each.shown.summaries) != seeds for each in found)
+    kinds = dict.fromkeys(str(each.data["cost"]["kind"]) for each in found)
+    common = [_UNEQUAL] if unequal else []
+    common += [_COSTS.format(", ".join(kinds))] if len(kinds) > 1 else []
     runs: list[Shown] = []
     notes: dict[str, list[str]] = {}
-    for each in found:
+    for label, each in _labelled(found):
         shown = each.shown
-        label = shown.label if count[shown.label] == 1 else f"{shown.label} ({each.folder})"
         # Comparisons are paired by seed.
         runs.append(replace(shown, label=label, summaries=shown.summaries[:1] if unequal else shown.summaries))
-        notes[label] = [*each.notes, *([_UNEQUAL] if unequal else []), *_different_costs(found)]
+        notes[label] = [*common, *each.notes]
     return runs, merge_notes(notes)
 
 
-def _different_costs(found: Sequence[_Found]) -> list[str]:
-    """A warning where the step times of the runs come from different kinds of cost model."""
-    from reports.provenance import cost_kinds
+def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
+    """The lines in the order to show them, under labels that say in what they differ.
 
-    kinds = cost_kinds({str(index): each.shown.summaries for index, each in enumerate(found)})
-    if len({*kinds.values()}) < 2:
-        return []
-    named = " and ".join(sorted({*kinds.values()}))
+    Those of one folder keep the labels that it was written with. Lines whose labels would be equal have their folder
+    behind it.
+    """
+    from scenarios.runs.labels import arrange
+
+    if len({each.folder for each in found}) == 1:
+        return [(each.shown.label, each) for each in found]
+    labels = arrange([each.data for each in found])
+    count = Counter(label.text for label in labels)
     return [
-        f"warning: step costs are of different kinds ({named}): their errors differ too, so a difference between"
-        " these runs need not be one of policies or settings"
+        (label.text if count[label.text] == 1 else f"{label.text} ({found[label.place].folder})", found[label.place])
+        for label in labels
     ]
 
 
 def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
+    import yaml
+
     from scenarios.build.parts import policy_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
@@ -158,5 +148,5 @@ def _read(folder: Path) -> list[_Found]:
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
-        found.append(_Found(shown, folder, list(notes)))
+        found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))
     return found

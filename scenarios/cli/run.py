@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,13 @@ if TYPE_CHECKING:
     from scenarios.runs.comparison import Compare
 
 Policies = Annotated[
-    str, typer.Option("--policies", metavar="A,B,...", help="The policies to compare (batchlab list policies).")
+    str,
+    typer.Option(
+        "--policies",
+        metavar="A,B,...",
+        help="The policies to compare (batchlab list policies, or path.py:Class), each with settings of its own where "
+        "wanted: static,chunked_prefill,chunked_prefill:max_num_batched_tokens=512:max_num_seqs=64.",
+    ),
 ]
 
 
@@ -87,34 +92,36 @@ def compare(
     """Simulate the same requests under several policies.
 
     A verdict table goes to stdout; plots, report.html and a run folder for each policy and seed go to --out, else
-    to runs/NAME-compare-POLICIES with what --set and --seed changed. The same comparison may be repeated into its
-    folder; other results there are an error, unless --overwrite is given.
+    to runs/NAME-compare-POLICIES with what --set and --seed changed. One policy may be given several times, with other
+    settings. A --set of a key of the engine is applied to the policies that take it. The same comparison may be
+    repeated into its folder; other results there are an error, unless --overwrite is given.
     """
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, run_path, to_json, write_means
-    from scenarios.schema.loader import dump, load
+    from scenarios.runs.variants import split_variants
+    from scenarios.schema.loader import dump
     from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
     changed = overrides(set_, seed)
-    chosen = load(scenario, changed)
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    with console.timed() as timed, ExitStack() as stack:
-        comparing = Compare(chosen, names, seeds, progress=timed.progress)
-        several = f"seeds={seeds}" if seeds > 1 else ""
-        target = out or default_folder(chosen.name, "compare", "+".join(comparing.labels), several, changed=changed)
-        runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
-        folder = stack.enter_context(
-            output(target, overwrite=overwrite, expected=same_scenario(dump(chosen)), runs=runs)
-        )
+    comparing = Compare(scenario, split_variants(policies), seeds, overrides=changed)
+    several = f"seeds={seeds}" if seeds > 1 else ""
+    target = out or default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
+    runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
+    expected = same_scenario(dump(comparing.base))
+    with (
+        console.timed() as timed,
+        output(target, overwrite=overwrite, expected=expected, runs=runs) as folder,
+    ):
+        comparing.progress = timed.progress
         places = _write_runs(folder, comparing)
         timed.simulated()
         found = comparing.comparison()
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
-        write_means(folder, chosen, means)
+        write_means(folder, comparing.base, means)
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, found.shown(), found.notes)

@@ -7,21 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.parts import build, build_workload, is_random, policy_label, same_requests, with_policy
+from scenarios.build.parts import build_workload, is_random, same_requests
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.result import Result
 from scenarios.runs.runner import ProgressMaker, Source, run_on
+from scenarios.runs.variants import FLAG, as_variant, choose, engine_overrides
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
 from simulator.metrics.intervals import mean_interval, metric_difference, metric_interval
 from simulator.metrics.outcomes import MET, TARGETS, entries, mean_outcomes
+from simulator.metrics.table import METRICS
 
 if TYPE_CHECKING:
     from scenarios.show import Picture
 
-_NO_METRIC = ("schema_version", PROVENANCE, TARGETS)
 _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
@@ -79,29 +80,33 @@ class Comparison:
 class Compare:
     """A comparison that is being run: iterate over it for the results, one at a time, then ask for `comparison`.
 
-    Every policy of a seed gets the very same workload. Labels are the policies' names, made unique. Where another
-    seed makes the same workload again, one seed is run and the notes say so: an interval over equal runs means nothing.
+    Every policy of a seed gets the very same workload. Labels say in what the runs differ (`labels.arrange`). Where
+    another seed makes the same workload again, one seed is run and the notes say so: an interval over equal runs
+    means nothing.
+
+    `overrides` are those of `load`. One of a parameter of the engine is applied to the policies that take it.
     """
 
     def __init__(
-        self, scenario: Source, policies: Sequence[str], seeds: int = 1, *, progress: ProgressMaker | None = None
+        self,
+        scenario: Source,
+        policies: Sequence[str | Mapping[str, Any]],
+        seeds: int = 1,
+        *,
+        overrides: Sequence[str] = (),
+        progress: ProgressMaker | None = None,
     ) -> None:
-        base = scenario if isinstance(scenario, Scenario) else load(scenario)
+        of_engine, others = engine_overrides(overrides)
+        self.base = base = load(scenario, others) if others or not isinstance(scenario, Scenario) else scenario
         if not policies:
-            raise InputError("no policy to compare", file="--policies", hint="as in --policies static,chunked_prefill")
-        if twice := [policy for policy in policies if policies.count(policy) > 1]:
-            raise InputError(f"{twice[0]} is named twice", file="--policies")
+            raise InputError("no policy to compare", file=FLAG, hint="as in --policies static,chunked_prefill")
         if seeds < 1:
             raise InputError(f"at least one seed is needed, not {seeds}", file="--seeds")
-        self._progress = progress
-        self._scenarios: dict[str, Scenario] = {}
-        self._notes: dict[str, dict[str, None]] = {}  # by label; a dictionary as a set in order
-        for policy in policies:
-            chosen, dropped = with_policy(base, policy)
-            label = self._label(policy)
-            self._scenarios[label] = chosen
-            self._notes[label] = {f"does not take {', '.join(dropped)}, left out here": None} if dropped else {}
-            build(chosen)  # what is wrong with it, it says before anything runs
+        self.progress = progress
+        variants = [as_variant(policy) for policy in policies]
+        found = choose(base, variants, of_engine)
+        self._scenarios: dict[str, Scenario] = {label: one.scenario for label, one in found.items()}
+        self._notes = {label: dict.fromkeys(one.notes) for label, one in found.items()}  # dictionaries as ordered sets
         self._workloads = {base.seed: build_workload(base)}  # built already and not used yet
         self.seeds = tuple(range(base.seed, base.seed + seeds))
         if seeds > 1 and not self._seeds_differ(base):
@@ -113,7 +118,7 @@ class Compare:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the policies are called, in the order given."""
+        """What the runs are called, in the order in which they are shown."""
         return tuple(self._scenarios)
 
     def __iter__(self) -> Iterator[tuple[str, int, Result]]:
@@ -122,7 +127,7 @@ class Compare:
             of_seed = {label: load(s, [f"seed={seed}"]) for label, s in self._scenarios.items()}
             workload = self._workloads.pop(seed, None) or build_workload(next(iter(of_seed.values())))
             for label, scenario in of_seed.items():
-                result = run_on(scenario, workload, progress=self._progress)
+                result = run_on(scenario, workload, progress=self.progress)
                 notes = tuple(dict.fromkeys((*result.notes, *self._notes[label])))
                 result = replace(result, notes=notes)
                 self._notes[label] |= dict.fromkeys(notes)
@@ -135,15 +140,6 @@ class Compare:
         notes = merge_notes({label: list(notes) for label, notes in self._notes.items()})
         return Comparison(self.seeds, self._summaries, self._first, notes)
 
-    def _label(self, policy: str) -> str:
-        """The policy's name; numbered where classes of several files have the same one."""
-        label = name = policy_label(policy)
-        number = 2
-        while label in self._scenarios:
-            label = f"{name}-{number}"
-            number += 1
-        return label
-
     def _seeds_differ(self, base: Scenario) -> bool:
         """Whether the next seed makes another workload."""
         if not is_random(base):
@@ -154,13 +150,19 @@ class Compare:
 
 
 def compare(
-    scenario: Source, policies: Sequence[str], *, seeds: int = 1, progress: ProgressMaker | None = None
+    scenario: Source,
+    policies: Sequence[str | Mapping[str, Any]],
+    *,
+    seeds: int = 1,
+    overrides: Sequence[str] = (),
+    progress: ProgressMaker | None = None,
 ) -> Comparison:
     """The same workload through several policies, for each of `seeds` seeds from the scenario's own upwards.
 
-    A key of the engine that a policy does not take is left out for it, and the notes name it.
+    A policy is a name, a name with settings of its own (`"chunked_prefill:max_num_batched_tokens=512"`), or a mapping
+    of keys of `engine:`. A key of the engine that a policy does not take is left out for it, and the notes name it.
     """
-    running = Compare(scenario, policies, seeds, progress=progress)
+    running = Compare(scenario, policies, seeds, overrides=overrides, progress=progress)
     for _ in running:
         pass
     return running.comparison()
@@ -191,19 +193,31 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             found[name] = any(values)
         elif all(other == value for other in values):
             found[name] = value
-        else:
+        elif name in METRICS:
             mean = mean_interval(values).mean
             found[name] = None if math.isnan(mean) else mean
     return found | entries(mean_outcomes(summaries))
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = [name for name, value in summaries[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    intervals = {name: metric_interval(name, [summary[name] for summary in summaries]) for name in names}
+    intervals = {
+        name: metric_interval(name, [summary[name] for summary in summaries]) for name in _measured(summaries[0])
+    }
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 
 def _differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    names = [name for name, value in ours[0].items() if name not in _NO_METRIC and not isinstance(value, bool)]
-    pairs = {name: metric_difference(name, [s[name] for s in ours], [s[name] for s in theirs]) for name in names}
+    pairs = {
+        name: metric_difference(name, [summary[name] for summary in ours], [summary[name] for summary in theirs])
+        for name in _measured(ours[0])
+    }
     return {name: [found.mean, found.low, found.high] for name, found in pairs.items() if found.n > 1}
+
+
+def _measured(summary: Mapping[str, Any]) -> list[str]:
+    """The keys of a summary that have a mean."""
+    return [
+        name
+        for name, value in summary.items()
+        if name in METRICS and name != "schema_version" and not isinstance(value, bool)
+    ]

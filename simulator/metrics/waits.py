@@ -144,7 +144,7 @@ def saturated(records: Records, window: Window, waiting: Waits) -> bool:
     if n < MIN_ARRIVALS:
         return False
     first, last = float(arrival[0]), float(arrival[-1])
-    if last - first <= MIN_TURNOVERS * _service_s(records, taken):
+    if last - first <= MIN_TURNOVERS * service_s(records, taken):
         return False
     cuts = [first + (last - first) * i / 3 for i in range(3)] + [last]
     q1, q2, q3 = (waiting.mean_depth(a, b) for a, b in pairwise(cuts))
@@ -155,7 +155,7 @@ def saturated(records: Records, window: Window, waiting: Waits) -> bool:
     return grows and waiting.min_depth(cuts[2], last) > q1
 
 
-def _service_s(records: Records, taken: Bools) -> float:
+def service_s(records: Records, taken: Bools) -> float:
     """Mean time from first scheduled to last token without the waits between; 0 where no request was scheduled."""
     requests = records.requests
     served = taken & ~np.isnan(requests.scheduled_s)

@@ -191,14 +191,14 @@ def test_short_latencies_share_one_unit() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_narrow_terminal_gets_narrow_lines(three_seeds: Summaries, width: int) -> None:
-    narrow = verdict_table(three_seeds, SLO, Terminal(width))
+    narrow = verdict_table(three_seeds, SLO, terminal=Terminal(width))
     assert max(map(len, narrow.splitlines())) <= width
     plain = verdict_table(three_seeds, SLO)
     assert set(re.findall(r"[\d.,]+", narrow)) >= set(re.findall(r"[\d.,]+", plain)), "every number is still there"
 
 
 def test_colours_change_no_text(three_seeds: Summaries) -> None:
-    painted = verdict_table(three_seeds, SLO, Terminal(colour=True))
+    painted = verdict_table(three_seeds, SLO, terminal=Terminal(colour=True))
     assert "\x1b[1;32m" in painted
     assert re.sub(r"\x1b\[[\d;]*m", "", painted) == verdict_table(three_seeds, SLO)
 

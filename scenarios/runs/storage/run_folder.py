@@ -8,6 +8,7 @@ the waits after preemption. No file tells when it was written: equal runs, equal
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -80,8 +81,8 @@ def write_run(
 
 
 def run_path(label: str, seed: int) -> Path:
-    """The folder of a run, relative to that of its comparison."""
-    return Path(label, f"seed-{seed}")
+    """The folder of a run, relative to that of its comparison: what fits into no file name becomes a dash."""
+    return Path(re.sub(r"[^\w.+=-]+", "-", label).strip("-."), f"seed-{seed}")
 
 
 def compared_runs(target: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -154,7 +155,7 @@ def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, mon
     assert done.code == 0
     assert done.out.endswith(f"\nrun folders: {folder}\nreport: {folder}/report.html\n")
     assert "2 seeds" in done.out
-    assert "note: static: does not take order" in done.err
+    assert "note: --set engine.order is applied to chunked_prefill alone: static does not take order" in done.err
     target = tmp_path / folder
     for run in ("static/seed-7", "static/seed-8", "chunked_prefill/seed-7", "chunked_prefill/seed-8"):
         assert set(tree(target / run)) == RUN_FILES
@@ -207,13 +208,19 @@ def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
     done = batchlab("report", "a", "b", "c", "a", cwd=tmp_path)
     assert done.code == 0
     assert done.out.endswith("report: runs/report-a+b+c/report.html\n")
-    assert all(f"\n{label} " in done.out for label in ("chunked_prefill (a)", "chunked_prefill (b)", "static"))
+    labels = ["chunked_prefill max_num_seqs=2", "chunked_prefill max_num_seqs=8", "static"]
+    assert all(f"\n{label} " in done.out for label in labels)
     assert "different numbers of seeds" in done.err
     page = (tmp_path / "runs/report-a+b+c/report.html").read_text().splitlines()
-    assert page[:3] == ["chunked_prefill (a): 1", "chunked_prefill (b): 1", "static: 1"]
+    assert page[:3] == [f"{label}: 1" for label in labels]
     assert "different numbers of seeds" in page[3]
-    assert batchlab("report", "a", "b", cwd=tmp_path).code == 0, "an earlier report of others is no obstacle"
-    assert (tmp_path / "runs/report-a+b/report.html").exists()
+    again = batchlab("report", "b", "a", cwd=tmp_path)
+    assert again.code == 0, "an earlier report of others is no obstacle"
+    assert (tmp_path / "runs/report-b+a/report.html").exists()
+    assert again.out.index("\nmax_num_seqs=2 ") < again.out.index("\nmax_num_seqs=8 "), "in the order of the values"
+    shutil.copytree(tmp_path / "a", tmp_path / "d")
+    same = batchlab("report", "a", "d", cwd=tmp_path).out
+    assert all(f"\nchunked_prefill ({folder}) " in same for folder in "ad")
 
 
 # --------------------------------------------------------------------------------------------------------------- look

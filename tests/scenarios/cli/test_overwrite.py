@@ -145,6 +145,6 @@ def test_reports_of_different_costs_warn(tmp_path: Path, monkeypatch: pytest.Mon
     batchlab("run", "small.yaml", "--out", "a", cwd=tmp_path)
     batchlab("run", "small.yaml", "--out", "b", "--set", "cost={kind: roofline}", cwd=tmp_path)
     done = batchlab("report", "a", "b", cwd=tmp_path)
-    assert "warning: step costs are of different kinds (linear and roofline)" in done.err
+    assert "warning: the runs have different step costs (linear, roofline)" in done.err
     assert "step costs: linear (given) / roofline (not validated)" in done.out
     assert "warning" not in batchlab("report", "a", cwd=tmp_path).err

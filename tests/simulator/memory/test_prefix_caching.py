@@ -175,4 +175,4 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     flags = ["--policies", "static,chunked_prefill", "--set", "engine.enable_prefix_caching=true", "--no-report"]
     done = batchlab("compare", "s.yaml", *flags, cwd=tmp_path)
     assert done.code == 0
-    assert "note: static: does not take enable_prefix_caching, left out here" in done.err
+    assert "is applied to chunked_prefill alone: static does not take enable_prefix_caching" in done.err

@@ -1,0 +1,194 @@
+"""Runs held against an SLO: which targets each meets, and by which limits of a request the others miss it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.columns import Summary
+from reports.compare import joined, values
+from reports.units import latency, short
+from simulator.metrics.intervals import mean_interval
+from simulator.metrics.latency import LATENCIES
+from simulator.metrics.metric import FRACTION, MS
+from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
+from simulator.metrics.overload import Overload, overload
+from simulator.metrics.slo import Slo
+from simulator.metrics.table import METRICS
+from simulator.metrics.window import measured_window
+from simulator.results.records import Records, Status
+
+KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A limit of a request: how many of the requests that have it (of `class_name`, or all) exceed it."""
+
+    name: str  # of the latency, as in `LATENCIES`
+    class_name: str | None
+    limit_ms: float
+    misses: int
+    requests: int
+    p99_ms: float  # of these requests; NaN where none has the latency
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the records of a run say beside its summary: its worst overload, and the limits that requests missed."""
+
+    overload: Overload | None = None
+    misses: tuple[Miss, ...] = ()
+
+
+def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Facts:
+    """The facts of a run, over its measured requests. An overload counts waits above the SLO's limit of the TTFT."""
+    limit_ms = None
+    if slo is not None:
+        targets = (slo.targets.get(f"p{p}_ttft_ms") for p in (99, 95, 90))
+        limit_ms = slo.ttft_ms or next((target for target in targets if target is not None), None)
+    found = overload(
+        records, limit_s=None if limit_ms is None else limit_ms / 1e3, warmup_s=warmup_s, cooldown_s=cooldown_s
+    )
+    return Facts(found, () if slo is None else _misses(records, slo, warmup_s, cooldown_s))
+
+
+def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> tuple[Miss, ...]:
+    taken = measured_window(records, warmup_s, cooldown_s).measured & (records.requests.status != Status.REJECTED)
+    own = [name for name in records.class_names if (each := slo.classes.get(name)) is not None and each.limits]
+    found = []
+    for class_name in (None, *own):
+        places = [index for index, name in enumerate(records.class_names) if name == class_name]
+        others = [index for index, name in enumerate(records.class_names) if name in own]
+        of_class = records.requests.class_index
+        those = taken & (np.isin(of_class, others, invert=True) if class_name is None else np.isin(of_class, places))
+        if not those.any():
+            continue
+        for name, limit_ms in slo.per_request(class_name).items():
+            took_ms = LATENCIES[name].of_request_s(records)[those] * 1e3
+            known = took_ms[np.isfinite(took_ms)]
+            p99 = float(np.percentile(known, 99)) if len(known) else math.nan
+            late = int((~(took_ms <= limit_ms)).sum())
+            found.append(Miss(name, class_name, limit_ms, late, int(those.sum()), p99))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run against an SLO. `unsure`: it may be the other way round, as far as these seeds can tell."""
+
+    outcomes: tuple[Outcome, ...]
+    unsure: bool
+
+    @property
+    def keeps(self) -> bool:
+        return bool(self.outcomes) and all(outcome.met for outcome in self.outcomes)
+
+    @property
+    def worst(self) -> float:
+        """By which share of its limit the target that is worst off lies beyond it; negative where all are met."""
+        return max((_severity(outcome) for outcome in self.outcomes), default=math.inf)
+
+    @property
+    def missed(self) -> tuple[Outcome, ...]:
+        """The targets missed, the worst first."""
+        missed = [outcome for outcome in self.outcomes if not outcome.met]
+        return tuple(sorted(missed, key=lambda outcome: -_severity(outcome)))
+
+
+def judged(runs: Sequence[Summary], slo: Slo | None) -> Judged:
+    """A run, one summary a seed, against the targets of an SLO; one with limits of a request alone asks for 99 %."""
+    if slo is None or not (slo.limits or slo.has_targets):
+        return Judged((), unsure=False)
+    if slo.has_targets and (found := mean_outcomes(runs)):
+        seen = [[each.value for each in outcomes_of(run)] for run in runs]
+        unsure = any(_straddles(same, each) for same, each in zip(zip(*seen, strict=True), found, strict=True))
+        return Judged(found, unsure)
+    share = values(runs, ATTAINMENT)
+    mean = mean_interval(share).mean
+    if math.isnan(mean):
+        return Judged((), unsure=False)
+    outcome = Outcome(ATTAINMENT, None, KEPT, mean, mean >= KEPT, KEPT - mean, (KEPT - mean) / KEPT)
+    return Judged((outcome,), _straddles(share, outcome))
+
+
+def _straddles(seen: Sequence[float | None], outcome: Outcome) -> bool:
+    """Whether the interval over seeds holds values on both sides of the limit."""
+    found = mean_interval(seen)
+    if found.n < 2:
+        return False
+    if METRICS[outcome.metric].better > 0:
+        return found.low < outcome.limit <= found.high
+    return found.low <= outcome.limit < found.high
+
+
+def _severity(outcome: Outcome) -> float:
+    if outcome.relative_excess is None:
+        return -math.inf if outcome.met else math.inf
+    return outcome.relative_excess
+
+
+def slo_text(slo: Slo) -> str:
+    """TTFT <= 1,000 ms and TPOT <= 50 ms, TTFT p99 <= 2,000 ms (batch: E2E <= 60,000 ms)."""
+    limits = [f"{LATENCIES[name].title} <= {limit_ms:,g} ms" for name, limit_ms in slo.per_request().items()]
+    targets = [f"{METRICS[key].title} <= {_limit_text(key, limit)}" for key, limit in slo.targets.items()]
+    if slo.attainment is not None:
+        targets.append(f"{100 * slo.attainment:g} % of the requests within their limits")
+    text = ", ".join([*([joined(limits)] if limits else []), *targets])
+    classes = "; ".join(f"{name}: {inner}" for name, each in slo.classes.items() if (inner := slo_text(each)))
+    return " ".join(filter(None, (text, classes and f"({classes})")))
+
+
+def how_text(found: Judged) -> str:
+    """The value of the target that comes nearest to its limit."""
+    tight = max(found.outcomes, key=_severity)
+    if tight.value is None:
+        return "no request to judge by"
+    share = tight.metric == ATTAINMENT and tight.class_name is None
+    return _value_text(ATTAINMENT, tight.value) if share else f"{_name(tight)} {_value_text(tight.metric, tight.value)}"
+
+
+def missed_text(outcome: Outcome) -> str:
+    """TTFT p99 of chat 1,240 ms, 24 % over 1,000 ms; 95.5 % of the requests within their limits, 3.5 points short."""
+    limit = _limit_text(outcome.metric, outcome.limit)
+    if outcome.value is None or outcome.excess is None or outcome.relative_excess is None:
+        return f"{_name(outcome)} has no value, as no request finished"
+    if outcome.metric == ATTAINMENT:
+        who = "requests" if outcome.class_name is None else f"{outcome.class_name} requests"
+        within = _value_text(ATTAINMENT, outcome.value)
+        return f"{within} of the {who} within their limits, {100 * outcome.excess:.1f} points short of {limit}"
+    ratio = 1 + outcome.relative_excess
+    by = f"{ratio:.1f}x the limit of" if ratio >= 2 else f"{100 * outcome.relative_excess:.2g} % beyond"
+    return f"{_name(outcome)} {_value_text(outcome.metric, outcome.value)}, {by} {limit}"
+
+
+def misses_text(misses: Sequence[Miss], most: int = 2) -> list[str]:
+    """The limits that most requests exceed: `TTFT over 1,000 ms in 78 of 1,515 requests (p99 3,101 ms)`."""
+    found = []
+    for miss in sorted((miss for miss in misses if miss.misses), key=lambda miss: -miss.misses)[:most]:
+        who = "requests" if miss.class_name is None else f"{miss.class_name} requests"
+        tail = "" if math.isnan(miss.p99_ms) else f" (p99 {latency(miss.p99_ms)})"
+        title = LATENCIES[miss.name].title
+        found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {who}{tail}")
+    return found
+
+
+def _name(outcome: Outcome) -> str:
+    of = f" of {outcome.class_name}" if outcome.class_name is not None else ""
+    return f"{METRICS[outcome.metric].title}{of}"
+
+
+def _value_text(key: str, value: float) -> str:
+    unit = METRICS[key].unit
+    if unit == FRACTION:
+        return f"{100 * value:.1f} %"
+    return latency(value) if unit == MS else f"{short(value)} {unit}".strip()
+
+
+def _limit_text(key: str, limit: float) -> str:
+    """A limit as the SLO states it."""
+    unit = METRICS[key].unit
+    return f"{100 * limit:g} %" if unit == FRACTION else f"{limit:,g} {unit}".strip()

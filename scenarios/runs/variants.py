@@ -1,0 +1,213 @@
+"""What is compared: a policy, and the engine's keys in which it departs from the scenario.
+
+On the command line `--policies` holds them in one line, `static,chunked_prefill:max_num_batched_tokens=512`: commas
+between variants, colons between a policy and its settings, values as in YAML. In Python the same texts, or mappings
+of the keys of `engine:`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from scenarios.build.parts import build, policy_label, resolved_yaml, with_policy
+from scenarios.build.unused import engine_keys
+from scenarios.runs.labels import arrange
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.source.hints import did_you_mean
+from scenarios.schema.source.overrides import apply_overrides
+from scenarios.schema.source.yaml_source import parse_yaml
+from simulator.errors import InputError
+
+FLAG = "--policies"
+_FORM = "as in: chunked_prefill:max_num_batched_tokens=512:max_num_seqs=64"
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy as the user names it, and what it is given beside the scenario's own keys."""
+
+    policy: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""  # as it was written, for messages
+
+
+def split_variants(text: str) -> list[str]:
+    """The variants of one line: cut at the commas that stand outside of brackets and quotes."""
+    return [part.strip() for part in _split(text, ",") if part.strip()]
+
+
+def as_variant(source: str | Mapping[str, Any]) -> Variant:
+    """The variant that a text or a mapping (`policy` and further keys of the engine) names.
+
+    Raises InputError for a text that is not of the form `policy:key=value:key=value`, and for a mapping without a
+    policy.
+    """
+    if isinstance(source, Mapping):
+        settings = dict(source)
+        policy = settings.pop("policy", None)
+        if not isinstance(policy, str):
+            raise InputError(f"no policy in {dict(source)!r}", file=FLAG, hint="a mapping needs `policy`")
+        return Variant(policy, settings, _written(policy, settings))
+    policy, *parts = _split_policy(source.strip())
+    settings = {}
+    for part in parts:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        key = key.removeprefix("engine.")
+        if not equals or not re.fullmatch(r"\w+", key):
+            raise InputError(f"{part!r} in {source!r} is not of the form key=value", file=FLAG, hint=_FORM)
+        if key in settings:
+            raise InputError(f"{key} is given twice in {source!r}", file=FLAG)
+        try:
+            settings[key] = parse_yaml(value, FLAG).data
+        except InputError as error:
+            raise InputError(f"{key} in {source!r}: the value is {error.message}", file=FLAG, hint=error.hint) from None
+    return Variant(policy, settings, source.strip())
+
+
+def engine_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The overrides that set a parameter of the engine (`engine.KEY=...`, the policy itself apart), and the others."""
+    ours: list[str] = []
+    others: list[str] = []
+    for override in overrides:
+        path = [part.strip() for part in override.partition("=")[0].split(".")]
+        (ours if len(path) > 1 and path[0] == "engine" and path[1] != "policy" else others).append(override)
+    return ours, others
+
+
+def overridden(engine: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The keys of the engine that the overrides set, with their values. Raises InputError for a bad override."""
+    data = {"engine": dict(engine)}
+    written = apply_overrides(data, overrides)
+    return {path[1]: data["engine"][path[1]] for path in written if len(path) > 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The scenario of a variant, and what there is to say about keys that it does not take."""
+
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+
+def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str] = ()) -> dict[str, Chosen]:
+    """The scenario of each variant by its label, in the order to show them.
+
+    `overrides` are of parameters of the engine (`engine_overrides`): each is applied to the policies that take it.
+
+    Raises InputError, before anything runs, for a policy that there is not, for a setting that a policy does not take
+    or refuses, for an override that no policy takes, and for two variants that are the same.
+    """
+    asked = overridden(base.engine.given(), overrides)
+    scenarios: list[Scenario] = []
+    notes: list[list[str]] = []
+    refused: dict[str, list[int]] = {key: [] for key in asked}
+    for index, variant in enumerate(variants):
+        scenario, dropped = _scenario(base, variant, asked, overrides)
+        scenarios.append(scenario)
+        left_out = [key for key in dropped if key not in asked]
+        notes.append([f"does not take {', '.join(left_out)}, left out here"] if left_out else [])
+        for key in dropped:
+            if key in asked:
+                refused[key].append(index)
+    resolved = [yaml.safe_load(resolved_yaml(scenario)) for scenario in scenarios]
+    for index, data in enumerate(resolved):
+        if (first := resolved.index(data)) < index:
+            one, other = variants[first].text, variants[index].text
+            what = f"{one} is named twice" if one == other else f"{other} is the same as {one}"
+            raise InputError(what, file=FLAG, hint="every policy with its settings is compared once")
+    labels = arrange(resolved, [variant.settings for variant in variants])
+    for key, those in refused.items():
+        if len(those) == len(variants):
+            raise _untaken(key, overrides, scenarios)
+        if those:
+            said = _applied(key, variants, those)
+            for notes_of in notes:
+                notes_of.append(said)
+    return {label.text: Chosen(scenarios[label.place], tuple(notes[label.place])) for label in labels}
+
+
+def _scenario(
+    base: Scenario, variant: Variant, asked: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario of a variant, and the keys left out for it. Checks that its parts fit together."""
+    if "policy" in variant.settings:
+        raise InputError(f"{variant.text}: a variant has one policy", file=FLAG, hint=_FORM)
+    bare, _ = with_policy(base, variant.policy)
+    taken = engine_keys(bare.engine.policy, {**base.engine.given(), **asked, **variant.settings})
+    for key in variant.settings:
+        if key not in taken:
+            what = f"{variant.text}: {policy_label(variant.policy)} does not take {key}"
+            raise InputError(what, file=FLAG, hint=did_you_mean(key, taken))
+    try:
+        scenario, dropped = with_policy(base, variant.policy, {**asked, **variant.settings})
+        build(scenario)
+    except InputError as error:
+        if error.file is not None:
+            raise
+        for key in asked:
+            if error.message.startswith(f"engine.{key}") and key not in variant.settings:
+                raise InputError(error.message, file=_override(key, overrides), hint=error.hint) from None
+        if not variant.settings:
+            raise
+        raise InputError(f"{variant.text}: {error.message}", file=FLAG, hint=error.hint) from None
+    return scenario, dropped
+
+
+def _applied(key: str, variants: Sequence[Variant], refusing: Collection[int]) -> str:
+    """To which policies an override is applied, and to which not."""
+    names = [policy_label(variant.policy) for variant in variants]
+    taking = [name for index, name in enumerate(names) if index not in refusing]
+    without = [name for index, name in enumerate(names) if index in refusing]
+    does = "does" if len(set(without)) == 1 else "do"
+    return (
+        f"--set engine.{key} is applied to {', '.join(dict.fromkeys(taking))} alone: "
+        f"{', '.join(dict.fromkeys(without))} {does} not take {key}"
+    )
+
+
+def _untaken(key: str, overrides: Sequence[str], scenarios: Sequence[Scenario]) -> InputError:
+    """The error for an override that none of the compared policies takes."""
+    known = dict.fromkeys(key for scenario in scenarios for key in engine_keys(scenario.engine.policy, {}))
+    what = f"none of the compared policies takes engine.{key}"
+    return InputError(what, file=_override(key, overrides), hint=did_you_mean(key, tuple(known)))
+
+
+def _override(key: str, overrides: Sequence[str]) -> str:
+    """The last override of a key of the engine, as the user wrote it."""
+    found = (each for each in reversed(overrides) if re.match(rf"\s*engine\s*\.\s*{re.escape(key)}\b", each))
+    return f"--set {next(found, f'engine.{key}')}"
+
+
+def _split_policy(text: str) -> list[str]:
+    """`path.py:Class:key=value` and `name:key=value` at their colons, that between a file and its class apart."""
+    parts = list(_split(text, ":"))
+    if len(parts) > 1 and parts[0].endswith(".py"):
+        parts[:2] = [f"{parts[0]}:{parts[1]}"]
+    return parts
+
+
+def _split(text: str, mark: str) -> Iterator[str]:
+    depth, quote, start = 0, "", 0
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in _OPEN:
+            depth += 1
+        elif letter in _CLOSE:
+            depth -= 1
+        elif letter == mark and depth == 0:
+            yield text[start:index]
+            start = index + 1
+    yield text[start:]
+
+
+def _written(policy: str, settings: Mapping[str, Any]) -> str:
+    return ":".join([policy, *(f"{key}={value}" for key, value in settings.items())])
