@@ -89,7 +89,7 @@ def test_a_saturated_run_wins_nothing() -> None:
     assert words({"quick": [quick], "slow": [summary()]})[0].startswith("Take slow at this load: it alone")
     assert words({"quick": [quick], "slow": [summary(slo_attainment=0.2)]})[0].endswith("slow comes nearest.")
     assert "of quick" not in text({"quick": [quick], "slow": [summary()]}), "nor is it a price"
-    both = words({"a": [quick], "b": [quick | {"p99_ttft_ms": 2.0}]})
+    both = words({"a": [quick], "b": [{**quick, "p99_ttft_ms": 2.0}]})
     assert both[0].startswith("No recommendation: all runs are saturated.")
 
 
