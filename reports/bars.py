@@ -47,7 +47,7 @@ def throughput_bars(summaries: Summaries, style: Mapping[str, Style]) -> Picture
         _panels(summaries, THROUGHPUT, None),
         2,
         style,
-        "Longer is better. Throughput alone flatters a server that makes everybody wait: goodput counts the requests "
+        "Longer is better. Throughput alone flatters a server that makes all requests wait: goodput counts the requests "
         "that kept the SLO. Equal throughputs mean that the load sets them, not the policy.",
         seeds(summaries),
     )
