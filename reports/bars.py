@@ -47,8 +47,8 @@ def throughput_bars(summaries: Summaries, style: Mapping[str, Style]) -> Picture
         _panels(summaries, THROUGHPUT, None),
         2,
         style,
-        "Longer is better. Throughput alone flatters a server that makes all requests wait: goodput counts the requests "
-        "that kept the SLO. Equal throughputs mean that the load sets them, not the policy.",
+        "Longer is better. Throughput alone flatters a server that makes requests wait: goodput counts those that "
+        "kept the SLO. Equal throughputs mean that the load sets them, not the policy.",
         seeds(summaries),
     )
 
