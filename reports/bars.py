@@ -11,17 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from reports.axes import plain_numbers
-from reports.columns import COLUMNS, Column, Summaries
+from reports.columns import Column, Summaries, column_of
 from reports.compare import Estimate, estimate, seeds
 from reports.style import CARD, INK, MUTED, Picture, Style, draw, shorten
-from reports.units import decimals, number
+from reports.units import decimals, intervals, number
 from simulator.metrics.slo import Slo
+from simulator.metrics.table import METRICS
 
 THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo_attainment")
 LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
 # A latency this many times the shortest would leave of the others no bar to see: the panel is logarithmic then.
 DWARFED = 20.0
-EXTRA = {"p50_e2el_ms": Column("p50_e2el_ms", "E2E p50", "ms", better=-1)}
 TITLES = {
     "output_throughput": "Output throughput",
     "request_throughput": "Request throughput",
@@ -68,13 +68,14 @@ def latency_bars(summaries: Summaries, style: Mapping[str, Style], slo: Slo | No
 
 def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[Panel]:
     limits = slo or Slo()
-    limit = {"ttft": limits.ttft_ms, "tpot": limits.tpot_ms, "e2el": limits.e2el_ms}
+    limit = {f"{p}_{name}_ms": each for name, each in limits.per_request().items() for p in ("p50", "p99")}
+    limit |= limits.targets
     panels = []
     for key in keys:
-        column = COLUMNS.get(key) or EXTRA[key]
+        column = column_of(METRICS[key])
         found = {label: estimate(runs, key, column.scale) for label, runs in summaries.items()}
         if any(math.isfinite(each.mean) for each in found.values()):
-            panels.append(Panel(TITLES.get(key, column.title), column, found, limit.get(key.split("_")[1])))
+            panels.append(Panel(TITLES.get(key, column.title), column, found, limit.get(key)))
     return panels
 
 
@@ -101,25 +102,27 @@ def _bars(
 def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named: bool) -> None:
     labels = list(panel.found)
     means = [panel.found[label].mean for label in labels]
-    halves = [panel.found[label].half_width or 0.0 for label in labels]
-    ends = [mean + half for mean, half in zip(means, halves, strict=True) if math.isfinite(mean)]
-    top = max([*ends, 1e-12])
+    ends = [panel.found[label].ends for label in labels]
+    top = max([*(high for _, high in ends if math.isfinite(high)), 1e-12])
     if panel.slo is not None and panel.slo <= 4.0 * top:
         axes.axvline(panel.slo, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=1.5)
         top = max(top, panel.slo)
-    for place, (label, mean, half) in enumerate(zip(labels, means, halves, strict=True)):
+    for place, (label, mean, (low, high)) in enumerate(zip(labels, means, ends, strict=True)):
         if not math.isfinite(mean):
             axes.text(0.0, place, " no value", va="center", color=MUTED, fontsize=8.5)
             continue
-        whisker = panel.found[label].half_width is not None
+        whisker = panel.found[label].low is not None
         axes.barh(place, mean, height=0.68, color=style[label].color, zorder=2)
         if whisker:
-            axes.errorbar(mean, place, xerr=half, color=INK, linewidth=1.1, capsize=3.0, capthick=1.1, zorder=3)
+            sides = [[mean - low], [high - mean]]
+            axes.errorbar(mean, place, xerr=sides, color=INK, linewidth=1.1, capsize=3.0, capthick=1.1, zorder=3)
         places = decimals([mean]) if panel.column.places is None else panel.column.places
-        text = number(mean, places) + (f" ± {number(half, places)}" if whisker else "")
+        text = number(mean, places)
+        if whisker:
+            text += f" {intervals([(mean, low, high)], places)[0]}"
         axes.annotate(
             text,
-            (mean + half, place),
+            (high, place),
             xytext=(4, 0),
             textcoords="offset points",
             va="center",

@@ -122,7 +122,7 @@ def _page(
         html.section(
             "What the numbers mean",
             f"<p>{definitions.LEGEND}</p>",
-            html.table(definitions.METRICS, prose=True),
+            html.table(definitions.METRICS_TABLE, prose=True),
             "<h3>Other tools' names</h3>",
             html.table(definitions.OTHER_TOOLS, prose=True),
         ),

@@ -1,9 +1,12 @@
-"""The columns of the verdict table: what each is called, its unit, and which way is better."""
+"""The columns of the verdict table: which metrics it shows, and how a metric of each unit is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from simulator.metrics.metric import FLAG, FRACTION, REQUESTS, Metric
+from simulator.metrics.table import METRICS
 
 Summary = Mapping[str, float | int | bool | None]
 Summaries = Mapping[str, Sequence[Summary]]
@@ -24,6 +27,16 @@ class Column:
     most: int = 3  # of these decimals
 
 
+def column_of(metric: Metric) -> Column:
+    """How a metric is shown: shares in per cent, flags as yes or no, counts with one decimal where they are means."""
+    if metric.unit == FRACTION:
+        return Column(metric.key, metric.title, "%", scale=100.0, better=metric.better, places=1)
+    if metric.unit == FLAG:
+        return Column(metric.key, metric.title, flag=True, better=metric.better)
+    most = 1 if metric.unit in ("", REQUESTS) else 3
+    return Column(metric.key, metric.title, metric.unit, better=metric.better, most=most)
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """Columns that answer one question."""
@@ -32,40 +45,21 @@ class Block:
     columns: tuple[Column, ...]
 
 
+def _block(title: str, *keys: str) -> Block:
+    return Block(title, tuple(column_of(METRICS[key]) for key in keys))
+
+
 BLOCKS: tuple[Block, ...] = (
-    Block(
+    _block(
         "What the clients got",
-        (
-            Column("completed", "completed", "requests", better=1, most=1),
-            Column("rejected", "rejected", "requests", better=-1, most=1),
-            Column("unfinished", "unfinished", "requests", better=-1, most=1),
-            Column("request_throughput", "throughput", "req/s", better=1),
-            Column("output_throughput", "output", "tok/s", better=1),
-            Column("request_goodput", "goodput", "req/s", better=1),
-            Column("slo_attainment", "within SLO", "%", scale=100.0, better=1, places=1),
-            Column("usd_per_million_output_tokens", "cost", "USD/M tok", better=-1),
-        ),
+        *("completed", "rejected", "unfinished", "request_throughput", "output_throughput", "request_goodput"),
+        *("slo_attainment", "usd_per_million_output_tokens"),
     ),
-    Block(
-        "Latency",
-        (
-            Column("p50_ttft_ms", "TTFT p50", "ms", better=-1),
-            Column("p99_ttft_ms", "TTFT p99", "ms", better=-1),
-            Column("p50_tpot_ms", "TPOT p50", "ms", better=-1),
-            Column("p99_tpot_ms", "TPOT p99", "ms", better=-1),
-            Column("p99_e2el_ms", "E2E p99", "ms", better=-1),
-        ),
-    ),
-    Block(
+    _block("Latency", "p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+    _block(
         "Inside the engine",
-        (
-            Column("batch_occupancy", "batch full", "%", scale=100.0, places=1),
-            Column("kv_utilization_peak", "KV peak", "%", scale=100.0, places=1),
-            Column("preemptions", "preemptions", better=-1, most=1),
-            Column("padding_fraction", "padding", "% tokens", scale=100.0, better=-1, places=1),
-            Column("wasted_slot_fraction", "wasted slots", "%", scale=100.0, better=-1, places=1),
-            Column("saturated", "saturated", flag=True),
-        ),
+        *("batch_occupancy", "kv_utilization_peak", "preemptions", "padding_fraction", "wasted_slot_fraction"),
+        "saturated",
     ),
 )
 COLUMNS: Mapping[str, Column] = {column.key: column for block in BLOCKS for column in block.columns}

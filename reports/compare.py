@@ -10,15 +10,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.columns import Column, Summaries, Summary
-from simulator.metrics.intervals import mean_interval, paired_difference
+from simulator.metrics.intervals import metric_difference, metric_interval
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds and the half-width of its 95 % interval; None for a single seed. NaN where undefined."""
+    """A mean over seeds and the ends of its 95 % interval; both None for a single seed. NaN where undefined."""
 
     mean: float
-    half_width: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval; twice the mean where there is none."""
+        return (self.mean, self.mean) if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def half_width(self) -> float | None:
+        """The longer side of the interval."""
+        return None if self.low is None or self.high is None else max(self.mean - self.low, self.high - self.mean)
 
 
 def values(summaries: Sequence[Summary], key: str) -> list[float]:
@@ -28,19 +39,20 @@ def values(summaries: Sequence[Summary], key: str) -> list[float]:
 
 
 def estimate(summaries: Sequence[Summary], key: str, scale: float = 1.0) -> Estimate:
-    """The mean over those seeds for which it is defined."""
-    found = mean_interval([value * scale for value in values(summaries, key)])
-    return Estimate(found.mean, found.half_width if found.n > 1 else None)
+    """The mean over those seeds for which it is defined, and its interval within what is possible."""
+    found = metric_interval(key, values(summaries, key))
+    ends = (found.low * scale, found.high * scale) if found.n > 1 else (None, None)
+    return Estimate(found.mean * scale, *ends)
 
 
 def is_real(one: Sequence[Summary], other: Sequence[Summary], key: str) -> bool:
-    """Whether the paired 95 % interval of the difference excludes 0. One seed never shows anything.
+    """Whether the paired 95 % interval of the difference excludes 0.
 
-    Neither do runs of different numbers of seeds: they cannot be paired.
+    One seed shows no difference, and neither do runs of different numbers of seeds: they cannot be paired.
     """
     if len(one) != len(other):
         return False
-    return paired_difference(values(one, key), values(other, key)).excludes_zero
+    return metric_difference(key, values(one, key), values(other, key)).excludes_zero
 
 
 def ranked(summaries: Summaries, key: str, better: int) -> list[str]:
@@ -53,7 +65,7 @@ def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
     """The labels to mark in a column: the best one, and one equal to it in every seed, if they beat all others.
 
     With several seeds the difference to each of the others must be real; with one it must only be there. None are
-    marked where there is nobody to beat, or where more than two are equal: then it is rather the others that stand
+    marked where there is no other to beat, or where more than two are equal: then it is rather the others that stand
     out.
     """
     order = ranked(summaries, column.key, column.better) if column.better else []

@@ -1,8 +1,14 @@
-"""What the report's numbers mean, and what other tools call them."""
+"""What the numbers mean: the definitions of the metrics that a report shows, and what other tools call them.
+
+`python -m reports.definitions` writes the table that stands in the README.
+"""
 
 from __future__ import annotations
 
+from reports.columns import COLUMNS
 from reports.tables import TableRows
+from simulator.metrics.latency import LATENCIES
+from simulator.metrics.table import METRICS
 
 LEGEND = (
     "Of a request: t0 arrival, tq first time scheduled, t1 first output token, tn last output token, n output tokens. "
@@ -10,28 +16,14 @@ LEGEND = (
     "finished requests."
 )
 
-METRICS = TableRows(
+_LATENCY_KEYS = tuple(key for key in METRICS if key.endswith(tuple(f"_{name}_ms" for name in LATENCIES)))
+_SHOWN = tuple(METRICS[key] for key in METRICS if key in COLUMNS and key not in _LATENCY_KEYS)
+
+METRICS_TABLE = TableRows(
     ("metric", "definition", "to know"),
     (
-        ("TTFT", "t1 - t0", "time to first token, waiting included"),
-        (
-            "TPOT",
-            "(tn - t1) / (n - 1)",
-            "time per output token; left out for n = 1, and where a batch hands all tokens over at once; there it "
-            "counts as 0 in goodput",
-        ),
-        ("ITL", "gaps between neighbouring tokens", "pooled over requests: each gap is one sample"),
-        ("E2E", "tn - t0", "end-to-end latency; without streaming, tn is when the batch returns"),
-        ("queue time", "tq - t0", "waits after a preemption are apart"),
-        ("throughput", "completed / duration", "output: output tokens / duration"),
-        ("goodput", "requests within every SLO / duration", ""),
-        ("within SLO", "requests within every SLO / requests", "rejected and unfinished requests count as misses"),
-        ("batch full", "running requests / max_num_seqs, mean over time", "batch_occupancy in summary.json"),
-        ("KV peak", "used / usable KV blocks, at the fullest moment", "kv_utilization_peak"),
-        ("preemptions", "times a running request lost its place", "its KV is thrown away or moved to the host"),
-        ("padding", "padded / computed tokens", "padding_fraction"),
-        ("wasted slots", "slot-steps held by finished requests / all slot-steps", "wasted_slot_fraction"),
-        ("saturated", "the queue grew as long as requests came", "such a run has no steady state to take means of"),
+        *((each.title, each.definition, f"{each.words}; {each.remark}") for each in LATENCIES.values()),
+        *((metric.title, metric.definition, metric.remark) for metric in _SHOWN),
     ),
     3,
 )
@@ -47,3 +39,15 @@ OTHER_TOOLS = TableRows(
     ),
     3,
 )
+
+
+def markdown() -> str:
+    """The definitions by the keys of summary.json, as a table for the README."""
+    rows = [(name, latency.definition, latency.remark) for name, latency in LATENCIES.items()]
+    rows += [(metric.key, metric.definition, metric.remark) for metric in _SHOWN]
+    lines = [f"| {key} | {definition}{f'; {remark}' if remark else ''} |" for key, definition, remark in rows]
+    return "\n".join(["| name | definition |", "| --- | --- |", *lines]) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

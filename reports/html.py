@@ -85,9 +85,9 @@ def _block(block: Block, summaries: Summaries, style: Mapping[str, Style]) -> st
 
 
 def _cell(cell: Cell) -> str:
-    half = f" <i>± {escape(cell.half_width)}</i>" if cell.half_width else ""
+    interval = f" <i>{escape(cell.interval)}</i>" if cell.interval else ""
     kind = ' class="best"' if cell.is_best else ""
-    return f"<td{kind}>{escape(cell.mean)}{half}</td>"
+    return f"<td{kind}>{escape(cell.mean)}{interval}</td>"
 
 
 def table(rows: TableRows | None, *, prose: bool = False) -> str:

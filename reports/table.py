@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from reports.columns import BLOCKS, Block, Column, Summaries
-from reports.compare import Estimate, best, estimate, seeds, values
+from reports.compare import best, estimate, seeds, values
 from reports.judged import Facts
-from reports.units import MISSING, decimals, number, one_line, tied
+from reports.units import MISSING, decimals, intervals, number, one_line, tied
 from reports.verdict import verdict_words
 from simulator.metrics.slo import Slo
 
@@ -20,10 +20,10 @@ WIDTH = 100  # of the lines of prose
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value as text: the mean, the half-width behind it (or nothing) and whether it is the column's best."""
+    """A value as text: the mean, the interval behind it (or nothing) and whether it is the column's best."""
 
     mean: str
-    half_width: str = ""
+    interval: str = ""
     is_best: bool = False
 
 
@@ -36,15 +36,14 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     if places is None:
         places = decimals((each.mean for each in found.values()), column.most)
     marked = best(summaries, column)
-    made = {label: _cell(each, places, label in marked) for label, each in found.items()}
+    spread = intervals([(each.mean, each.low, each.high) for each in found.values()], places)
+    made = {
+        label: Cell(number(each.mean, places), behind, label in marked)
+        for (label, each), behind in zip(found.items(), spread, strict=True)
+    }
     if seeds(summaries) < 2 and {made[k].mean for k in marked} & {made[k].mean for k in made if k not in marked}:
         return {label: replace(cell, is_best=False) for label, cell in made.items()}  # better by nothing to be read
     return made
-
-
-def _cell(found: Estimate, places: int, is_best: bool) -> Cell:
-    half = "" if found.half_width is None else number(found.half_width, places)
-    return Cell(number(found.mean, places), half, is_best)
 
 
 def _flag(seen: Sequence[float]) -> str:
@@ -59,7 +58,7 @@ def note(summaries: Summaries) -> str:
     """What the marks and the ± mean; empty where there is neither."""
     count = seeds(summaries)
     if count > 1:
-        text = f"Mean ± half-width of the 95 % confidence interval over {count} seeds."
+        text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
         if len(summaries) > 1:
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
@@ -111,13 +110,13 @@ def _block(block: Block, summaries: Summaries) -> str:
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means aligned right, half-widths too, one place for the mark at the end."""
+    """The cells as text of equal width: means aligned right, intervals too, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
-    half = max(len(cell.half_width) for cell in column)
+    wide = max(len(cell.interval) for cell in column)
     texts = []
     for cell in column:
         text = cell.mean.rjust(mean)
-        if half:
-            text += f" ± {cell.half_width.rjust(half)}" if cell.half_width else " " * (half + 3)
+        if wide:
+            text += f" {cell.interval.rjust(wide)}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.columns import Summary
+from reports.columns import Column, Summary, column_of
 from reports.compare import joined
 from reports.units import MISSING, decimals, number, short
 from simulator.metrics.latency import queue_s
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
+from simulator.metrics.table import METRICS
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Records, Status
 
@@ -30,19 +31,13 @@ class TableRows:
 ByClass = Mapping[str, Mapping[str, Summary]]
 """By label, then by class."""
 
-PER_CLASS: tuple[tuple[str, str, float, int | None], ...] = (
-    ("completed", "completed", 1.0, 0),
-    ("rejected", "rejected", 1.0, 0),
-    ("unfinished", "unfinished", 1.0, 0),
-    ("slo_attainment", "within SLO (%)", 100.0, 1),
-    ("p50_ttft_ms", "TTFT p50 (ms)", 1.0, None),
-    ("p99_ttft_ms", "TTFT p99 (ms)", 1.0, None),
-    ("p50_tpot_ms", "TPOT p50 (ms)", 1.0, None),
-    ("p99_tpot_ms", "TPOT p99 (ms)", 1.0, None),
-    ("p99_e2el_ms", "E2E p99 (ms)", 1.0, None),
-    ("preemptions", "preemptions", 1.0, 0),
-    ("longest_queue_time_ms", "longest wait (ms)", 1.0, None),
-    ("longest_requeue_time_ms", "longest wait again (ms)", 1.0, None),
+PER_CLASS: tuple[Column, ...] = tuple(
+    column_of(METRICS[key])
+    for key in (
+        *("completed", "rejected", "unfinished", "slo_attainment"),
+        *("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+        *("preemptions", "longest_queue_time_ms", "longest_requeue_time_ms"),
+    )
 )
 
 
@@ -97,24 +92,24 @@ def class_rows(by_run: ByClass) -> TableRows:
     columns = [
         column
         for column in PER_CLASS
-        if any(by_run[label][name].get(column[0]) for name, label in pairs)  # what is 0 for all says nothing
+        if any(by_run[label][name].get(column.key) for name, label in pairs)  # what is 0 for all says nothing
     ]
     cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
     body = tuple((*pair, *values) for pair, values in zip(pairs, zip(*cells, strict=True), strict=True))
-    return TableRows(("class", "run", *(title for _, title, _, _ in columns)), body, 2)
+    titles = [f"{each.title} ({each.unit})" if each.unit in ("ms", "%") else each.title for each in columns]
+    return TableRows(("class", "run", *titles), body, 2)
 
 
-def _column(summaries: Sequence[Summary], column: tuple[str, str, float, int | None]) -> list[str]:
-    key, _, scale, places = column
-    found = [summary.get(key) for summary in summaries]
-    numbers = [float("nan") if value is None else float(value) * scale for value in found]
-    return [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
+def _column(summaries: Sequence[Summary], column: Column) -> list[str]:
+    found = [summary.get(column.key) for summary in summaries]
+    numbers = [float("nan") if value is None else float(value) * column.scale for value in found]
+    return [number(value, column.places if column.places is not None else decimals([value], 1)) for value in numbers]
 
 
 def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:
     """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
 
-    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where nobody
+    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where none
     waited.
     """
     body = []

@@ -1,10 +1,10 @@
-"""Numbers as a person reads them: how many decimals, which unit of time."""
+"""Numbers for people: decimals, intervals, units of time."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MISSING = "-"
@@ -46,6 +46,21 @@ def number(value: float, places: int = 0) -> str:
     return text.removeprefix("-") if float(text.replace(",", "")) == 0.0 else text
 
 
+def intervals(found: Sequence[tuple[float, float | None, float | None]], places: int = 0) -> list[str]:
+    """The intervals of a column of (mean, low, high), of equal width; nothing for what has none.
+
+    `± 1.2`, or, where the two sides of any of them differ to the eye, `[0.0, 8.8]` for all.
+    """
+    sides = [None if low is None or high is None else (mean - low, high - mean) for mean, low, high in found]
+    if all(each is None or number(each[0], places) == number(each[1], places) for each in sides):
+        halves = ["" if each is None else number(max(each), places) for each in sides]
+        wide = max(map(len, halves), default=0)
+        return [half and f"± {half.rjust(wide)}" for half in halves]
+    ends = [["" if end is None else number(end, places) for end in (low, high)] for _, low, high in found]
+    left, right = (max(len(each[i]) for each in ends) for i in (0, 1))
+    return [low and f"[{low.rjust(left)}, {high.rjust(right)}]" for low, high in ends]
+
+
 def short(value: float) -> str:
     """About three significant digits: 0.0421, 3.14, 31.4, 314, 3,140."""
     if not math.isfinite(value):
@@ -58,7 +73,7 @@ def short(value: float) -> str:
 
 
 def one_line(text: str, most: int) -> str:
-    """Text that can do no harm in a line: no line breaks or control characters, at most so many characters."""
+    """The text without line breaks and control characters, cut to at most so many characters."""
     clean = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 

@@ -14,7 +14,7 @@ from scenarios.runs.variants import FLAG, as_variant, choose, engine_overrides
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.metrics.intervals import mean_interval, paired_difference
+from simulator.metrics.intervals import mean_interval, metric_difference, metric_interval
 from simulator.metrics.outcomes import entries, mean_outcomes
 from simulator.metrics.table import METRICS
 
@@ -162,7 +162,7 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(summaries) == 1:
         return dict(first)
     found: dict[str, Any] = {}
-    targets = entries(mean_outcomes(summaries))
+    targets = entries(mean_outcomes(summaries))  # the SLO is held against the means
     for name, value in first.items():
         values = [summary[name] for summary in summaries]
         if name in targets:
@@ -178,12 +178,16 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    intervals = {name: mean_interval([summary[name] for summary in summaries]) for name in _measured(summaries[0])}
+    intervals = {
+        name: metric_interval(name, [summary[name] for summary in summaries]) for name in _measured(summaries[0])
+    }
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 
 def _differences(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    pairs = {name: paired_difference([s[name] for s in ours], [s[name] for s in theirs]) for name in _measured(ours[0])}
+    pairs = {
+        name: metric_difference(name, [s[name] for s in ours], [s[name] for s in theirs]) for name in _measured(ours[0])
+    }
     return {name: [found.mean, found.low, found.high] for name, found in pairs.items() if found.n > 1}
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from simulator.metrics.table import METRICS
+
+UNBOUNDED = (-math.inf, math.inf)
 Values = Iterable[float | int | bool | None]
 
 
@@ -21,8 +24,8 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """What a reader writes behind the plus-minus sign."""
-        return (self.high - self.low) / 2
+        """The longer of its two sides; what stands behind a plus-minus sign where they are equal."""
+        return max(self.high - self.mean, self.mean - self.low)
 
     @property
     def excludes_zero(self) -> bool:
@@ -30,8 +33,14 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def mean_interval(values: Values, level: float = 0.95) -> Interval:
-    """Student's t interval of the mean. Undefined values (None, NaN) are left out: `n` says how many remain."""
+def mean_interval(values: Values, level: float = 0.95, bounds: tuple[float, float] = UNBOUNDED) -> Interval:
+    """Student's t interval of the mean. Undefined values (None, NaN) are left out: `n` says how many remain.
+
+    `bounds` are the least and the greatest value that the mean can have. Between two finite ones the interval is that
+    of the logit of the mean, its standard error by the delta method, as is usual for proportions in surveys (SAS/STAT,
+    PROC SURVEYFREQ, `CL(TYPE=LOGIT)`; Korn and Graubard, Analysis of Health Surveys, 1999). With one finite bound the
+    t interval is cut there, which takes nothing from its coverage.
+    """
     known = [value for value in map(_float, values) if not math.isnan(value)]
     n = len(known)
     if n == 0:
@@ -40,31 +49,38 @@ def mean_interval(values: Values, level: float = 0.95) -> Interval:
     if n == 1:
         return Interval(mean, math.nan, math.nan, 1)
     half = t_quantile((1 + level) / 2, n - 1) * stdev(known) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
+    low, high = bounds
+    if half > 0 and math.isfinite(high - low) and low < mean < high:
+        part, width = (mean - low) / (high - low), half / (high - low)
+        logit, side = math.log(part / (1 - part)), width / (part * (1 - part))
+        ends = [low + (high - low) * (1 + math.tanh((logit + each) / 2)) / 2 for each in (-side, side)]
+        return Interval(mean, min(ends[0], mean), max(ends[1], mean), n)
+    return Interval(mean, max(mean - half, low), min(mean + half, high), n)
 
 
-def paired_difference(a: Values, b: Values, level: float = 0.95) -> Interval:
+def paired_difference(a: Values, b: Values, level: float = 0.95, bounds: tuple[float, float] = UNBOUNDED) -> Interval:
     """The interval of a - b, seed by seed: common random numbers cancel out what the seeds do to both.
 
-    Seeds where either is undefined are left out. ValueError unless the two are of equal length.
+    Seeds where either is undefined are left out. `bounds` are those of a and of b: the interval is cut where their
+    difference ends. ValueError unless the two are of equal length.
     """
-    return mean_interval([x - y for x, y in _pairs(a, b)], level)
+    found = mean_interval([x - y for x, y in _pairs(a, b)], level)
+    most = bounds[1] - bounds[0]
+    return Interval(found.mean, max(found.low, -most), min(found.high, most), found.n) if found.n > 1 else found
 
 
-def paired_ratio(a: Values, b: Values, level: float = 0.95) -> Interval:
-    """The interval of a / b, seed by seed: the geometric mean of the ratios.
-
-    Pairs that are not both above 0 are left out.
-    """
-    logs = mean_interval([math.log(x / y) for x, y in _pairs(a, b) if x > 0 and y > 0], level)
-    return Interval(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high), logs.n)
+def metric_interval(key: str, values: Values) -> Interval:
+    """The 95 % interval of a metric's mean over seeds, within the values that the metric can have."""
+    return mean_interval(values, bounds=_bounds(key))
 
 
-def summary_intervals(
-    summaries: Sequence[Mapping[str, float | int | bool | None]], level: float = 0.95
-) -> dict[str, Interval]:
-    """The interval of every metric over the summaries of several seeds, in the order of the first; flags as shares."""
-    return {name: mean_interval([summary.get(name) for summary in summaries], level) for name in (summaries or [{}])[0]}
+def metric_difference(key: str, a: Values, b: Values) -> Interval:
+    """The 95 % interval of the difference of a metric between two runs, paired by seed, within what is possible."""
+    return paired_difference(a, b, bounds=_bounds(key))
+
+
+def _bounds(key: str) -> tuple[float, float]:
+    return METRICS[key].bounds if key in METRICS else UNBOUNDED
 
 
 def t_quantile(p: float, df: int) -> float:

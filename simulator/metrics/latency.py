@@ -105,7 +105,7 @@ LATENCIES: Mapping[str, Latency] = {
 
 
 def itl(records: Records, q: Sequence[float], window: Window | None = None) -> Distribution | None:
-    """All gaps between neighbouring tokens of a request, in seconds, pooled, and its percentiles `q`.
+    """All gaps between neighbouring tokens of a request, in seconds, pooled, and their percentiles `q`.
 
     Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
     row's `decoding` as weight. They are not kept by request: of a `window` that was cut, all gaps that end in it

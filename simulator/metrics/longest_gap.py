@@ -20,8 +20,10 @@ from simulator.results.records import Floats, Ints, Records, Status
 def longest_gap_s(records: Records) -> Floats:
     """Seconds, one entry a request; NaN unless it finished with more than one token, which came one after the other.
 
-    Exact for requests that were neither paused nor preempted more than once. For the others it is an upper bound: which
-    steps gave them no token is not recorded, only how many, and these are taken to be in one place.
+    Exact for requests that were never preempted, on a replica that pauses none, and for those preempted once, unless
+    steps of prefill alone computed them again. For the others it is an upper bound: which steps gave them no token is
+    not recorded, only how many, and these are taken to be in one place. Where a policy both pauses and preempts a
+    request, it is an estimate.
     """
     requests = records.requests
     found = np.full(len(requests.row), np.nan)
@@ -55,7 +57,7 @@ class _Steps:
     start_s: Floats
     end_s: Floats
     decodes: Bools  # whether it gives a token to every decoding request
-    pauses: bool  # whether a running request ever sat a step out
+    pauses: bool  # whether a request ever held a slot without computing
     overlaps: bool  # whether preemptions were planned while the step before ran, which still gave the victims a token
 
 
@@ -72,12 +74,14 @@ def _of_replica(records: Records, steps: _Steps, those: Ints, returns: Bools) ->
     b, e = begin[plain], end[plain]
     within = _range_max(np.diff(token_s), b, e - 1)
     found[plain] = np.maximum(token_s[b] - steps.end_s[first[plain]], within)
+    # A request that was paused holds no slot under some policies: that it sat out steps then shows here alone.
+    pauses = steps.pauses or bool((~plain & ~returns).any())
     for place in np.flatnonzero(~plain).tolist():
-        found[place] = _interrupted(records, steps, int(those[place]), int(first[place]), int(last[place]))
+        found[place] = _interrupted(records, steps, pauses, int(those[place]), int(first[place]), int(last[place]))
     return found
 
 
-def _interrupted(records: Records, steps: _Steps, row: int, first: int, last: int) -> float:
+def _interrupted(records: Records, steps: _Steps, pauses: bool, row: int, first: int, last: int) -> float:
     """The longest gap of a request that was preempted or sat out some steps, whose first and last token these gave.
 
     Where it was recomputed after a preemption, a step of its prefill gave the next token. The steps that decoded
@@ -86,7 +90,7 @@ def _interrupted(records: Records, steps: _Steps, row: int, first: int, last: in
     ends, ticks, returns = _present(records, steps, row, first, last)
     begin_s, tokens = float(steps.end_s[first]), int(records.requests.output_tokens[row])
     longest = 0.0
-    if steps.pauses:
+    if pauses:
         token_s = np.concatenate(([begin_s], ends))
         idle = max(len(token_s) - tokens, 0)
         longest = float((token_s[1 + idle :] - token_s[: len(token_s) - 1 - idle]).max(initial=0.0))
@@ -122,7 +126,7 @@ def _present(records: Records, steps: _Steps, row: int, first: int, last: int) -
         here[left:came] = False
         if not requeues.swapped[entry] and came < len(here):
             back.append(came)
-    place = np.cumsum(here) - 1
+    place = np.maximum(np.cumsum(here) - 1, 0)
     ends = steps.end_s[first + 1 : last + 1][here]
     return ends, np.flatnonzero(steps.decodes[first + 1 : last + 1][here]), place[np.array(back, dtype=np.int64)]
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from simulator.metrics.usage import step_starts
 from simulator.metrics.waits import waits
-from simulator.metrics.weighted import weighted_sum
 from simulator.metrics.window import Bools, run_end_s
 from simulator.results.records import Floats, Ints, Records
 
@@ -55,14 +54,14 @@ class Buckets:
 
 
 def queue_depth(records: Records, only: Bools | None = None) -> StepFunction:
-    """Requests that wait, first or again; `only` names those that count, one entry a request."""
+    """Waiting requests, new and preempted ones; `only` says which count, one entry a request."""
     waiting = waits(records, only)
     times = np.unique(np.concatenate((waiting.from_s, waiting.to_s)))
     return StepFunction(times, waiting.depth(times).astype(np.float64), run_end_s(records))
 
 
 def running(records: Records, replica: int | None = None) -> StepFunction:
-    """Requests that hold a slot, finished ones kept by a batch included; over all replicas, or of one."""
+    """Requests that hold a slot, those that a batch keeps after their end included; of all replicas, or of one."""
     return row_series(records, records.rows.running, replica)
 
 
@@ -73,7 +72,7 @@ def row_series(records: Records, values: Ints, replica: int | None = None) -> St
 
 
 def kv_used_blocks(records: Records, replica: int | None = None) -> StepFunction:
-    """KV blocks in use, step by step; over all replicas, or of one."""
+    """KV blocks in use, step by step; of all replicas, or of one."""
     of_step = _replica_of_steps(records) if records.replicas > 1 else records.rows.replica
     starts, ends, used = step_starts(records), records.step_end_s, records.step_used_blocks
     return _over_replicas(records, replica, of_step, starts, ends, used)
@@ -93,16 +92,9 @@ def step_time(records: Records, replica: int | None = None) -> Points:
 
 
 def preemptions(records: Records) -> StepFunction:
-    """Preemptions so far. Those between two times: the difference of the two values (`numpy.diff(f.at(edges))`)."""
+    """Preemptions so far. The number between two times is the difference of the values (`numpy.diff(f.at(edges))`)."""
     times, counts = np.unique(records.requeues.from_s, return_counts=True)
     return StepFunction(times, np.cumsum(counts).astype(np.float64), run_end_s(records))
-
-
-def integral(function: StepFunction, start_s: float, end_s: float) -> float:
-    """The integral of a function between two times."""
-    edges = np.concatenate((function.time_s, [max(function.end_s, end_s)]))
-    widths = np.diff(np.clip(edges, start_s, end_s))
-    return weighted_sum(function.value, widths)
 
 
 def downsample(
@@ -110,8 +102,8 @@ def downsample(
 ) -> Buckets:
     """At most `points` buckets between two times, by default from the first time to the end.
 
-    The mean of a `StepFunction` is over time; that of `Points` over the observations, and buckets without one are
-    left out. Nothing comes of an empty series or stretch. ValueError unless `points` is at least 1.
+    The mean of a `StepFunction` is over time, that of `Points` over the observations; buckets without one are left
+    out. An empty series or stretch gives no bucket. ValueError unless `points` is at least 1.
     """
     if points < 1:
         raise ValueError(f"points must be 1 or more, not {points}")

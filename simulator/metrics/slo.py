@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,14 +58,55 @@ def meets_slo(records: Records, slo: Slo) -> Bools:
     A TPOT that is undefined counts as 0, as in vLLM, and so does an undefined gap between tokens.
     """
     good = finished(records)
-    own = {index: name for index, name in enumerate(records.class_names) if name in slo.classes}
-    groups = [(records.requests.class_index == index, slo.per_request(name)) for index, name in own.items()]
-    groups.append((~np.isin(records.requests.class_index, list(own)), slo.per_request()))
-    for name, latency in LATENCIES.items():
-        limited = [(those, limits[name]) for those, limits in groups if name in limits]
-        if not limited:
-            continue
-        seconds = latency.of_request_s(records)
-        for those, limit_ms in limited:
-            good = good & (~those | (seconds <= limit_ms / 1e3))  # NaN is no less
+    for limit in _limits(records, slo):
+        good = good & (~limit.those | limit.met)
     return good
+
+
+@dataclass(frozen=True, slots=True)
+class LimitShare:
+    """The share of the requests of a class (None: of those without limits of their own) that meet one limit."""
+
+    latency: str  # its name in LATENCIES
+    class_name: str | None
+    limit_ms: float
+    share: float
+
+
+def limit_shares(records: Records, slo: Slo, measured: Bools) -> tuple[LimitShare, ...]:
+    """How many of the measured requests meet each limit by itself; a request that did not finish meets none.
+
+    Limits that no measured request has are left out.
+    """
+    done = finished(records)
+    return tuple(
+        LimitShare(limit.latency, limit.class_name, limit.limit_ms, float((done & limit.met)[those].mean()))
+        for limit in _limits(records, slo)
+        if (those := limit.those & measured).any()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """One limit: the requests that have it, and those among all whose latency is not above it."""
+
+    latency: str
+    class_name: str | None
+    limit_ms: float
+    those: Bools
+    met: Bools
+
+
+def _limits(records: Records, slo: Slo) -> Iterator[_Limit]:
+    index = records.requests.class_index
+    own = {i: name for i, name in enumerate(records.class_names) if name in slo.classes and slo.classes[name].limits}
+    groups: list[tuple[str | None, Bools]] = [(None, ~np.isin(index, list(own)))]
+    groups += [(name, index == i) for i, name in own.items()]
+    limited = [(name, those, slo.per_request(name)) for name, those in groups]
+    for latency, what in LATENCIES.items():
+        if not any(latency in limits for _, _, limits in limited):
+            continue
+        seconds = what.of_request_s(records)
+        for name, those, limits in limited:
+            if latency in limits:
+                yield _Limit(latency, name, limits[latency], those, seconds <= limits[latency] / 1e3)  # NaN is no less

@@ -1,4 +1,4 @@
-"""What the steps of a run made of slots, tokens and KV blocks, over a window."""
+"""The use of slots, tokens and KV blocks over a window."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ STEPS_AT_ONCE = 1 << 20  # per-step columns are read in pieces, so that no copy 
 class Usage:
     """Means and shares over a window; NaN where there is nothing to divide by.
 
-    A step counts in the window if it ends there; of time, the part inside the window counts. All are over all
-    replicas together, `kv_utilization_peak` apart: it is of the replica that was ever the fullest.
+    A step counts if it ends in the window; of a stretch of time, the part inside the window counts. All are over all
+    replicas together, but for `kv_utilization_peak`, which is that of the fullest replica.
     """
 
     num_steps: int
@@ -75,7 +75,7 @@ def row_pieces(records: Records) -> Iterator[tuple[slice, slice]]:
 
 
 def step_starts(records: Records, rows: slice = slice(None), steps: slice = slice(None)) -> Floats:
-    """When each step began: a row's first with the row, the others when the one before ended."""
+    """When each step began: the first of a row with the row, the others at the end of the step before."""
     ends = records.step_end_s[steps]
     starts = np.empty(len(ends))
     starts[1:] = ends[:-1]
@@ -112,7 +112,7 @@ def _steps_inside(records: Records, window: Window) -> Ints:
 
 
 def _blocks(records: Records, window: Window) -> tuple[float, int]:
-    """Block-seconds in the window, and the most blocks that one replica used in a step of it."""
+    """Block-seconds in the window, and the most blocks that one replica used in one of its steps."""
     block_s, peak = 0.0, 0
     for rows, steps in row_pieces(records):
         ends, used = records.step_end_s[steps], records.step_used_blocks[steps]

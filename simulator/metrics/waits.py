@@ -1,7 +1,7 @@
-"""Who waited, from when to when: queue depth, starvation, and whether the queue keeps growing.
+"""Waiting: queue depth, starvation, and whether the queue keeps growing.
 
-A request waits from its arrival until it is first scheduled, and again after each preemption until it is
-scheduled again. One that never is waits until the end of the run; a rejected one does not wait.
+A request waits from its arrival until it is first scheduled, and after each preemption until it is scheduled again.
+A request that is never scheduled waits until the end of the run; a rejected one does not wait.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ MIN_TURNOVERS = 3  # `saturated`: arrivals must last this many times a request's
 class Waits:
     """All stretches of waiting: their beginnings and their ends, each sorted, of equal length.
 
-    A stretch includes its beginning and not its end: at one time, those who leave the queue leave before others
-    come, and a request scheduled the moment it arrives never stood in it.
+    A stretch includes its beginning and not its end: at one time, requests leave the queue before others enter it, and
+    a request that is scheduled at its arrival never stood in it.
     """
 
     from_s: Floats
     to_s: Floats
 
     def depth(self, time_s: Floats) -> Ints:
-        """How many wait at each of these times."""
+        """Waiting requests at each of these times."""
         begun = np.searchsorted(self.from_s, time_s, side="right")
         ended = np.searchsorted(self.to_s, time_s, side="right")
         return np.asarray(begun - ended, dtype=np.int64)
@@ -88,10 +88,10 @@ def _requeue_waits(records: Records) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """The worst that happened to one request, and to which (its row; -1 and 0 where nothing of the kind happened).
+    """The longest waits and the most preemptions of one request, each with its row; 0 and -1 where there were none.
 
-    `longest_queue_s`: until first scheduled. `longest_requeue_s`: a single wait after a preemption. Requests that
-    were still waiting at the end of the run count with what they had waited until then.
+    `longest_queue_s` is the wait until first scheduled, `longest_requeue_s` a single wait after a preemption. Requests
+    that still wait at the end of the run count with their wait until then.
     """
 
     longest_queue_s: float
@@ -126,16 +126,16 @@ def _longest(values: Floats) -> tuple[int, float]:
 def saturated(records: Records, window: Window, waiting: Waits) -> bool:
     """Whether the queue keeps growing over the measured window: such a run has no steady state to take means of.
 
-    Looked at while the measured requests arrive, as afterwards every queue drains. That time is cut in thirds with
-    mean queue depths q1, q2, q3, over n arrivals. The run is saturated if all of these hold:
+    Only the time in which the measured requests arrive counts, as every queue drains afterwards. It is cut in thirds
+    with mean queue depths q1, q2, q3, over n arrivals. The run is saturated if all of these hold:
 
     - q2 - q1 and q3 - q2 are both above 1.5 * sqrt(n / 3), times the coefficient of variation of the gaps between
-      arrivals where that is above 1. A server that just keeps up sees its queue wander by about sqrt(n / 3) in a
-      third of the time; one with too much work leaves a share of all arrivals in the queue, which grows with n.
-    - The shortest the queue ever gets in the last third is more than q1. A burst, however large, that has been
-      worked off by then is no saturation.
-    - There are at least 100 arrivals, over at least three times the mean time that a request spends being served.
-      A burst that is over before the batch has changed says nothing about a steady state.
+      arrivals where that is above 1. The queue of a server that just keeps up wanders by about sqrt(n / 3) in a third
+      of the time; an overloaded server leaves a share of all arrivals in the queue, which grows with n.
+    - The least depth of the last third is above q1. A burst, however large, that has been worked off by then is no
+      saturation.
+    - There are at least 100 arrivals, over at least three times the mean time of service of a request. A burst that
+      is over before the batch has changed says nothing about a steady state.
     """
     requests = records.requests
     taken = window.measured & (requests.status != Status.REJECTED)
@@ -156,7 +156,7 @@ def saturated(records: Records, window: Window, waiting: Waits) -> bool:
 
 
 def service_s(records: Records, taken: Bools) -> float:
-    """Mean time from first scheduled to last token without the waits between, 0 if nobody was scheduled."""
+    """Mean time from first scheduled to last token without the waits between, 0 where no request was scheduled."""
     requests = records.requests
     served = taken & ~np.isnan(requests.scheduled_s)
     if not served.any():

@@ -1,10 +1,9 @@
 """Mean, deviation and percentiles of weighted samples, as if every sample were written out weight times.
 
-Token gaps come by the billion, but in far fewer distinct entries: every request of a batch sees the same gap. The
-percentiles here are those of `numpy.percentile(numpy.repeat(values, weights), q)`, to the last bit, without the
-repetition. Samples come in chunks and are read several times, so that memory does not grow with them: the entries
-that a percentile falls on are closed in upon by histograms over the order of the floats (a radix selection) until
-few enough are left to sort.
+A long run has billions of token gaps, but far fewer entries: every request of a batch has the same gap. The percentiles
+here are those of `numpy.percentile(numpy.repeat(values, weights), q)`, to the last bit, without the repetition. Samples
+come in chunks and are read several times, so that memory does not grow with them: histograms over the order of the
+floats (a radix selection) narrow down the entries that a percentile falls on, until few enough are left to sort.
 """
 
 from __future__ import annotations
@@ -49,14 +48,6 @@ class _Range:
     @property
     def one_value(self) -> bool:
         return self.low == self.high
-
-
-def weighted_percentiles(values: Floats, weights: Ints, q: Sequence[float]) -> tuple[float, ...]:
-    """`numpy.percentile(numpy.repeat(values, weights), q)`, linear; ValueError where nothing has weight."""
-    found = describe(lambda: [(values, weights)], q)
-    if found is None:
-        raise ValueError("no sample has a weight above zero")
-    return found.percentiles
 
 
 def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:

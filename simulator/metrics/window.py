@@ -1,4 +1,4 @@
-"""Which requests and which stretch of a run its metrics are about."""
+"""The measured window: which requests count, and over which stretch of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Bools = NDArray[np.bool_]
 class Window:
     """The measured requests, and the time from their first arrival to their last token.
 
-    A measured request that never finished reaches to the end of the run. `whole` says that nothing was cut.
+    With a measured request that never finished, the window lasts until the end of the run. `whole` says that nothing
+    was cut.
     """
 
     start_s: float
@@ -33,7 +34,7 @@ class Window:
 
 
 def measured_window(records: Records, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Window:
-    """Leave out the requests that arrive in the first `warmup_s` or the last `cooldown_s` seconds of the arrivals.
+    """The window without the requests that arrive in the first `warmup_s` or last `cooldown_s` seconds of the arrivals.
 
     Raises InputError for a cut that is negative or not finite, or that leaves no request of a run that has some.
     """
@@ -58,7 +59,7 @@ def measured_window(records: Records, warmup_s: float = 0.0, cooldown_s: float =
 
 
 def run_end_s(records: Records) -> float:
-    """When the run was over: its last step's end, or its last arrival if that came later. 0.0 for an empty run."""
+    """The end of the run: that of its last step, or its last arrival where that came later; 0.0 for an empty run."""
     steps, arrivals = records.step_end_s, records.requests.arrival_s
     return max((float(times.max()) for times in (steps, arrivals) if len(times)), default=0.0)
 

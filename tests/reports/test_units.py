@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.units import clock_for, decimals, latency, number, one_line, short, tied
+from reports.units import clock_for, decimals, intervals, latency, number, one_line, short, tied
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e12, max_value=1e12)
 
@@ -75,3 +75,18 @@ def test_one_line() -> None:
 
 def test_tied_parts_no_number_from_its_unit() -> None:
     assert tied("(43.8 %) in 5 ms, 3 seeds, 4 sheep") == "(43.8\u00a0%) in 5\u00a0ms, 3\u00a0seeds, 4 sheep"
+
+
+def test_intervals_that_look_even_are_half_widths() -> None:
+    assert intervals([(10.0, 9.0, 11.0), (5.0, 4.5, 5.5), (1.0, None, None)], 1) == ["± 1.0", "± 0.5", ""]
+    assert intervals([(100.0, 80.0, 120.0), (5.0, 4.0, 6.0)]) == ["± 20", "±  1"]
+    assert intervals([(1.0, None, None)]) == [""]
+
+
+def test_intervals_that_do_not_show_their_ends() -> None:
+    assert intervals([(81.8, 29.7, 97.9), (5.0, 4.0, 6.0), (1.0, None, None)], 1) == [
+        "[29.7, 97.9]",
+        "[ 4.0,  6.0]",
+        "",
+    ]
+    assert intervals([(81.8, 81.79, 81.83)], 1) == ["± 0.0"]

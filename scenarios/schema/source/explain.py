@@ -77,10 +77,8 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
             return Finding((*spot.path, key), "missing", f"allowed: {', '.join(options)}")
         return Finding((*spot.path, key), f"unknown {key} {context['tag']!r}", did_you_mean(context["tag"], options))
     if kind == "refused":
-        key = context["key"]
-        inside = (
-            (tuple(key.split(".")) if isinstance(key, str) else key) if key else _key_named(context["message"], spot)
-        )
+        named = context["key"].split(".") if isinstance(context["key"], str) else context["key"]
+        inside = tuple(named) if context["key"] else _key_named(context["message"], spot)
         return Finding((*spot.path, *inside), _without_prefix(context["message"], spot), context["hint"])
     if kind == "value_error":
         message = text.removeprefix("Value error, ")

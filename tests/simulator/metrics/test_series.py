@@ -10,13 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.metrics import series
-from simulator.metrics.series import Points, StepFunction, downsample, integral
+from simulator.metrics.series import Points, StepFunction, downsample
 from simulator.metrics.summary import summarize
 from tests.naive_metrics import depth, wait_times
 from tests.records_maker import single_server, tell
 from tests.story import Story
 
 stories = st.builds(tell, st.integers(0, 10**6), requests=st.integers(1, 25), cut_short=st.booleans())
+
+
+def integral(function: StepFunction, start_s: float, end_s: float) -> float:
+    edges = np.concatenate((function.time_s, [max(function.end_s, end_s)]))
+    return float(np.sum(function.value * np.diff(np.clip(edges, start_s, end_s))))
 
 
 def change_times(story: Story) -> list[float]:

@@ -1,0 +1,45 @@
+"""The table of metrics: complete, in order, and true of what is measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+
+from simulator.metrics.metric import FLAG, FRACTION
+from simulator.metrics.summary import summarize, summarize_by_class
+from simulator.metrics.table import METRICS
+from tests.simulator.metrics.test_summary import KEYS, stories
+from tests.story import Story
+
+OF_A_CLASS = ("longest_queue_time_ms", "longest_requeue_time_ms", "most_preemptions")
+
+
+def test_the_table_holds_the_keys_of_the_summary_in_their_order() -> None:
+    assert [key for key, metric in METRICS.items() if metric.by_run] == [*KEYS, "usd_per_million_output_tokens"]
+    assert tuple(key for key, metric in METRICS.items() if not metric.by_run) == OF_A_CLASS
+
+
+@pytest.mark.parametrize("key", METRICS)
+def test_every_metric_says_what_it_is(key: str) -> None:
+    metric = METRICS[key]
+    assert metric.key == key
+    assert metric.title
+    assert metric.definition
+    assert metric.better in (-1, 0, 1)
+    for suffix in ("_ms", "_fraction", "_throughput"):
+        if key.endswith(suffix):
+            assert metric.unit in {"_ms": ["ms"], "_fraction": [FRACTION], "_throughput": ["req/s", "tok/s"]}[suffix]
+
+
+@given(story=stories)
+@settings(max_examples=50)
+def test_no_value_is_outside_its_bounds(story: Story) -> None:
+    records = story.records()
+    for summary in (summarize(records), *summarize_by_class(records).values()):
+        for key, value in summary.items():
+            low, high = METRICS[key].bounds
+            assert value is None or low <= value <= high, key
+            assert value is None or math.isfinite(value)
+            assert isinstance(value, bool) == (METRICS[key].unit == FLAG)
