@@ -65,7 +65,7 @@ def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
     """The labels to mark in a column: the best one, and one equal to it in every seed, if they beat all others.
 
     With several seeds the difference to each of the others must be real; with one it must only be there. None are
-    marked where there is nobody to beat, or where more than two are equal: then it is rather the others that stand
+    marked where there is no other to beat, or where more than two are equal: then it is rather the others that stand
     out.
     """
     order = ranked(summaries, column.key, column.better) if column.better else []

@@ -115,7 +115,7 @@ def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str
 def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:
     """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
 
-    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where nobody
+    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where none
     waited.
     """
     body = []

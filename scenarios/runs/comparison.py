@@ -17,7 +17,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
 from simulator.metrics.intervals import mean_interval, metric_difference, metric_interval
-from simulator.metrics.outcomes import MET, TARGETS, entries, mean_outcomes
+from simulator.metrics.outcomes import entries, mean_outcomes
 from simulator.metrics.table import METRICS
 
 if TYPE_CHECKING:
@@ -183,11 +183,12 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(summaries) == 1:
         return dict(first)
     found: dict[str, Any] = {}
+    targets = entries(mean_outcomes(summaries))  # the SLO is held against the means
     for name, value in first.items():
-        if name in (MET, TARGETS):
-            continue  # the SLO is held against the means below
         values = [summary[name] for summary in summaries]
-        if name == PROVENANCE:
+        if name in targets:
+            found[name] = targets[name]
+        elif name == PROVENANCE:
             found[name] = {key: about for key, about in value.items() if key != "seed"}  # `seeds` has them all
         elif isinstance(value, bool):
             found[name] = any(values)
@@ -196,7 +197,7 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif name in METRICS:
             mean = mean_interval(values).mean
             found[name] = None if math.isnan(mean) else mean
-    return found | entries(mean_outcomes(summaries))
+    return found
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -22,7 +22,8 @@ def longest_gap_s(records: Records) -> Floats:
 
     Exact for requests that were never preempted, on a replica that pauses none, and for those preempted once, unless
     steps of prefill alone computed them again. For the others it is an upper bound: which steps gave them no token is
-    not recorded, only how many, and these are taken to be in one place.
+    not recorded, only how many, and these are taken to be in one place. Where a policy both pauses and preempts a
+    request, it is an estimate.
     """
     requests = records.requests
     found = np.full(len(requests.row), np.nan)

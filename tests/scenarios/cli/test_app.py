@@ -192,6 +192,22 @@ def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
     assert single.keys() <= found["static"].keys()
 
 
+def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
+    policies = "chunked_prefill,static,chunked_prefill:max_num_batched_tokens=64"
+    done = batchlab("compare", small(tmp_path), "--policies", policies, "--json", "--no-report", cwd=tmp_path)
+    found = json.loads(done.out)
+    plain, other = (f"chunked_prefill max_num_batched_tokens={value}" for value in (256, 64))
+    assert list(found) == [other, plain, "static"]
+    assert found[other]["runs"] == ["chunked_prefill-max_num_batched_tokens=64/seed-7"]
+    assert (tmp_path / "runs/small-compare" / found[plain]["runs"][0] / "summary.json").is_file()
+    again = batchlab("report", "runs/small-compare", cwd=tmp_path)
+    assert f"\n{other} " in again.out
+    bad = batchlab("compare", "small.yaml", "--policies", "static:max_num_seq=3", cwd=tmp_path)
+    assert bad.code == 2
+    assert "--policies: static:max_num_seq=3: static does not take max_num_seq" in bad.err
+    assert "did you mean `max_num_seqs`?" in bad.err
+
+
 # ------------------------------------------------------------------------------------------------------------- report
 
 
@@ -218,6 +234,14 @@ def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert again.code == 0, "an earlier report of others is no obstacle"
     assert (tmp_path / "runs/report-b+a/report.html").exists()
     assert again.out.index("\nmax_num_seqs=2 ") < again.out.index("\nmax_num_seqs=8 "), "in the order of the values"
+    assert "step costs" not in again.err
+    cost = "cost={kind: linear, base_s: 0.01, per_token_s: 2.0e-5, per_context_token_s: 0}"
+    batchlab("run", path, "--out", "e", "--set", cost, cwd=tmp_path)
+    assert "step costs" not in batchlab("report", "a", "e", cwd=tmp_path).err, "of one kind"
+    batchlab("run", path, "--out", "f", "--set", "cost={kind: roofline}", cwd=tmp_path)
+    mixed = batchlab("report", "a", "f", cwd=tmp_path)
+    assert "warning: the runs have different step costs (linear, roofline)" in mixed.err
+    assert "\ncost.kind=linear " in mixed.out
     shutil.copytree(tmp_path / "a", tmp_path / "d")
     same = batchlab("report", "a", "d", cwd=tmp_path).out
     assert all(f"\nchunked_prefill ({folder}) " in same for folder in "ad")

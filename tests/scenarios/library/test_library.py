@@ -15,11 +15,12 @@ import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.runs.result import Result
 from scenarios.schema.scenario import Scenario
+from simulator.metrics.overload import overload
 from simulator.metrics.summary import summarize_by_class
 from simulator.workload import Workload
 
 LIBRARY = Path(scenarios.__file__).parent / "library"
-NAMES = ("chunk-size", "long-tail", "memory-pressure", "preemption-modes", "priorities", "quickstart")
+NAMES = ("azure-conv", "chunk-size", "long-tail", "memory-pressure", "preemption-modes", "priorities", "quickstart")
 POLICIES = ("static", "continuous", "preemptive", "chunked_prefill")
 
 
@@ -88,7 +89,7 @@ def test_header_says_what_it_shows_and_its_commands_are_right(name: str) -> None
         scenarios.load(name, overrides)  # refuses a wrong key or value
         policies = re.search(r"--policies (\S+)", command)
         assert command.startswith("run") == (policies is None)
-        assert policies is None or set(policies[1].split(",")) <= set(POLICIES)
+        assert policies is None or {word.partition(":")[0] for word in policies[1].split(",")} <= set(POLICIES)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -99,12 +100,12 @@ def test_every_policy_serves_everybody(name: str, policy: str) -> None:
     assert found["completed"] == len(workload(scenarios.load(name)))
 
 
-def test_quickstart_has_the_shape_of_the_trace() -> None:
-    drawn = workload(scenarios.load("quickstart"))
+def test_azure_conv_has_the_shape_of_the_trace() -> None:
+    drawn = workload(scenarios.load("azure-conv"))
     gaps = np.diff(drawn.arrival_s)
     assert 1 / gaps.mean() == pytest.approx(5.53, rel=0.05)
     assert gaps.std() / gaps.mean() == pytest.approx(1.094, rel=0.05)
-    many = workload(scenarios.load("quickstart", ["workload.requests=200000"]))
+    many = workload(scenarios.load("azure-conv", ["workload.requests=200000"]))
     published = [
         (0.01, 29, 16),
         (0.1, 207, 54),
@@ -122,8 +123,8 @@ def test_quickstart_has_the_shape_of_the_trace() -> None:
     assert set(drawn.max_tokens) == {1000}
 
 
-def test_quickstart_shows_its_point() -> None:
-    static, continuous, preemptive, chunked = (summary("quickstart", policy) for policy in POLICIES)
+def test_azure_conv_shows_its_point() -> None:
+    static, continuous, preemptive, chunked = (summary("azure-conv", policy) for policy in POLICIES)
     assert static["saturated"]
     assert not continuous["saturated"]
     assert not chunked["saturated"]
@@ -135,6 +136,54 @@ def test_quickstart_shows_its_point() -> None:
     assert continuous["p99_tpot_ms"] > chunked["p99_tpot_ms"]
     assert continuous["p99_ttft_ms"] < chunked["p99_ttft_ms"]
     assert preemptive["p99_ttft_ms"] == chunked["p99_ttft_ms"]
+
+
+def test_quickstart_shows_its_point() -> None:
+    """Every figure of the header."""
+    text = (LIBRARY / "quickstart.yaml").read_text(encoding="utf-8")
+    header = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+    whole = {policy: summary("quickstart", policy) for policy in POLICIES}
+    classes = {policy: by_class("quickstart", policy) for policy in POLICIES}
+    assert not any(found["saturated"] for found in whole.values())
+    shares = [100 * whole[policy]["slo_attainment"] for policy in ("static", "continuous", "chunked_prefill")]
+    assert whole["preemptive"]["slo_attainment"] == 1
+    gaps = [whole[policy]["p99_itl_ms"] for policy in ("continuous", "chunked_prefill")]
+    chat, documents = (
+        [classes[policy][kind]["p99_ttft_ms"] for policy in ("preemptive", "chunked_prefill")]
+        for kind in ("chat", "documents")
+    )
+    ends = [run("quickstart", policy).records for policy in ("static", "continuous")]
+    until = [found.to_s for records in ends if (found := overload(records, limit_s=1.0)) is not None]
+    for said in (
+        "{:.1f} % of the requests under static, {:.1f} % under continuous, {:.1f} % under chunked_prefill".format(
+            *shares
+        ),
+        f"({100 * whole['static']['padding_fraction']:.1f} % of all tokens)",
+        "{:.1f} ms against {:.1f} ms".format(*gaps),
+        "{:,.0f} ms instead of {:,.0f} ms".format(*chat),
+        "{:,.0f} ms instead of {:,.0f} ms".format(*documents),
+        f"{whole['preemptive']['preemptions']} preemptions",
+        "until {:.0f} s, elsewhere until {:.0f} s".format(*until),
+    ):
+        assert said in header, said
+    taken = summary("quickstart", "chunked_prefill")["batch_occupancy"]
+    assert taken == pytest.approx(1 / 7, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_quickstart_shows_it_with_other_seeds_too(seed: int) -> None:
+    static, continuous, preemptive, chunked = (
+        summary("quickstart", policy, f"seed={seed}")["slo_attainment"] for policy in POLICIES
+    )
+    assert static + 0.1 < continuous < chunked < 0.99 < preemptive
+
+
+def test_quickstart_teaches_that_an_order_may_do() -> None:
+    """The second comparison of its header: chunks in order of priority keep the SLO at a lower price."""
+    ordered = by_class("quickstart", "chunked_prefill", "engine.order=priority")
+    preemptive = by_class("quickstart", "preemptive")
+    assert ordered["chat"]["slo_attainment"] == 1
+    assert ordered["documents"]["p99_ttft_ms"] < 0.8 * preemptive["documents"]["p99_ttft_ms"]
 
 
 def test_long_tail_shows_its_point() -> None:
