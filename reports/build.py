@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from markupsafe import Markup
+
 from reports import definitions, html
 from reports.bars import latency_bars, throughput_bars
 from reports.cdf import cdf, curves, quantities
@@ -117,10 +119,9 @@ def _page(
         html.section("Scenario", *_scenarios(runs)),
         html.section(
             "What the numbers mean",
-            f"<p>{definitions.LEGEND}</p>",
+            html.text(definitions.LEGEND),
             html.table(definitions.METRICS, prose=True),
-            "<h3>Other tools' names</h3>",
-            html.table(definitions.OTHER_TOOLS, prose=True),
+            html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
     return html.page(_title(runs), _subtitle(runs), sections)
@@ -149,7 +150,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     return "; ".join(parts) + ". A simulation by batchlab."
 
 
-def _scenarios(runs: Sequence[ReportRun]) -> list[str]:
+def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:
     """The first run's scenario whole, and of the others what differs from it."""
     first = runs[0]
     if not first.scenario_yaml:
