@@ -6,7 +6,7 @@ import numbers
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ def load(
     document = _open(source)
     document.origin.overrides.update(apply_overrides(document.data, overrides))
     _make_absolute(document)
+    _read_model_config(document)
     document.data.setdefault("name", document.name)
     findings = _contradictions(document)
     try:
@@ -136,7 +137,7 @@ def _not_found(source: str) -> InputError:
 
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in (("workload", "trace", "path"), ("cost", "path"), ("engine", "policy")):
+    for path in (("workload", "trace", "path"), ("cost", "path"), ("engine", "policy"), ("model",), ("model", "base")):
         holder: Any = document.data
         for key in path[:-1]:
             holder = holder.get(key) if isinstance(holder, dict) else None
@@ -144,11 +145,32 @@ def _make_absolute(document: _Document) -> None:
         if not isinstance(value, str) or not value:
             continue
         written, colon, name = value.rpartition(":") if path[0] == "engine" else (value, "", "")
-        if path[0] == "engine" and not written.endswith(".py"):
-            continue
+        if not written.endswith({"engine": ".py", "model": ".json"}.get(path[0], "")):
+            continue  # the name of something built in
         from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
         base = Path.cwd() if from_override else document.base_dir
         holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
+
+
+def _read_model_config(document: _Document) -> None:
+    """Replace the path of a config.json by the model's dimensions: a scenario is whole without that file."""
+    from simulator.hardware.model_config import is_config, read_model_config
+
+    written = document.data.get("model")
+    path, changes = (written.get("base"), written) if isinstance(written, Mapping) else (written, {})
+    if not isinstance(path, str) or not is_config(path):
+        return
+    key: KeyPath = ("model", "base") if changes else ("model",)
+    try:
+        model = read_model_config(Path(path))
+    except InputError as error:
+        raise document.origin.error([Finding(key, error.message, error.hint)]) from None
+    defaults = {field.name: field.default for field in fields(model)}
+    dimensions = {name: value for name, value in asdict(model).items() if value != defaults[name]}
+    own = {name: value for name, value in changes.items() if name != "base"}
+    if own:
+        dimensions["name"] = f"{model.name} (changed)"
+    document.data["model"] = {**dimensions, **own}
 
 
 def _absolute(base: Path, written: str) -> Path:
