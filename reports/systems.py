@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from collections.abc import Iterator
 
-from simulator.policies import built_in_policies, policy_class, policy_parameters
-from simulator.policies.parts.system import System
+from simulator.parameters import MISSING
+from simulator.policies import built_in_policies, policy_class, policy_parameters, system_of
 
 _QUESTIONS = {
     "batch": "the batch may change",
     "prompts": "prompts are computed",
     "grant": "memory granted to enter",
     "order": "order",
-    "victim": "who leaves when memory runs out",
+    "victim": "preempted when memory runs out",
     "preemption": "how",
     "padding": "padding",
 }
@@ -30,12 +28,6 @@ docstring.
 """
 
 
-def system_of(policy: str) -> System:
-    """What a built-in policy says of itself."""
-    found: System = sys.modules[policy_class(policy).__module__].SYSTEM
-    return found
-
-
 def page() -> str:
     """The whole page, as Markdown."""
     return "\n".join([_HEAD, *_table(), "", "## Parameters", "", *_parameters()]) + "\n"
@@ -46,19 +38,21 @@ def _table() -> Iterator[str]:
     yield "| --- | --- |" + " --- |" * len(_QUESTIONS)
     for policy in built_in_policies():
         system = system_of(policy)
+        if system is None:
+            continue
         yield f"| `{policy}` | {system.name} | " + " | ".join(getattr(system, key) for key in _QUESTIONS) + " |"
 
 
 def _parameters() -> Iterator[str]:
     for policy in built_in_policies():
         given = ", ".join(
-            f"`{name}: {_written(value)}`" for name, value in policy_parameters(policy_class(policy)).items()
+            f"`{name}: {_written(known.default)}`" for name, known in policy_parameters(policy_class(policy)).items()
         )
         yield f"- `{policy}`: {given}"
 
 
 def _written(default: object) -> str:
-    if default is None or default is dataclasses.MISSING:
+    if default is None or default is MISSING:
         return "null"
     return str(default).lower() if isinstance(default, bool) else str(default)
 

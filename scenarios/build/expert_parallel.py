@@ -39,6 +39,6 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
         raise scenario.error(_KEY, what, None)
     if not isinstance(cost, ProfileCost):
         raise scenario.error(_KEY, "the steps of replicas that share experts need a profile", "cost: {kind: profile}")
-    if scenario.engine.preemption_mode != "recompute":
+    if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
         raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
     return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu())

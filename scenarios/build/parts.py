@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scenarios.build.expert_parallel import build_group_cost, held_model
-from scenarios.build.orders import build_order, order_keys, who_takes
-from scenarios.build.preemption import check_overlap, overlaps, why_fixed
-from scenarios.build.vllm_keys import why_vllms
-from scenarios.schema.engine import ORDER_KEYS, Engine
+from scenarios.build.orders import build_order
+from scenarios.build.unused import caches_prefixes, check_overlap, refuse_unused, unused
+from scenarios.schema.engine import DEFAULT_BUDGET, ENGINE_KEYS
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.hints import did_you_mean
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
     from simulator.engine.data_parallel import GroupCost
     from simulator.plan import Policy
     from simulator.timing.cost import CostModel
-
-_ENGINE_OWN = ("policy", "block_size", "enable_prefix_caching", "swap_overlap")  # keys that no policy takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ def build_workload(scenario: Scenario) -> Workload:
     Raises InputError for a trace that cannot be read, and for weights of classes that there are not.
     """
     workload = _given_workload(scenario)
-    for name in scenario.engine.class_weights or ():
+    for name in scenario.engine.given().get("class_weights") or ():
         if name not in workload.class_names:
             hint = did_you_mean(name, workload.class_names)
             raise scenario.error(f"engine.class_weights.{name}", f"no class is called {name!r}", hint)
@@ -114,11 +110,6 @@ def check_content(scenario: Scenario, workload: Workload) -> None:
             raise scenario.error("engine.block_size", f"{what}: one must be a multiple of the other", None)
 
 
-def caches_prefixes(policy: str) -> bool:
-    """Whether the policy's admissions reckon with what a prefix cache holds."""
-    return bool(getattr(policy_class(policy), "caches_prefixes", False))
-
-
 def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
     """The KV cache beside the activations of a step: of the policy's own budget, where the scenario gives none."""
     engine, hardware = scenario.engine, scenario.hardware
@@ -130,7 +121,7 @@ def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
             hardware.tensor_parallel,
             hardware.gpu_memory_utilization,
             engine.block_size,
-            budget if isinstance(budget, int) else engine.max_num_batched_tokens,
+            budget if isinstance(budget, int) else engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET),
             hardware.swap_space_gib,
             hardware.num_gpu_blocks,
         )
@@ -157,47 +148,23 @@ def build_cost(scenario: Scenario) -> CostModel:
 def build_policy(scenario: Scenario) -> Policy:
     """The policy with the parameters that the scenario gives it.
 
-    A key that the policy does not have is an InputError, unless it holds the schema's default and so asks for nothing.
+    A key that neither the policy nor its order takes is an InputError, unless its value asks for nothing.
     """
     engine = scenario.engine
     try:
-        taken = policy_keys(engine.policy)
+        own = policy_parameters(policy_class(engine.policy))
     except InputError as error:
         raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
-    given = engine.parameters(given_only=True)
-    order = _order(engine.policy, given)
-    for key in _asked_for(given, (*taken, *order_keys(order))):
-        if key in ORDER_KEYS and order is not None:
-            raise scenario.error(f"engine.{key}", f"the order {order} does not use this key", who_takes(key))
-        near = difflib.get_close_matches(key, taken, n=1)
-        hint = f"{f'did you mean {near[0]}? ' if near else ''}it takes: {', '.join(taken)}"
-        hint = why_fixed(engine.policy, key) or why_vllms(key) or hint
-        raise scenario.error(f"engine.{key}", f"the policy {policy_label(engine.policy)} does not use this key", hint)
-    parameters = {key: value for key, value in given.items() if key in taken}
-    if order is not None:
-        parameters["order"] = build_order(scenario, order, given)
+    refuse_unused(scenario)
+    parameters = {key: value for key, value in engine.given().items() if key in own}
+    order = engine.parameter("order") if "order" in own else None
+    if isinstance(order, str):
+        parameters["order"] = build_order(scenario, order)
     try:
         return load_policy(engine.policy, parameters)
     except InputError as error:
         key = next((key for key in parameters if f": {key} " in error.message), "policy")
         raise error if error.file else scenario.error(f"engine.{key}", error.message, error.hint) from None
-
-
-def _order(policy: str, given: Mapping[str, object]) -> str | None:
-    """The queue order that is given to a policy, or its own; None for one that takes none."""
-    own = policy_parameters(policy_class(policy)).get("order")
-    return str(given.get("order", own)) if isinstance(own, str) else None
-
-
-def _asked_for(given: Mapping[str, object], taken: Collection[str]) -> tuple[str, ...]:
-    """Keys that a policy does not take and that ask for something: all but those at the schema's default."""
-    defaults = Engine.defaults()
-    return tuple(key for key, value in given.items() if key not in taken and value != defaults.get(key, _NOTHING))
-
-
-def policy_keys(policy: str) -> tuple[str, ...]:
-    """The parameters that a policy takes, in its own order. Raises InputError for a policy that cannot be loaded."""
-    return tuple(policy_parameters(policy_class(policy)))
 
 
 def policy_label(policy: str) -> str:
@@ -211,33 +178,28 @@ def with_policy(scenario: Scenario, policy: str) -> tuple[Scenario, tuple[str, .
     These are left out. A relative path in `policy` counts from the working directory.
     """
     data = scenario.model_dump(exclude_unset=True)
-    given = dict(data.get("engine", {}))
-    engine = {"policy": policy, **{key: given[key] for key in _ENGINE_OWN[1:] if key in given}}
     try:
-        bare = load({**data, "engine": engine})
+        bare = load({**data, "engine": {"policy": policy}})
     except InputError as error:
         raise InputError(error.message, file="--policies", hint=error.hint) from None
-    taken = policy_keys(bare.engine.policy)
-    parameters = {key: value for key, value in given.items() if key not in _ENGINE_OWN}
-    used = (*taken, *order_keys(_order(bare.engine.policy, parameters)))
-    kept = {key: value for key, value in parameters.items() if key in used}
-    dropped = _asked_for(parameters, used)
-    if engine.get("swap_overlap") and not overlaps(bare.engine.policy):
-        del engine["swap_overlap"]
-        dropped = ("swap_overlap", *dropped)
-    if engine.get("enable_prefix_caching") and not caches_prefixes(bare.engine.policy):
-        del engine["enable_prefix_caching"]
-        dropped = ("enable_prefix_caching", *dropped)
-        if kept.get("order") == "lpm":
-            del kept["order"]
-            dropped = ("order", *dropped)
-    return load({**data, "engine": {**engine, **kept}}), dropped
+    given = {**data.get("engine", {}), "policy": bare.engine.policy}
+    left_out = unused(bare.engine.policy, given)
+    kept = {key: value for key, value in given.items() if key not in left_out}
+    return load({**data, "engine": kept}), tuple(key for key, asks in left_out.items() if asks)
 
 
 def resolved_yaml(scenario: Scenario) -> str:
-    """The scenario as YAML with nothing left to a default, those of the policy itself included."""
+    """The scenario as YAML with nothing left to a default, those of the policy itself included.
+
+    Keys of other policies, which ask for nothing, are left out.
+    """
     data = scenario.model_dump(exclude_unset=True)
-    data["engine"] = {**data.get("engine", {}), "policy": scenario.engine.policy, **_plain_parameters(scenario)}
+    given, known = data.get("engine", {}), scenario.engine.takes()
+    plain = _plain_parameters(scenario)
+    data["engine"] = {
+        key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}
+    }
+    data["engine"]["policy"] = scenario.engine.policy
     return dump(load(data, check_files=False))
 
 
@@ -266,14 +228,11 @@ def same_requests(one: Workload, other: Workload) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
-_NOTHING = object()
-
-
 def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
-    """The policy's parameters as far as YAML can hold them."""
+    """The parameters of policy and order as far as YAML can hold them."""
     policy = build_policy(scenario)
-    values = {key: getattr(policy, key) for key in policy_keys(scenario.engine.policy)}
+    values = {key: getattr(policy, key) for key in policy_parameters(type(policy))}
     order = values.get("order")
     if isinstance(order, Order):
-        values |= {"order": str(order), **{key: order.parameters[key] for key in ORDER_KEYS if key in order.parameters}}
+        values |= {"order": str(order), **order.parameters}
     return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool, dict))}

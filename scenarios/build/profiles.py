@@ -33,7 +33,7 @@ def build_profile_cost(scenario: Scenario, cost: ProfileCostConfig) -> ProfileCo
     _check(scenario, profile)
     most = cost.max_capture_tokens
     if most is None:
-        most = min(GRAPH_TOKENS, 2 * scenario.engine.max_num_seqs)
+        most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
     options = Options(cost.host_s, cost.host_per_seq_s, cost.cuda_graphs, most, cost.skew, cost.all_reduce)
     return ProfileCost(profile, options)
 

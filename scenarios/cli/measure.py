@@ -81,5 +81,5 @@ Limits = tuple[int | None, int | None, int | None]
 def _limits(scenario: ScenarioModel, model: Model, given: Limits) -> Limits:
     """The batch, the context and the step that a scenario can come to, where they are not given."""
     seqs, context, tokens = given
-    engine = scenario.engine
-    return seqs or engine.max_num_seqs, context or model.max_model_len, tokens or engine.max_num_batched_tokens
+    value = scenario.engine.parameter
+    return seqs or value("max_num_seqs"), context or model.max_model_len, tokens or value("max_num_batched_tokens")

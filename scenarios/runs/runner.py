@@ -19,7 +19,6 @@ from scenarios.build.parts import (
     resolved_yaml,
 )
 from scenarios.runs.result import Result
-from scenarios.schema.engine import UserEngine
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError
@@ -113,7 +112,8 @@ def _simulate(
             progress=progress,
         )
     except Exception as error:
-        if isinstance(scenario.engine, UserEngine) and (blamed := _blame(error, scenario.engine.path)) is not None:
+        file = scenario.engine.policy_file
+        if file is not None and (blamed := _blame(error, file)) is not None:
             raise blamed from error
         raise
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from scenarios.places import unset_hint, with_variables
-from scenarios.schema.scenario import Scenario, TraceWorkload, UserEngine
+from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import nearest
 from scenarios.schema.source.origin import Origin
@@ -64,8 +64,9 @@ def dump(scenario: Scenario) -> str:
 
     Only the parameters of a user's policy that were not given are left out: their defaults are in its own file.
     """
-    data = {**scenario.model_dump(), "engine": scenario.engine.resolved()}
-    return yaml.dump(_plain(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return yaml.dump(
+        _plain(scenario.resolved()), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False
+    )
 
 
 def shipped() -> tuple[str, ...]:
@@ -220,8 +221,9 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
     found = []
     if isinstance(scenario.workload, TraceWorkload) and not _exists(scenario.workload.path):
         found.append(_no_file(("workload", "trace", "path"), scenario.workload.path))
-    if isinstance(scenario.engine, UserEngine) and not _exists(scenario.engine.path):
-        found.append(_no_file(("engine", "policy"), scenario.engine.path))
+    file = scenario.engine.policy_file
+    if file is not None and not _exists(file):
+        found.append(_no_file(("engine", "policy"), file))
     return found
 
 

@@ -13,10 +13,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 from simulator.errors import InputError
+from simulator.parameters import MISSING, Parameter, parameters_of
 from simulator.plan import Policy
+from simulator.policies.parts.system import System
 
 
 def built_in_policies() -> tuple[str, ...]:
@@ -39,13 +41,24 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
     return found
 
 
-def policy_parameters(cls: type[Policy]) -> dict[str, Any]:
-    """A policy's parameters and their defaults, `dataclasses.MISSING` for one that must be given."""
-    return {field.name: field.default for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type] # checked when it was loaded
+def policy_parameters(cls: type[Policy]) -> Mapping[str, Parameter]:
+    """A policy's parameters by name, in the order of its fields."""
+    return parameters_of(cls)
+
+
+def policies_with(parameter: str) -> tuple[str, ...]:
+    """The built-in policies that take a parameter, sorted."""
+    return tuple(name for name in built_in_policies() if parameter in policy_parameters(policy_class(name)))
+
+
+def system_of(policy: str) -> System | None:
+    """A policy's row on the page of systems; None for a user's policy without one."""
+    found: System | None = getattr(sys.modules[policy_class(policy).__module__], "SYSTEM", None)
+    return found
 
 
 def load_policy(name: str, parameters: Mapping[str, object], base: Path | None = None) -> Policy:
-    """A policy with its parameters; an InputError names a parameter that it does not have or that it lacks."""
+    """A policy with its parameters. An InputError names one that is unknown, missing or out of its limits."""
     cls = policy_class(name, base)
     known = policy_parameters(cls)
     for key in parameters:
@@ -53,16 +66,20 @@ def load_policy(name: str, parameters: Mapping[str, object], base: Path | None =
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise InputError(f"policy {name} does not use {key!r}", hint=f"{hint}it takes: {', '.join(known)}")
-    missing = [key for key, default in known.items() if default is dataclasses.MISSING and key not in parameters]
-    missing = [key for key in missing if not _has_factory(cls, key)]
+        if (wrong := known[key].refusal(parameters[key])) is not None:
+            raise InputError(f"policy {name} refuses its parameters: {key} {wrong}")
+    missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in parameters]
     if missing:
         raise InputError(f"policy {name} needs {', '.join(missing)}")
     try:
         policy = cls(**parameters)
     except (TypeError, ValueError) as error:
         raise InputError(f"policy {name} refuses its parameters: {error}") from error
-    if not isinstance(getattr(policy, "max_num_seqs", None), int):
+    slots = getattr(policy, "max_num_seqs", None)
+    if not isinstance(slots, int):
         raise InputError(f"policy {name} has no max_num_seqs, the number of its batch's slots", hint=_CONTRACT)
+    if slots < 1:
+        raise InputError(f"policy {name} refuses its parameters: max_num_seqs must be at least 1, not {slots}")
     return policy
 
 
@@ -89,8 +106,3 @@ def _users_class(path: Path, class_name: str) -> type[Policy]:
     if not dataclasses.is_dataclass(cls) or not callable(getattr(cls, "plan", None)):
         raise InputError(f"{class_name} is no policy", file=str(path), hint=_CONTRACT)
     return cast("type[Policy]", cls)
-
-
-def _has_factory(cls: type[Policy], key: str) -> bool:
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type] # checked when it was loaded
-    return any(f.name == key and f.default_factory is not dataclasses.MISSING for f in fields)

@@ -7,14 +7,24 @@ The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import doc
+
+from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.admission import AdmissionRule, admit, admit_next
+from simulator.policies.parts.parameters import (
+    EnableChunkedPrefill,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    OrderName,
+    Watermark,
+)
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import System
 from simulator.policies.parts.token_budget import share, split_budget
-from simulator.policies.parts.vllm_versions import NEWEST, RULES, check_version
+from simulator.policies.parts.vllm_versions import NEWEST, RULES, Version, check_version
 from simulator.request import RequestView
 
 
@@ -22,28 +32,32 @@ from simulator.request import RequestView
 class ChunkedPrefill:
     """Prompts computed in chunks beside the decodes. Parameters have vLLM's names and meaning.
 
-    `max_num_active_seqs` bounds those who run, where it is lower than the `max_num_seqs` slots there are. An adaptive
+    `max_num_active_seqs` bounds the running requests where it is lower than the `max_num_seqs` slots. An adaptive
     threshold for long prompts is never below an even share of the budget.
 
-    `watermark` is the share of the blocks that an admission must leave free while others run; `reserve_full_isl`
+    `watermark` is the fraction of the blocks that an admission must leave free while others run; `reserve_full_isl`
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
 
     With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default.
     `version` is vLLM's: see `simulator.policies.parts.vllm_versions` for what earlier ones did.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    long_prefill_token_threshold: int = 0
-    enable_chunked_prefill: bool = True
-    watermark: float = 0.0
-    reserve_full_isl: bool = True
-    order: str = "fcfs"
-    max_num_active_seqs: int | None = None
-    long_prefill_token_threshold_adaptive: bool = False
-    async_scheduling: bool = False
-    version: str = NEWEST
-    _door: AdmissionRule = field(init=False, repr=False, compare=False)
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    long_prefill_token_threshold: Annotated[
+        CountOrZero, doc("tokens of one prompt in a step, at most; 0: no limit")
+    ] = 0
+    enable_chunked_prefill: EnableChunkedPrefill = True
+    watermark: Watermark = 0.0
+    reserve_full_isl: Annotated[bool, doc("admit a prompt only if all of it would fit now")] = True
+    order: OrderName = "fcfs"
+    max_num_active_seqs: Annotated[Count | None, doc("running requests, at most; null: max_num_seqs")] = None
+    long_prefill_token_threshold_adaptive: Annotated[
+        bool, doc("raise the threshold to an even share of the budget")
+    ] = False
+    async_scheduling: Annotated[bool, doc("plan a step while the one before runs, as vLLM does by default")] = False
+    version: Version = NEWEST
+    _admission: AdmissionRule = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
 
@@ -53,15 +67,15 @@ class ChunkedPrefill:
         return Traits(order=self.order, async_scheduling=self.async_scheduling, unknown_blocks_first=first)
 
     def __post_init__(self) -> None:
+        check_parameters(self)
         adaptive = self.long_prefill_token_threshold_adaptive
         check_version(self.version, self.watermark, adaptive, self.max_num_active_seqs)
         slots = self.max_num_active_seqs or self.max_num_seqs
-        if not 1 <= slots <= self.max_num_seqs:
-            raise ValueError(f"max_num_active_seqs must be 1 to max_num_seqs = {self.max_num_seqs}, not {slots}")
+        if slots > self.max_num_seqs:
+            raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
         tests_whole = self.reserve_full_isl and RULES[self.version].tests_whole_prompt
-        object.__setattr__(
-            self, "_door", AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill)
-        )
+        rule = AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill)
+        object.__setattr__(self, "_admission", rule)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """Without chunks, a prompt beyond the budget would wait for ever."""
@@ -90,13 +104,13 @@ class ChunkedPrefill:
         if budget > 0 and view.waiting:
             if view.caches_prefixes:
                 return StepPlan(prefill=tuple(chunks), more=True)
-            admit(view, self._door, threshold, budget, free, chunks)
+            admit(view, self._admission, threshold, budget, free, chunks)
         if chunks:
             return StepPlan(prefill=tuple(chunks))
         return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
 
     def _threshold(self, view: View) -> int:
-        """Longest chunk of a prompt; 0 is no limit, which a lone request enjoys always (since 0.33)."""
+        """Longest chunk of a prompt; 0 is no limit, as always for a lone request (since 0.33)."""
         requests = len(view.running) + len(view.waiting)
         threshold = self.long_prefill_token_threshold
         if requests <= 1 and RULES[self.version].spares_lone_request:
@@ -106,28 +120,28 @@ class ChunkedPrefill:
         return threshold
 
     def _holds(self, view: View) -> Holds:
-        if len(view.running) >= self._door.slots or (self.order == "fcfs" and view.waiting):
+        if len(view.running) >= self._admission.slots or (self.order == "fcfs" and view.waiting):
             return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return Holds.ARRIVAL
 
     def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
         """One admission, or none: a part of a step's plan."""
         budget = self.max_num_batched_tokens - step_tokens
-        if budget <= 0 or len(view.running) >= self._door.slots or not view.waiting:
+        if budget <= 0 or len(view.running) >= self._admission.slots or not view.waiting:
             return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
-        chunk = admit_next(view, self._door, self._threshold(view), budget)
+        chunk = admit_next(view, self._admission, self._threshold(view), budget)
         if chunk is None:
-            return StepPlan()  # until the next step: others may compute what this one would hit
+            return StepPlan()  # until the next step: others may compute what this request would hit
         return StepPlan(prefill=(chunk,), more=True)
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:
-        """The general case: budget or blocks do not suffice for everybody who runs."""
+        """The general case: budget or blocks do not suffice for all running requests."""
         chunks, preempted, paused, budget, free = split_budget(
             view, self.max_num_batched_tokens, threshold, self.order, RULES[self.version].passes_itself
         )
         more = not preempted and budget > 0 and view.caches_prefixes
         if not preempted and budget > 0 and not more:
-            admit(view, self._door, threshold, budget, free, chunks)
+            admit(view, self._admission, threshold, budget, free, chunks)
         return StepPlan(preempt=preempted, prefill=tuple(chunks), paused=paused, holds=self._holds(view), more=more)
 
 

@@ -1,11 +1,12 @@
-"""Continuous batching in its plain form: whole prompts first, in batches of their own, then everybody decodes."""
+"""Continuous batching in its plain form: whole prompts first, in batches of their own, then all requests decode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import make_room
 
@@ -14,16 +15,16 @@ from simulator.policies.parts.victims import make_room
 class Continuous:
     """Iteration-level scheduling, first come first served, paged KV on demand, recompute when memory runs out.
 
-    A prompt longer than `max_num_batched_tokens` takes several prefill steps in a row; nobody decodes meanwhile.
-    When memory runs out, the latest admitted leaves; with `order: priority`, who has the lowest priority.
+    A prompt longer than `max_num_batched_tokens` takes several prefill steps in a row, without decodes between them.
+    When memory runs out, the latest admitted request is preempted; with `order: priority`, the least important.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -44,7 +45,7 @@ class Continuous:
         return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
 
     def _prompts(self, view: View) -> tuple[Chunk, ...]:
-        """Prompts for one prefill step: those under way, then the heads of the queue that fit."""
+        """Prompts for one prefill step: those begun, then the heads of the queue that fit."""
         size = view.block_size
         budget = self.max_num_batched_tokens
         slots = self._slots()

@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
 
@@ -24,20 +25,21 @@ class Fastgen:
     and the last is cut where the pass is full. A prompt goes on, or enters, only if all that is left of it would fit
     into the free blocks now; it takes those of its chunk.
 
-    Memory that runs out makes others wait, not leave: who decodes and finds no block sits the step out, and keeps
-    what it has. Only when nobody at all can go on is everybody's KV thrown away and computed again, in order. Where
-    memory is always full that is a collapse: DeepSpeed-MII warns of it, and advises fewer requests at a time.
+    Memory that runs out pauses requests and preempts none: a decode that finds no block sits the step out, and keeps
+    what it has. Only when no request at all can go on is the KV of all of them thrown away and computed again, in
+    order. Where memory is always full that is a collapse: DeepSpeed-MII warns of it, and advises fewer requests at a
+    time.
 
-    `chunked_prefill` and `sarathi` preempt the latest instead. Where memory is no matter all three fill a budget
-    alike; the budgets they come with differ.
+    `chunked_prefill` and `sarathi` preempt the latest instead. Where memory is plenty all three fill a budget
+    alike; their default budgets differ.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 768
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 768
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -49,7 +51,7 @@ class Fastgen:
         stuck: tuple[RequestView, ...] = ()
         if free < 0:
             stuck = self._stuck(view)
-            free = 0  # those before them take the last
+            free = 0  # decodes before them take the last
         chunks: list[Chunk] = []
         if view.prefilling or view.waiting:
             budget = self.max_num_batched_tokens - view.num_decoding + len(stuck)
@@ -64,7 +66,7 @@ class Fastgen:
         return _UNTIL_ARRIVAL
 
     def _stuck(self, view: View) -> tuple[RequestView, ...]:
-        """Who decodes and finds no block for its next token; the first admitted are the first to be given one."""
+        """The decodes without a block for their next token; blocks go to the first admitted first."""
         free = view.num_free_blocks
         stuck = []
         for request in view.running:
@@ -79,7 +81,7 @@ class Fastgen:
     def _fill(
         view: View, prompts: Iterable[RequestView], under_way: Container[object], budget: int, free: int, slots: int
     ) -> list[Chunk]:
-        """Chunks of `prompts` until the pass is full; nobody is passed over. Those `under_way` have slot and blocks."""
+        """Chunks of `prompts` until the pass is full, none passed over. Those `under_way` have slot and blocks."""
         size = view.block_size
         chunks = []
         for request in prompts:
@@ -95,7 +97,7 @@ class Fastgen:
         return chunks
 
     def _begin_again(self, view: View, slots: int) -> StepPlan:
-        """Nobody can go on: everybody's KV is thrown away, and computed again from the first request on."""
+        """No request can go on: preempt all, and compute them again from the first on."""
         prompts = chain(view.running, view.waiting)
         return StepPlan(
             preempt=tuple([Preemption(request) for request in reversed(view.running)]),
@@ -112,6 +114,6 @@ SYSTEM = System(
     prompts="long ones split and short ones composed, to fill a fixed forward size exactly",
     grant="blocks of the chunk",
     order="fcfs and others",
-    victim="nobody while somebody can go on; else the latest begins again",
+    victim="none while a request can go on; else the latest begins again",
     preemption="recompute",
 )

@@ -1,4 +1,4 @@
-"""FastServe: preemption at every iteration by a skip-join multi-level feedback queue, for short answers' sake.
+"""FastServe: preemption at every iteration by a skip-join multi-level feedback queue, in favour of short answers.
 
 B. Wu et al., Fast Distributed Inference Serving for Large Language Models (arXiv 2305.05920, sections 4.1 and 4.3),
 and the authors' `MLFQ` in fastserve/scheduler.py of LLMServe/FastServe, whose STARVE_LIMIT of 3 s is the default.
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
+from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.system import System
 from simulator.queues import Order
-from simulator.queues.mlfq import Mlfq, level, levels
+from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit, level, levels
 from simulator.request import RequestView
 
 
 @dataclass(frozen=True, slots=True)
 class Fastserve:
-    """Who was served least runs; nobody's answer length is known, so long ones are found out by being served.
+    """The least served requests run: answer lengths are unknown, and long answers show themselves in service.
 
     Requests have levels: see `simulator.queues.mlfq`. At every iteration a waiting request of a higher level takes
     the place or the memory of running ones of lower levels, the lowest first (the latest to arrive of equals); equals
@@ -30,20 +31,19 @@ class Fastserve:
     with it; where the host has no room, or the prompt is not computed yet, it is computed again.
 
     Prompts are computed whole beside the decodes, as many as `max_num_batched_tokens` allows; only one that does not
-    fit what is left of a step takes several. Who finds no room is passed by nobody.
+    fit what is left of a step takes several. No request passes one that finds no room.
     """
 
     swaps: ClassVar[bool] = True
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    min_quantum_tokens: int = 1
-    prompt_tokens_per_quantum: int = 256
-    starve_limit_s: float = 3.0
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    min_quantum_tokens: MinQuantum = 1
+    prompt_tokens_per_quantum: PromptQuantum = 256
+    starve_limit_s: StarveLimit = 3.0
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
-        Mlfq(self.min_quantum_tokens, self.prompt_tokens_per_quantum, self.starve_limit_s)  # checks them
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -58,35 +58,35 @@ class Fastserve:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
             return _UNTIL_ARRIVAL
-        draft = PlanBuilder(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
-        draft.fit_decodes()
-        draft.fit_prompts(view.prefilling)
-        if not draft.gone:
-            self._admit(draft)
-        return draft.plan()
+        builder = PlanBuilder(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
+        builder.fit_decodes()
+        builder.fit_prompts(view.prefilling)
+        if not builder.gone:
+            self._admit(builder)
+        return builder.plan()
 
-    def _admit(self, draft: PlanBuilder) -> None:
-        """The heads of the queue enter, at the expense of lower levels if need be."""
+    def _admit(self, builder: PlanBuilder) -> None:
+        """Admit heads of the queue, in place of lower levels if need be."""
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step takes a token a slot
-        slots -= len(draft.view.running)
-        for request in draft.view.waiting:
-            needed = draft.blocks_to_enter(request)
+        slots -= len(builder.view.running)
+        for request in builder.view.waiting:
+            needed = builder.blocks_to_enter(request)
             victims: list[tuple[RequestView, bool]] = []
-            if slots <= 0 or needed > draft.free:
-                victims = draft.victims(self._below(draft, request), needed, slots)
+            if slots <= 0 or needed > builder.free:
+                victims = builder.victims(self._below(builder, request), needed, slots)
                 if not victims:
                     return
-            budget = draft.budget + sum([draft.gives(victim) for victim, _ in victims])
+            budget = builder.budget + sum([builder.gives(victim) for victim, _ in victims])
             tokens = 1 if request.is_swapped else request.num_tokens_to_compute
-            if budget == 0 or (tokens > budget and draft.prefill):
+            if budget == 0 or (tokens > budget and builder.prefill):
                 return
             for victim, _ in victims:
-                draft.leave(victim)
+                builder.leave(victim)
             slots += len(victims) - 1
-            draft.enter(request)
+            builder.enter(request)
 
     def _ranked(self, view: View) -> list[RequestView]:
-        """Those who run, the first to leave at the end."""
+        """The running requests, the next victim last."""
         ranked = sorted(
             [
                 (level, request.row, request)
@@ -95,12 +95,12 @@ class Fastserve:
         )
         return [request for _, _, request in ranked]
 
-    def _below(self, draft: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
-        """Those who run on a lower level than that of `request`, the first to leave first."""
+    def _below(self, builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
+        """The running requests on a lower level than `request`, the next victim first."""
         mine = self.level(request)
-        if not draft.gone and not any(level > mine for level in self._levels(draft.view.running)):
+        if not builder.gone and not any(level > mine for level in self._levels(builder.view.running)):
             return ()  # spares the sorting
-        return takewhile(lambda other: self.level(other) > mine, reversed(draft.stays))
+        return takewhile(lambda other: self.level(other) > mine, reversed(builder.stays))
 
     def _levels(self, requests: Iterable[RequestView]) -> Iterator[int]:
         return levels(requests, self.min_quantum_tokens, self.prompt_tokens_per_quantum)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
@@ -17,27 +18,27 @@ from simulator.request import RequestView
 
 @dataclass(frozen=True, slots=True)
 class Orca:
-    """Whole prompts in one step with the decodes, KV reserved for prompt + max_tokens: nobody is ever preempted.
+    """Whole prompts in one step with the decodes, KV reserved for prompt + `max_tokens`: no preemption.
 
     In the queue's order, first come first served as in the paper: the head enters when a slot of the batch is free,
-    and memory for its prompt and all of its `max_tokens`; nobody passes it. What a request reserved it keeps until
+    and memory for its prompt and all of its `max_tokens`; no request passes it. A request keeps what it reserved until
     it has finished.
 
     `continuous` and `vllm_v0` compute prompts in steps of their own and take memory on demand. `sarathi`, `fastgen`
-    and `chunked_prefill` cut prompts, so that these never hold up the decodes. Here a prompt is computed whole and
-    everybody's next token waits for it.
+    and `chunked_prefill` cut prompts, so that these never hold up the decodes. Here a prompt is computed whole, and the
+    next token of every other request waits for it.
 
     A step takes the whole prompts that fit into `max_num_batched_tokens` beside all decodes. A head that does not
     displaces the latest decodes for this step; one longer than the budget takes several in a row, and the decodes go
     on beside it as far as the budget allows.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -62,9 +63,9 @@ class Orca:
         return StepPlan(prefill=tuple(chunks), paused=tuple(decoding[left:]))
 
     def _prompts(self, view: View, slots: int) -> list[Chunk]:
-        """The prompt under way, then the heads of the queue that find slot, memory and budget."""
+        """The prompt begun, then the heads of the queue that find slot, memory and budget."""
         budget = self.max_num_batched_tokens
-        beside = budget - view.num_decoding  # tokens that displace nobody
+        beside = budget - view.num_decoding  # tokens that displace no decode
         free = view.num_free_blocks
         running = len(view.running)
         chunks = []
@@ -94,6 +95,6 @@ SYSTEM = System(
     prompts="whole, mixed with the decodes",
     grant="prompt + `max_tokens`, reserved",
     order="fcfs and others",
-    victim="nobody",
+    victim="none",
     preemption="never",
 )

@@ -1,4 +1,4 @@
-"""Priority scheduling with preemption: who matters more takes the place of who matters less, at once."""
+"""Priority scheduling with preemption: a more important request displaces a less important one at once."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
 
+from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
-from simulator.policies.parts.parameters import check_choice, check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
-from simulator.policies.parts.preemption import MODES, swap_pays
+from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, rank
+from simulator.policies.parts.victims import VICTIMS, Victim, rank
 from simulator.request import RequestView
 
 
@@ -21,27 +22,25 @@ class Preemptive:
     """Chunked prefill under one token budget, in order of priority, then arrival.
 
     A waiting request of higher priority takes the slot or the memory of the lowest-priority running one as soon as it
-    arrives; equals never displace each other. Of victims of equal priority the latest to arrive leaves, or whom
-    `victim` says (`simulator.policies.parts.victims.VICTIMS`). They return in their order when they fit.
+    arrives; equals never displace each other. Of victims of equal priority the latest to arrive leaves first, or the
+    one that `victim` names (`simulator.policies.parts.victims.VICTIMS`). They return in their order when they fit.
 
     `preemption_mode` says how victims leave: `recompute` throws their KV away, `swap` moves it to the host while that
     has room, `auto` swaps where that pays (`simulator.policies.parts.preemption.swap_pays`). With `pause` a victim
-    whose slot is wanted keeps its KV and its place in the batch and sits out, as long as `max_num_seqs` more important
-    ones run; that frees no memory, so who must make room for that is recomputed, the paused first. A prompt that is not
-    computed yet is recomputed in every mode.
+    whose slot is wanted keeps its KV and its place in the batch and pauses, as long as `max_num_seqs` more important
+    ones run. A pause frees no memory: where that is short, victims are recomputed, the paused first. A prompt that is
+    not computed yet is recomputed in every mode.
     """
 
     swaps: ClassVar[bool] = True
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    preemption_mode: str = "recompute"
-    victim: str | None = None
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    preemption_mode: PreemptionMode = "recompute"
+    victim: Victim | None = None
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
-        check_choice(self, "preemption_mode", MODES)
-        check_choice(self, "victim", (None, *VICTIMS))
+        check_parameters(self)
         if self.preemption_mode == "pause" and self.victim not in (None, "lowest_priority"):
             raise ValueError(
                 f"preemption_mode pause goes with victim lowest_priority, not {self.victim}: "
@@ -58,42 +57,42 @@ class Preemptive:
         if quiet and fits and view.num_decoding <= min(self.max_num_batched_tokens, self.max_num_seqs):
             return _DECODE
         key = rank if self.victim in (None, "lowest_priority") else self._importance
-        draft = PlanBuilder(
+        builder = PlanBuilder(
             view,
             self.max_num_batched_tokens,
             lambda: sorted(view.running, key=key),
             lambda request: self._swaps(view, request),
         )
-        over = max(len(view.running) - self.max_num_seqs, -draft.budget)
+        over = max(len(view.running) - self.max_num_seqs, -builder.budget)
         if over > 0:
             for request in sorted(filter(_decodes, view.running), key=rank)[-over:]:
-                draft.pause(request)
-        draft.fit_decodes()
-        draft.fit_prompts(sorted(view.prefilling, key=rank))
-        if not draft.gone:
-            self._admit(draft)
-        return draft.plan(Holds.ARRIVAL)
+                builder.pause(request)
+        builder.fit_decodes()
+        builder.fit_prompts(sorted(view.prefilling, key=rank))
+        if not builder.gone:
+            self._admit(builder)
+        return builder.plan(Holds.ARRIVAL)
 
-    def _admit(self, draft: PlanBuilder) -> None:
-        """The heads of the queue enter, at the expense of less important ones if need be; nobody is passed over."""
-        slots = self.max_num_seqs - len(draft.view.running) + len(draft.paused)
-        for request in draft.view.waiting:
-            if draft.budget == 0:
+    def _admit(self, builder: PlanBuilder) -> None:
+        """Admit heads of the queue, in place of less important requests if need be; no request is passed over."""
+        slots = self.max_num_seqs - len(builder.view.running) + len(builder.paused)
+        for request in builder.view.waiting:
+            if builder.budget == 0:
                 return
-            needed = draft.blocks_to_enter(request)
-            if needed > draft.free or slots <= 0:
+            needed = builder.blocks_to_enter(request)
+            if needed > builder.free or slots <= 0:
                 pauses = self.preemption_mode == "pause"
-                victims = draft.victims(_less_important(draft, request), needed, slots, pauses=pauses)
+                victims = builder.victims(_less_important(builder, request), needed, slots, pauses=pauses)
                 if not victims:
                     return
                 for victim, stays in victims:
-                    slots += victim not in draft.paused
-                    (draft.pause if stays else draft.leave)(victim)
-            draft.enter(request)
+                    slots += victim not in builder.paused
+                    (builder.pause if stays else builder.leave)(victim)
+            builder.enter(request)
             slots -= 1
 
     def _importance(self, request: RequestView) -> tuple[int, ...]:
-        """Priority first; the larger leaves the sooner."""
+        """Priority first; the request of the largest key leaves first."""
         return (request.priority, *VICTIMS[self.victim or "last"](request))
 
     def _swaps(self, view: View, request: RequestView) -> bool:
@@ -102,12 +101,12 @@ class Preemptive:
         return swap_pays(view, request, _ahead(view, request))
 
 
-def _less_important(draft: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
-    """Those who run with a lower priority than that of `request`, the first to leave first."""
+def _less_important(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
+    """The running requests of lower priority than `request`, the next victim first."""
     priority = request.priority
-    if not draft.gone and not any(other.priority > priority for other in draft.view.running):
+    if not builder.gone and not any(other.priority > priority for other in builder.view.running):
         return ()  # spares the sorting
-    return takewhile(lambda other: other.priority > priority, reversed(draft.stays))
+    return takewhile(lambda other: other.priority > priority, reversed(builder.stays))
 
 
 def _decodes(request: RequestView) -> bool:
@@ -115,7 +114,7 @@ def _decodes(request: RequestView) -> bool:
 
 
 def _ahead(view: View, request: RequestView) -> Iterator[RequestView]:
-    """Those who wait and return or enter before a victim does."""
+    """The waiting requests that return or enter before a victim does."""
     mine = rank(request)
     return takewhile(lambda other: rank(other) < mine, view.waiting)
 

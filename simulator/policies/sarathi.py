@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts, check_share
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import first_to_leave
@@ -22,23 +23,22 @@ class Sarathi:
 
     A prompt enters only if there is room for all of it above the `watermark`, and that room is its own from then on,
     though it is computed in chunks. When decoding lacks a block, the latest admitted is recomputed; with
-    `order: priority`, who has the lowest priority.
+    `order: priority`, the least important.
 
     `chunked_prefill` hands its budget out in order of admission, decodes or not, tests for the whole prompt without
-    keeping its room, and has no watermark unless asked. `fastgen` preempts nobody who decodes: it waits. Where memory
-    is no matter all three fill a budget alike; the budgets they come with differ.
+    keeping its room, and has no watermark unless asked. `fastgen` preempts no decode: it waits. Where memory is
+    plenty all three fill a budget alike; their default budgets differ.
 
-    The watermark does not count when nobody runs: a recomputed request may have outgrown it.
+    The watermark does not count in an empty batch: a recomputed request may have outgrown it.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 512
-    watermark: float = 0.01
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 512
+    watermark: Watermark = 0.01
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
-        check_share(self, "watermark")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -50,7 +50,7 @@ class Sarathi:
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
         size = view.block_size
-        # Prompts under way have the room for what is still to come, though the blocks are not theirs yet.
+        # Prompts begun own the room for all of them, though the blocks are not taken yet.
         free = view.num_free_blocks - sum([cdiv(r.num_tokens, size) - r.num_blocks for r in view.prefilling])
         if view.decode_blocks_needed > free:
             return self._make_room(view, free)
@@ -69,7 +69,7 @@ class Sarathi:
         return _UNTIL_ARRIVAL
 
     def _admit(self, view: View, slots: int, budget: int, free: int, chunks: list[Chunk]) -> None:
-        """Append chunks for the heads of the queue while slots, budget and blocks last: nobody is passed over."""
+        """Append chunks for the heads of the queue while slots, budget and blocks last; no request is passed over."""
         watermark = watermark_blocks(self.watermark, view.num_blocks)
         running = len(view.running)
         for request in view.waiting:
@@ -82,7 +82,7 @@ class Sarathi:
             chunks.append(Chunk(request, tokens))
 
     def _make_room(self, view: View, free: int) -> StepPlan:
-        """The last leave, prompts under way too, until the others can decode; nobody enters."""
+        """Preempt victims, prompts begun too, until the remaining decodes fit; admit none."""
         size = view.block_size
         needed = view.decode_blocks_needed
         budget = self.max_num_batched_tokens - view.num_decoding

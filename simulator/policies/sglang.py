@@ -7,10 +7,14 @@ in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
+from annotated_types import Ge, Le, doc
+
+from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import Holds, Preemption, StepPlan, Traits, View
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillAdder
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import VICTIMS
@@ -22,18 +26,18 @@ class Note(NamedTuple):
 
     ratio: float  # the new token ratio at the decode step `since`, from where on it falls
     since: int
-    full: int = 0  # so many ran when somebody found no room: nobody else is tried until one of them has left
+    full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
 
 
 @dataclass(frozen=True, slots=True)
 class Sglang:
-    """Whoever fits is prefilled at once, and decodes wait; with `enable_mixed_chunk` they share the step.
+    """Prompts that fit are prefilled at once, and decodes wait; with `enable_mixed_chunk` they share the step.
 
     A prompt enters if there is room for it, for its `max_tokens`, and for what the running ones may still come to
     need: of each, what is left of its `max_tokens`, both 4096 at most, times a ratio. The ratio is 0.7 x
-    `schedule_conservativeness` at first and whenever nobody is left, and falls to 0.14 x that in 600 decode steps.
-    Once somebody found no room, nobody is tried until one of those who run has left. An empty batch takes whoever
-    finds room for its prompt: SGLang lowers `max_tokens` to what memory holds.
+    `schedule_conservativeness` at first and in an idle server, and falls to 0.14 x that in 600 decode steps. Once a
+    request found no room, none is tried until a running one has left. An empty batch takes any request that finds
+    room for its prompt: SGLang lowers `max_tokens` to what memory holds.
 
     When decodes lack memory, those with the fewest outputs are retracted (then the longest prompt, then the latest)
     and go to the end of the queue, to be computed again. The ratio becomes what the others have decoded, and 20
@@ -46,18 +50,23 @@ class Sglang:
     `max_running_requests`; its radix cache, which SGLang has by default, is `enable_prefix_caching`.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    chunked_prefill_size: int | None = None
-    max_prefill_tokens: int | None = None
-    enable_mixed_chunk: bool = False
-    schedule_conservativeness: float = 1.0
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 8192
+    chunked_prefill_size: Annotated[
+        Annotated[int, Ge(-1), Le(10**9)] | None, doc("tokens of a prefill; -1: whole prompts; null: the step's budget")
+    ] = None
+    max_prefill_tokens: Annotated[Count | None, doc("tokens after which no prompt is begun; null: the budget")] = None
+    enable_mixed_chunk: Annotated[bool, doc("prompts share a step with the decodes")] = False
+    schedule_conservativeness: Annotated[
+        Factor, doc("factor on the share of max_tokens that admissions reckon with")
+    ] = 1.0
+    order: OrderName = "fcfs"
 
     caches_prefixes: ClassVar[bool] = True
     has_radix_tree: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_parameters(self)
         if self.chunked_prefill_size == 0:
             raise ValueError("chunked_prefill_size must be at least 1, or -1 for whole prompts, not 0")
 
@@ -106,13 +115,13 @@ class Sglang:
 
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
         """The step, or an instalment of it."""
-        if adder.is_refused and view.num_decoding:  # what a new batch had no room for is tried again beside it
+        if adder.is_refused and view.num_decoding:  # what a new batch had no room for is retried beside it
             note = note._replace(full=adder.running)
         more = view.caches_prefixes and bool(adder.chunks) and not adder.is_cut
         return StepPlan(prefill=tuple(adder.chunks), decode=adder.decodes > 0, more=more, note=note)
 
     def _retract(self, view: View, note: Note) -> StepPlan:
-        """Decodes go on without those whose memory the others need; if none is left, the prompt under way does."""
+        """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
         stay = sorted([r for r in view.running if r.is_decoding], key=VICTIMS["fewest_outputs"])
         needed, freed = view.decode_blocks_needed, 0
         gone: list[RequestView] = []
@@ -132,7 +141,7 @@ _AT_REST = StepPlan(holds=Holds.ARRIVAL)
 
 SYSTEM = System(
     name="SGLang",
-    batch="every step; once somebody found no room, only when somebody leaves",
+    batch="every step; once a request found no room, only when another leaves",
     prompts="in prefill steps of their own before decodes, at most one of them cut (`enable_mixed_chunk`: with them)",
     grant="prompt + `max_tokens`, and a falling share of what the running ones have left of theirs",
     order="fcfs, lpm and others",

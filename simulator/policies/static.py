@@ -1,12 +1,16 @@
-"""Static batching: a batch forms, runs until its longest request has finished, and only then comes the next."""
+"""Static batching: a batch runs until its longest request has finished; only then does the next one form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
+from typing import Annotated
 
+from annotated_types import doc
+
+from simulator.parameters import Seconds, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
@@ -17,21 +21,21 @@ class Static:
     """Request-level scheduling as in a naive `generate` loop.
 
     A batch of up to `max_num_seqs` forms when it is full (of slots or of memory), or `batch_timeout_s` after its
-    oldest request arrived. Prompts are padded to the longest; KV is reserved for the longest prompt and the largest
-    `max_tokens` of the batch, for everybody; a finished request keeps its slot and computes on. With `stream: false`
-    the answers come back together when the batch ends. Prompts are computed in steps of at most
+    oldest request arrived. Prompts are padded to the longest; every request reserves KV for the longest prompt and
+    the largest `max_tokens` of the batch; a finished request keeps its slot and computes on. With `stream: false` the
+    answers come back together when the batch ends. Prompts are computed in steps of at most
     `max_num_batched_tokens`.
 
     The default timeout is TorchServe's default `maxBatchDelay`, 100 ms.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    batch_timeout_s: float = 0.1
-    stream: bool = True
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    batch_timeout_s: Annotated[Seconds, doc("wait of the oldest request before a batch starts that is not full")] = 0.1
+    stream: Annotated[bool, doc("tokens reach the client one by one; false: all at the end of the batch")] = True
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -54,7 +58,7 @@ class Static:
         return StepPlan(prefill=self._begin(batch), decode=False)
 
     def _form(self, view: View) -> tuple[list[RequestView], bool]:
-        """The heads of the queue that one batch can hold, and whether it can hold no more."""
+        """The heads of the queue that one batch can hold, and whether it is then full."""
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
         batch: list[RequestView] = []
         longest = most_output = 0
@@ -67,7 +71,7 @@ class Static:
         return batch, len(batch) == slots
 
     def _begin(self, batch: list[RequestView]) -> tuple[Chunk, ...]:
-        """Everybody enters; as many padded prompts as the budget allows are computed at once."""
+        """Admit the whole batch; compute as many padded prompts as the budget allows."""
         longest = max(request.input_tokens for request in batch)
         reserve = longest + max(request.max_tokens for request in batch)
         budget = self.max_num_batched_tokens
@@ -79,7 +83,7 @@ class Static:
         return tuple(chunks)
 
     def _continue(self, view: View) -> tuple[Chunk, ...]:
-        """What is left of the prompts, in order, as far as the budget goes."""
+        """Continue the prompts, in order, as far as the budget goes."""
         budget = self.max_num_batched_tokens
         chunks = []
         for request in view.prefilling:
@@ -99,9 +103,9 @@ SYSTEM = System(
     name="naive `generate` loops, FasterTransformer",
     batch="when the whole batch has finished",
     prompts="whole, padded to the longest",
-    grant="longest prompt + largest `max_tokens` of the batch, for everybody",
+    grant="longest prompt + largest `max_tokens` of the batch, for every request",
     order="as they came",
-    victim="nobody",
+    victim="none",
     preemption="never",
     padding="prompts to the longest; finished requests compute on",
 )

@@ -9,39 +9,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Annotated, Literal
 
+from annotated_types import doc
+
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_choice, check_counts
+from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
 
-CAPACITY_POLICIES = ("guaranteed_no_evict", "max_utilization", "static_batch")
+CapacityPolicy = Annotated[
+    Literal["guaranteed_no_evict", "max_utilization", "static_batch"],
+    doc("the memory that a request must find to enter"),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorrtLlm:
-    """Decodes first, then prompts in the same step, in the queue's order; `capacity_policy` says who may enter.
+    """Decodes first, then prompts in the same step, in the queue's order; `capacity_policy` bounds the admissions.
 
-    guaranteed_no_evict: who finds blocks for prompt + `max_tokens`; these are granted, so nobody is ever preempted.
-    max_utilization: who finds blocks for its prompt. Blocks are taken on demand; when they run out the latest is
-    paused, which loses its KV, goes to the head of the queue and is recomputed later.
-    static_batch: as guaranteed_no_evict, but only when the batch is empty. Who has finished leaves at once.
+    guaranteed_no_evict: a request enters that finds blocks for prompt + `max_tokens`; these are granted, so that no
+    request is ever preempted.
+    max_utilization: it enters if it finds blocks for its prompt. Blocks are taken on demand; when they run out the
+    latest is paused, which means that it loses its KV, goes to the head of the queue and is recomputed later.
+    static_batch: as guaranteed_no_evict, but only when the batch is empty. Finished requests leave at once.
 
     `max_num_seqs` is TensorRT-LLM's `max_batch_size`, `max_num_batched_tokens` its `max_num_tokens`, and
     `enable_chunked_prefill` its chunked context: a prompt that does not fit what a step has left is cut, to a multiple
     of the block size; without it the prompt waits, and one longer than a whole step is refused.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    capacity_policy: str = "guaranteed_no_evict"
-    enable_chunked_prefill: bool = True
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    capacity_policy: CapacityPolicy = "guaranteed_no_evict"
+    enable_chunked_prefill: EnableChunkedPrefill = True
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
-        check_choice(self, "capacity_policy", CAPACITY_POLICIES)
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -74,14 +81,14 @@ class TensorrtLlm:
             draft.admit()
         if draft.paused or draft.chunks:
             return StepPlan(preempt=tuple(draft.paused.values()), prefill=tuple(draft.chunks))
-        # No slot for an arrival, or it queues behind a head that waits for slot, blocks or budget of who finishes.
+        # No slot for an arrival, or it queues behind a head that waits for a request to finish.
         if len(view.running) >= draft.slots or (view.waiting and self.order == "fcfs"):
             return _UNTIL_CHANGE
         return _UNTIL_ARRIVAL
 
 
 class _Draft:
-    """A step in the making: what is left of blocks and budget, who is paused, and the prompts that it computes."""
+    """A step under construction: what is left of blocks and budget, the paused requests, and the prompts computed."""
 
     def __init__(self, view: View, policy: TensorrtLlm) -> None:
         self.view = view
@@ -90,19 +97,19 @@ class _Draft:
         self.chunks: list[Chunk] = []
         self.slots = min(policy.max_num_seqs, policy.max_num_batched_tokens)  # a decode step computes a token a slot
         self.budget = policy.max_num_batched_tokens - view.num_decoding
-        # Prompts under way own the blocks of all of it, though they take them with their chunks.
+        # Prompts begun own the blocks of all of them, though they take these with their chunks.
         promised = [max(0, cdiv(r.num_tokens, view.block_size) - r.num_blocks) for r in view.prefilling]
         self.free = view.num_free_blocks - view.decode_blocks_needed - sum(promised)
 
     def pause_latest(self) -> None:
-        """The latest admitted leave until the others find blocks for this step."""
+        """Pause the latest admitted until the others find blocks for this step."""
         for request in takewhile(lambda _: self.free < 0, reversed(self.view.running)):
             self.paused[request] = Preemption(request)
             self.free += cdiv(request.num_tokens, self.view.block_size)
             self.budget += request.is_decoding
 
     def go_on(self) -> None:
-        """Prompts under way, in order of admission."""
+        """Continue the prompts begun, in order of admission."""
         for request in self.view.prefilling:
             tokens = self._cut(request.num_tokens_to_compute)
             if tokens == 0 or request in self.paused:
@@ -111,7 +118,7 @@ class _Draft:
             self.budget -= tokens
 
     def admit(self) -> None:
-        """The heads of the queue while slots, blocks and budget last; a static batch gets its slots all at once."""
+        """Admit heads of the queue while slots, blocks and budget last; a static batch gets all its slots at once."""
         is_static = self.policy.capacity_policy == "static_batch"
         running = len(self.view.running)
         if is_static and running:
@@ -127,7 +134,7 @@ class _Draft:
             running += 1
 
     def _cut(self, tokens: int) -> int:
-        """What of a prompt's tokens fits the step: all, or in chunks of blocks, or nothing."""
+        """The part of a prompt's tokens that fits the step: all, whole blocks of it, or none."""
         if tokens <= self.budget or not self.policy.enable_chunked_prefill:
             return tokens if tokens <= self.budget else 0
         # A budget below the block size is a unit of its own.
@@ -145,6 +152,6 @@ SYSTEM = System(
     prompts="in the same step as the decodes, whole or in chunks",
     grant="prompt + `max_tokens` (`max_utilization`: the prompt)",
     order="fcfs and others",
-    victim="nobody (`max_utilization`: the latest)",
+    victim="none (`max_utilization`: the latest)",
     preemption="never (`max_utilization`: recompute)",
 )

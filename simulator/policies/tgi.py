@@ -7,9 +7,13 @@ The rules are those of `batching_task` (router/src/infer.rs, later backends/v3/s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import doc
+
+from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_counts
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
@@ -21,9 +25,9 @@ class Tgi:
 
     While requests run, the heads of the queue are prefilled together if those that fit are at least
     `waiting_served_ratio` times as many as run, or if `max_waiting_tokens` decode steps have passed since the last
-    prefill; and there is always a decode step between two prefills. Nobody running: at once. A prefill computes at
-    most `max_batch_prefill_tokens`. Prompts and `max_tokens` of everybody together are at most
-    `max_batch_total_tokens` and are granted KV blocks at admission, so nobody is ever preempted; nobody is passed over.
+    prefill; and there is always a decode step between two prefills. With an empty batch they are prefilled at once. A
+    prefill computes at most `max_batch_prefill_tokens`. Prompts and `max_tokens` of all requests together are at most
+    `max_batch_total_tokens` and are granted KV blocks at admission: no request is preempted, and none passed over.
 
     Without a value, `max_batch_prefill_tokens` is `max_num_batched_tokens`, which bounds it in any case, and
     `max_batch_total_tokens` what the KV blocks hold. `max_num_seqs` is TGI's `max_batch_size`. A prompt longer than a
@@ -31,16 +35,18 @@ class Tgi:
     first of `max_waiting_tokens`.
     """
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    waiting_served_ratio: float = 0.3
-    max_waiting_tokens: int = 20
-    max_batch_prefill_tokens: int | None = None
-    max_batch_total_tokens: int | None = None
-    order: str = "fcfs"
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    waiting_served_ratio: Annotated[Factor, doc("waiting requests that fit, per running one, that start a prefill")] = (
+        0.3
+    )
+    max_waiting_tokens: Annotated[CountOrZero, doc("decode steps after which a prefill starts in any case")] = 20
+    max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
+    max_batch_total_tokens: Annotated[Count | None, doc("prompts and max_tokens of a batch; null: the KV cache")] = None
+    order: OrderName = "fcfs"
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
+        check_parameters(self)
 
     @property
     def traits(self) -> Traits:
@@ -69,7 +75,7 @@ class Tgi:
             return _DECODE
         batch = self._next_batch(view, budget)
         if not batch:
-            # The head finds no room until somebody has finished.
+            # The head finds no room until a request has finished.
             return _UNTIL_CHANGE if self.order == "fcfs" or running >= self._slots else _UNTIL_ARRIVAL
         is_late = view.decode_steps_since_admission >= self.max_waiting_tokens
         if running and not is_late and len(batch) < self.waiting_served_ratio * running - _ROUNDING:
@@ -116,8 +122,8 @@ SYSTEM = System(
     name="Text Generation Inference",
     batch="when enough wait, or after `max_waiting_tokens` decode steps",
     prompts="whole, in a prefill that pauses the running batch",
-    grant="prompt + `max_new_tokens` of everyone within `max_batch_total_tokens`",
+    grant="prompt + `max_new_tokens` of all requests within `max_batch_total_tokens`",
     order="fcfs and others",
-    victim="nobody",
+    victim="none",
     preemption="never",
 )

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar
 
+from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import check_choice, check_counts, check_share
+from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
+from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, make_room
+from simulator.policies.parts.victims import Victim, make_room
 from simulator.request import RequestView
 
 
@@ -23,9 +25,9 @@ class VllmV0:
     """Prefill and decode in separate batches, prefills first; a watermark; recompute or swap, last in first out.
 
     A prompt enters if `watermark` of all blocks stay free after it. When decoding lacks a block, the latest admitted
-    leave: to be recomputed, or with `preemption_mode: swap` moved to host memory while there is room. While anybody
+    leave: to be recomputed, or with `preemption_mode: swap` moved to host memory while there is room. While a request
     is swapped no prompt is begun; the swapped return in the queue's order as soon as they fit above the watermark.
-    With `order: priority`, who has the lowest priority leaves first; `victim` chooses another rule
+    With `order: priority` the least important leaves first; `victim` chooses another rule
     (`simulator.policies.parts.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where that pays
     (`simulator.policies.parts.preemption.swap_pays`).
 
@@ -33,29 +35,26 @@ class VllmV0:
     vLLM's v1, computes prompts and decodes in the same step.
 
     Where vLLM gives up, this goes on: a prompt longer than `max_num_batched_tokens` takes several prefill steps in a
-    row (vLLM ignores it; its default budget is never below the model's context); the watermark does not count when
-    nobody runs, as a recomputed request may have outgrown it; without room on the host, swap is recompute. And a
-    request gives way when somebody lacks a block, where vLLM wants one free block for each that decodes.
+    row (vLLM ignores it; its default budget is never below the model's context); the watermark does not count in an
+    empty batch, as a recomputed request may have outgrown it; without room on the host, swap is recompute. And a
+    request gives way when a decode lacks a block, where vLLM wants one free block for each decode.
     """
 
     swaps: ClassVar[bool] = True
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    watermark: float = 0.01
-    preemption_mode: str = "recompute"
-    order: str = "fcfs"
-    victim: str | None = None
+    max_num_seqs: MaxNumSeqs = 256
+    max_num_batched_tokens: MaxNumBatchedTokens = 2048
+    watermark: Watermark = 0.01
+    preemption_mode: SwapMode = "recompute"
+    order: OrderName = "fcfs"
+    victim: Victim | None = None
 
     @property
     def traits(self) -> Traits:
         return Traits(order=self.order)
 
     def __post_init__(self) -> None:
-        check_counts(self, "max_num_seqs", "max_num_batched_tokens")
-        check_share(self, "watermark")
-        check_choice(self, "preemption_mode", ("recompute", "swap", "auto"))
-        check_choice(self, "victim", (None, *VICTIMS))
+        check_parameters(self)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return refuse_beyond_watermark(request, num_blocks, block_size, self.watermark)
@@ -74,11 +73,11 @@ class VllmV0:
         if resume:
             return StepPlan(resume=resume)
         if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind who is stuck
+            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return _UNTIL_ARRIVAL
 
     def _prompts(self, view: View, slots: int) -> tuple[Chunk, ...]:
-        """Prompts for one prefill step: the one under way, then the heads of the queue that fit."""
+        """Prompts for one prefill step: the one begun, then the heads of the queue that fit."""
         size = view.block_size
         watermark = watermark_blocks(self.watermark, view.num_blocks)
         budget = self.max_num_batched_tokens

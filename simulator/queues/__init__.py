@@ -1,59 +1,49 @@
-"""Waiting queues: an order, and constant or logarithmic work at every end of it.
+"""Waiting queues, an order a file: constant or logarithmic work at every end of each.
 
-fcfs      in order of arrival
-priority  smaller priority first
-sjf       shortest predicted output first, with aging
-edf       earliest deadline first
-fair      weighted fair queueing by class, with a boost for who has waited long
-vtc       the class that was served least first: virtual token counters
-lpm       longest cached prefix first
-mlfq      fewest tokens served first, by levels: skip-join multi-level feedback queue
-
-Keys of requests are taken from a `RequestView`, which has no true output length: no order can depend on it.
+A module of this folder with a constant `ORDER` is an order of the module's name; there is no list to add it to. Keys
+of requests are taken from a `RequestView`, which has no true output length: no order can depend on it.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import doc
 
 from simulator.errors import InputError
-from simulator.queues.edf import edf
-from simulator.queues.fair import Fair
-from simulator.queues.fcfs import Fcfs
-from simulator.queues.lpm import Lpm
-from simulator.queues.mlfq import Mlfq
-from simulator.queues.order import Order
-from simulator.queues.priority import priority
+from simulator.parameters import Parameter, check_arguments
+from simulator.queues.order import Order, OrderKind
 from simulator.queues.protocol import WaitingQueue
-from simulator.queues.sjf import sjf
-from simulator.queues.vtc import Vtc
 
-__all__ = ["QUEUES", "Order", "WaitingQueue", "make_queue", "order_parameters"]
-
-QUEUES: dict[str, Callable[..., WaitingQueue]] = {
-    "fcfs": Fcfs,
-    "priority": priority,
-    "sjf": sjf,
-    "edf": edf,
-    "fair": Fair,
-    "vtc": Vtc,
-    "lpm": Lpm,
-    "mlfq": Mlfq,
-}
-"""The orders by name, each with what makes an empty queue of it from its parameters."""
-
-_NO_PARAMETERS = ("fcfs", "priority")  # fcfs is a dictionary, and its signature that of one
+__all__ = ["QUEUES", "Order", "OrderName", "WaitingQueue", "make_queue", "order_parameters"]
 
 
-def order_parameters(order: str) -> Mapping[str, Any]:
-    """The parameters of an order and their defaults. Raises InputError for an order that there is not."""
-    maker = _maker(order)
-    if order in _NO_PARAMETERS:
-        return {}
-    return {name: parameter.default for name, parameter in inspect.signature(maker).parameters.items()}
+def _find() -> dict[str, OrderKind]:
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    found = {name: getattr(importlib.import_module(f"{__name__}.{name}"), "ORDER", None) for name in names}
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+QUEUES: dict[str, OrderKind] = _find()
+"""The orders by name, sorted."""
+
+if TYPE_CHECKING:
+    OrderName = str
+else:
+    OrderName = Annotated[
+        Literal[tuple(name for name, kind in QUEUES.items() if not kind.is_internal)],
+        doc("order of the waiting queue"),
+    ]
+"""The type of a policy's parameter `order`: a name of those that can be chosen, or an `Order` with parameters."""
+
+
+def order_parameters(order: str) -> Mapping[str, Parameter]:
+    """The parameters of an order by name. Raises InputError for an unknown order."""
+    return _kind(order).parameters
 
 
 def make_queue(order: str, **parameters: Any) -> WaitingQueue:
@@ -61,10 +51,10 @@ def make_queue(order: str, **parameters: Any) -> WaitingQueue:
 
     Raises InputError for an unknown order, a parameter that it does not have, and a value that it cannot take.
     """
-    maker = _maker(order)
+    kind = _kind(order)
     if isinstance(order, Order):
         parameters = {**order.parameters, **parameters}
-    known = order_parameters(order)
+    known = kind.parameters
     for name in parameters:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -72,12 +62,13 @@ def make_queue(order: str, **parameters: Any) -> WaitingQueue:
             hint = f"did you mean {near[0]}? {takes}" if near else takes
             raise InputError(f"the order {order} has no parameter {name!r}", hint=hint)
     try:
-        return maker(**parameters)
+        check_arguments(kind.make, parameters)
+        return kind.make(**parameters)
     except ValueError as error:
         raise InputError(f"the order {order} refuses its parameters: {error}") from None
 
 
-def _maker(order: str) -> Callable[..., WaitingQueue]:
+def _kind(order: str) -> OrderKind:
     if order not in QUEUES:
         raise InputError(f"unknown queue order {str(order)!r}", hint=f"known orders: {', '.join(QUEUES)}")
     return QUEUES[order]

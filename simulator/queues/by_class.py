@@ -1,19 +1,29 @@
-"""Waiting requests by class, in order of arrival within each; and what classes are worth."""
+"""Waiting requests by class, in order of arrival within each; weights of classes and prices of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Annotated
 
+from annotated_types import Ge, Le, doc
 from sortedcontainers import SortedDict
 
 from simulator.request_state import RequestState
 
-DataParallelRank = Callable[[RequestState], float]
+Rank = Callable[[RequestState], float]
+"""The smaller comes first."""
+
+ClassWeights = Annotated[
+    dict[str, Annotated[float, Ge(1e-6), Le(1e6)]] | None,
+    doc("weight of each class by name; 1 for a class that is not named"),
+]
+PromptPrice = Annotated[float, Ge(0), Le(1e9), doc("service that a prompt token counts for")]
+OutputPrice = Annotated[float, Ge(0), Le(1e9), doc("service that an output token counts for")]
 
 
 class Classes:
-    """A queue for each class; who comes first among their heads is for an order to say."""
+    """A queue for each class; the order among their heads is the caller's."""
 
     __slots__ = ("_queues", "_size")
 
@@ -25,11 +35,11 @@ class Classes:
         return self._size
 
     def __contains__(self, name: str) -> bool:
-        """Whether somebody of this class waits."""
+        """Whether a request of this class waits."""
         return bool(self._queues.get(name))
 
     def names(self) -> list[str]:
-        """The classes of those who wait."""
+        """The classes with a waiting request."""
         return [name for name, queue in self._queues.items() if queue]
 
     def add(self, request: RequestState) -> None:
@@ -45,13 +55,13 @@ class Classes:
         del self._queues[request.class_name][request.row]
         self._size -= 1
 
-    def first(self, rank: DataParallelRank) -> RequestState:
+    def first(self, rank: Rank) -> RequestState:
         """Among the heads of the classes the one of the smallest rank, then of the earliest arrival."""
         heads = [queue.peekitem(0)[1] for queue in self._queues.values() if queue]
         return min(heads, key=lambda head: (rank(head), head.row))
 
-    def in_order(self, rank: DataParallelRank) -> Iterator[RequestState]:
-        """Everybody, each time the head of the smallest rank; `rank` is asked of a head when it becomes one."""
+    def in_order(self, rank: Rank) -> Iterator[RequestState]:
+        """All requests, each time the head of the smallest rank; a head is ranked when it becomes one."""
         heads = []
         for queue in self._queues.values():
             if queue:
@@ -67,15 +77,7 @@ class Classes:
                 heappush(heads, (rank(following), following.row, following, rest))
 
 
-def checked_weights(weights: Mapping[str, float] | None) -> dict[str, float]:
-    """Weights of classes, a class that is not named having 1. Raises ValueError unless all are above 0."""
-    for name, weight in (weights or {}).items():
-        if not 0 < weight < float("inf"):
-            raise ValueError(f"the weight of class {name!r} must be above 0, not {weight}")
-    return dict(weights or {})
-
-
 def check_prices(w_p: float, w_q: float) -> None:
-    """Raises ValueError unless tokens cost something."""
-    if not (w_p >= 0 and w_q >= 0 and 0 < w_p + w_q < float("inf")):
-        raise ValueError(f"w_p and w_q must be 0 or more, and one of them above 0, not {w_p} and {w_q}")
+    """Raise ValueError where no token counts for any service."""
+    if w_p + w_q == 0:
+        raise ValueError("one of w_p and w_q must be above 0")

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Annotated
 
+from annotated_types import doc
+
+from simulator.parameters import Seconds
 from simulator.queues.by_key import ByKey
+from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 
+Deadline = Annotated[Seconds | None, doc("deadline of a request that brings none; default: the SLO's")]
 
-def edf(deadline_s: float | None = None) -> ByKey:
+
+def edf(deadline_s: Deadline = None) -> ByKey:
     """The earliest deadline first, which is the arrival plus the request's own `deadline_s`, or else this one.
 
     Requests without either come last, in order of arrival.
     """
-    if deadline_s is not None and not deadline_s >= 0:
-        raise ValueError(f"deadline_s must be 0 or more, not {deadline_s}")
 
     def key(request: RequestView) -> tuple[float, int]:
         within_s = deadline_s if request.deadline_s is None else request.deadline_s
         return inf if within_s is None else request.arrival_s + within_s, request.row
 
     return ByKey(key)
+
+
+ORDER = OrderKind(edf)

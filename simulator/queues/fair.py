@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import Annotated
 
-from simulator.queues.by_class import Classes, check_prices, checked_weights
+from annotated_types import doc
+
+from simulator.parameters import PositiveSeconds
+from simulator.queues.by_class import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.queues.expected import expected_output
+from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 MOST_BOOST = 0.3
+
+MaxWait = Annotated[
+    PositiveSeconds | None, doc("a wait of w shortens the virtual length by w / max_wait_s; null: never")
+]
 
 
 class Fair:
@@ -18,11 +27,11 @@ class Fair:
     A request's virtual length is its expected service, `w_p` a prompt token and `w_q` an expected output token,
     divided by its class's weight (1 where `class_weights` does not name it). It begins where its class's last request
     ends, or now if that is later; now is the largest finish time of those admitted (self-clocked fair queueing:
-    Golestani, INFOCOM 1994). So a class gets its share of the service while it has somebody waiting, and neither owes
-    nor is owed anything for the time when it has not.
+    Golestani, INFOCOM 1994). So a class gets its share of the service while it has a waiting request, and neither
+    owes nor is owed anything for the time without.
 
-    Who waits is helped: the virtual length shrinks by waiting time / `max_wait_s`, at most by 30 %. With `max_wait_s`
-    None it does not. A preempted request has been paid for: it returns at the present virtual time.
+    The virtual length of a request shrinks by waiting time / `max_wait_s`, at most by 30 %; with `max_wait_s` None it
+    does not. A preempted request has been paid for: it returns at the present virtual time.
     """
 
     __slots__ = ("_classes", "_finish", "_max_wait_s", "_now_s", "_tags", "_virtual_now", "_w_p", "_w_q", "_weights")
@@ -31,15 +40,13 @@ class Fair:
 
     def __init__(
         self,
-        class_weights: Mapping[str, float] | None = None,
-        max_wait_s: float | None = 60.0,
-        w_p: float = 1.0,
-        w_q: float = 2.0,
+        class_weights: ClassWeights = None,
+        max_wait_s: MaxWait = 60.0,
+        w_p: PromptPrice = 1.0,
+        w_q: OutputPrice = 2.0,
     ) -> None:
         check_prices(w_p, w_q)
-        if max_wait_s is not None and not max_wait_s > 0:
-            raise ValueError(f"max_wait_s must be above 0, not {max_wait_s}")
-        self._weights = checked_weights(class_weights)
+        self._weights = dict(class_weights or {})
         self._max_wait_s = max_wait_s
         self._w_p = w_p
         self._w_q = w_q
@@ -93,3 +100,6 @@ class Fair:
         if self._max_wait_s is not None:
             length *= 1.0 - min(MOST_BOOST, (self._now_s - request.arrival_s) / self._max_wait_s)
         return start + length
+
+
+ORDER = OrderKind(Fair)

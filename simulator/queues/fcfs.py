@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from simulator.queues.order import OrderKind
 from simulator.request_state import RequestState
 
 
@@ -29,3 +30,11 @@ class Fcfs(OrderedDict[RequestState, None]):
 
     def remove(self, request: RequestState) -> None:
         del self[request]
+
+
+def fcfs() -> Fcfs:
+    """An empty queue, first come, first served."""
+    return Fcfs()
+
+
+ORDER = OrderKind(fcfs)

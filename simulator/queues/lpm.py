@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from simulator.queues.order import OrderKind
 from simulator.request_state import RequestState
 
 if TYPE_CHECKING:
@@ -15,13 +16,13 @@ MOST_COMPARED = 128
 
 
 class Lpm:
-    """Who finds the longest prefix cached comes first, then who has waited longest; preempted requests wait anew.
+    """The request with the longest cached prefix first, then the one that has waited longest.
 
-    While more than 128 wait they are first come, first served: comparing them all would take too long. Prefixes are
-    compared once a step, before the first is admitted. This is `SchedulePolicy` in
-    python/sglang/srt/managers/schedule_policy.py (SGLang 0.5), but for two things: who finds little in the cache, and
-    would find much if somebody before it in the queue were served first, is not put last here; and ties are in order
-    of waiting, and not as the last sorting left them.
+    A preempted request waits anew. While more than 128 requests wait the order is fcfs: comparing them all would take
+    too long. Prefixes are compared once a step, before the first admission. This is `SchedulePolicy` in
+    python/sglang/srt/managers/schedule_policy.py (SGLang 0.5) but for two things: a request that finds little in the
+    cache, and would find much if one before it in the queue were served first, is not put last here; and ties are in
+    order of waiting, not as the last sorting left them.
 
     It orders by what `cache` holds; without one, nothing is ever found.
     """
@@ -74,3 +75,6 @@ class Lpm:
 
     def _found(self, request: RequestState) -> int:
         return 0 if self.cache is None else self.cache.hits(request.request, request.num_tokens)[0]
+
+
+ORDER = OrderKind(Lpm, needs_prefix_cache=True)

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
+from annotated_types import doc
 from sortedcontainers import SortedDict
 
+from simulator.parameters import Count, PositiveSeconds
+from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
+MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level falls by one")]
+PromptQuantum = Annotated[Count, doc("prompt tokens that count as one quantum of the highest level")]
+StarveLimit = Annotated[PositiveSeconds, doc("waiting time after which a request is promoted to the highest level")]
+
 
 class Mlfq:
-    """The highest level first, which is 0; within a level who has waited there longest.
+    """The highest level first, which is 0; within a level the request that has waited there longest.
 
     A request falls by a level whenever it has been served the quantum of its own: `min_quantum_tokens` output tokens
     on level 0, and twice as many on each level as on the one above. Its prompt counts as `min_quantum_tokens` for
     every full `prompt_tokens_per_quantum`, and counts before it is computed: a long prompt skips the levels whose
-    quanta its first iteration would use up, and joins below them. Who has waited for `starve_limit_s` since it
-    arrived or was preempted is promoted: it goes to the front of level 0, and what it was served is forgotten.
+    quanta its first iteration would use up, and joins below them. A request that has waited for `starve_limit_s` since
+    it arrived or was preempted is promoted: it goes to the front of level 0, and its past service is forgotten.
 
     The paper measures service in seconds of profiled iterations; here a decode step is a token, whatever it lasts.
     """
@@ -32,21 +40,17 @@ class Mlfq:
     meter = None
 
     def __init__(
-        self, min_quantum_tokens: int = 1, prompt_tokens_per_quantum: int = 256, starve_limit_s: float = 3.0
+        self,
+        min_quantum_tokens: MinQuantum = 1,
+        prompt_tokens_per_quantum: PromptQuantum = 256,
+        starve_limit_s: StarveLimit = 3.0,
     ) -> None:
-        if not (min_quantum_tokens >= 1 and prompt_tokens_per_quantum >= 1):
-            raise ValueError(
-                "min_quantum_tokens and prompt_tokens_per_quantum must be at least 1, "
-                f"not {min_quantum_tokens} and {prompt_tokens_per_quantum}"
-            )
-        if not starve_limit_s > 0:
-            raise ValueError(f"starve_limit_s must be above 0, not {starve_limit_s}")
         self._min_quantum_tokens = min_quantum_tokens
         self._prompt_tokens = prompt_tokens_per_quantum
         self._starve_limit_s = starve_limit_s
         self._levels: SortedDict[tuple[int, int], RequestState] = SortedDict()  # by level and turn
         self._keys: dict[RequestState, tuple[int, int]] = {}
-        self._since: OrderedDict[RequestState, float] = OrderedDict()  # since when they wait, not promoted yet
+        self._since: OrderedDict[RequestState, float] = OrderedDict()  # start of the wait of those not yet promoted
         self._turn = 0
 
     def __len__(self) -> int:
@@ -107,3 +111,6 @@ def levels(requests: Iterable[RequestView], min_quantum_tokens: int, prompt_toke
         else:
             quanta = (served - promoted_at) // min_quantum_tokens
         yield (quanta + 1).bit_length() - 1
+
+
+ORDER = OrderKind(Mlfq, is_internal=True)  # `fastserve` preempts by it

@@ -1,15 +1,20 @@
-"""The name of a queue order that brings its parameters along."""
+"""A queue order: its name with parameters, as policies pass it on; and its declaration, as its file makes it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
+
+from simulator.parameters import Parameter, parameters_of
+from simulator.queues.protocol import WaitingQueue
 
 
 class Order(str):
     """A queue order with parameters: `Order("sjf", aging_s=30.0)`.
 
-    It is the order's name, and may stand wherever a name may: policies hand it on and need not know who takes which
-    parameters. Equality is that of names.
+    It is the order's name and may stand wherever a name may: a policy passes it on without knowing which order takes
+    which parameters. Equality is that of names.
     """
 
     parameters: dict[str, Any]
@@ -22,3 +27,21 @@ class Order(str):
     def __repr__(self) -> str:
         given = [f"{name}={value!r}" for name, value in self.parameters.items()]
         return f"Order({', '.join([repr(str(self)), *given])})"
+
+
+@dataclass(frozen=True, slots=True)
+class OrderKind:
+    """What the file of an order declares: `make` returns an empty queue, and its arguments are the parameters.
+
+    `needs_prefix_cache`: without one the order would be another. `is_internal`: a policy's own, which `engine.order`
+    does not offer.
+    """
+
+    make: Callable[..., WaitingQueue]
+    needs_prefix_cache: bool = False
+    is_internal: bool = False
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The order's parameters by name."""
+        return parameters_of(self.make)

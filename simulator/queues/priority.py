@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.queues.by_key import ByKey
+from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 
 
@@ -13,3 +14,6 @@ def priority() -> ByKey:
 
 def _key(request: RequestView) -> tuple[int, int]:
     return request.priority, request.row
+
+
+ORDER = OrderKind(priority)

@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 
 class WaitingQueue(Protocol):
-    """Requests that wait, in the order in which they are to be looked at.
+    """Waiting requests, in the order in which they may be admitted.
 
-    Looking changes nothing. Iteration is lazy: an order that depends on who was taken before assumes that all who
-    came earlier in the iteration are admitted.
+    Looking changes nothing. Iteration is lazy: an order that depends on earlier admissions assumes that all
+    requests before in the iteration are admitted.
     """
 
     @property
     def timeless(self) -> bool:
         """The order among those who wait changes neither with time nor with what is served.
 
-        Where it does, no plan may hold for more than a step while somebody waits, nor beyond an arrival.
+        Where it does, no plan may hold for more than a step while a request waits, nor beyond an arrival.
         """
 
     @property
     def meter(self) -> OutputMeter | None:
-        """What has to be told of output tokens, for an order that depends on them."""
+        """Counts output tokens, for an order that depends on them; None for any other."""
 
     def __len__(self) -> int: ...
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Annotated
 
+from annotated_types import doc
 from sortedcontainers import SortedDict
 
+from simulator.parameters import Seconds
 from simulator.queues.by_key import ByKey
 from simulator.queues.expected import expected_output
+from simulator.queues.order import OrderKind
 from simulator.queues.protocol import WaitingQueue
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
+Aging = Annotated[Seconds | None, doc("waiting time from which on a request goes before all shorter ones")]
 
-def sjf(aging_s: float | None = None) -> WaitingQueue:
+
+def sjf(aging_s: Aging = None) -> WaitingQueue:
     """The shortest expected output first, then arrival.
 
-    With `aging_s`, whoever arrived longer ago than that goes before all others, by arrival: nobody is passed over for
-    ever. A preempted request returns to its place, and has aged since its arrival too.
+    With `aging_s`, requests that arrived longer ago than that go before all others, by arrival: none is passed over
+    for ever. A preempted request returns to its place, and has aged since its arrival too.
     """
     if aging_s is None:
         return ByKey(_key)
-    if not aging_s >= 0:
-        raise ValueError(f"aging_s must be 0 or more, not {aging_s}")
     return SjfWithAging(aging_s)
 
 
@@ -80,3 +84,6 @@ class SjfWithAging:
 
     def _is_old(self, request: RequestState) -> bool:
         return self._now_s - request.arrival_s > self._aging_s
+
+
+ORDER = OrderKind(sjf)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.queues.by_class import Classes, check_prices, checked_weights
+from simulator.queues.by_class import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
 from simulator.queues.meter import OutputMeter
+from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
@@ -27,13 +28,13 @@ class Vtc:
     """The class with the smallest counter first (then the earliest arrival); within a class in order of arrival.
 
     A counter is charged `w_p` a prompt token when a request is admitted and `w_q` an output token when it exists,
-    divided by the class's weight (1 where `class_weights` does not name it). A class of which nobody waited is lifted
-    when somebody does: to the smallest counter of the classes that wait, or of the last that did, so that nothing can
-    be saved up. Between classes that wait all the time, service differs by at most
+    divided by the class's weight (1 where `class_weights` does not name it). A class without a waiting request is
+    lifted when one arrives: to the smallest counter of the classes that wait, or of the last that did, so that no
+    service can be saved up. Between classes that wait all the time, service differs by at most
     2 max(w_p L_input, w_q M) (theorem 4.4; L_input the longest prompt, M the most tokens of a batch, w_p <= w_q).
 
     What the paper leaves open: a preempted request comes back as if it arrived, and its prompt is not charged again.
-    Lifts are made when the engine next asks who is first, in order of arrival: then the counters are those of a
+    Lifts are made when the engine next asks for the head, in order of arrival: then the counters are those of a
     step's end.
     """
 
@@ -41,14 +42,14 @@ class Vtc:
 
     timeless = False
 
-    def __init__(self, class_weights: Mapping[str, float] | None = None, w_p: float = 1.0, w_q: float = 2.0) -> None:
+    def __init__(self, class_weights: ClassWeights = None, w_p: PromptPrice = 1.0, w_q: OutputPrice = 2.0) -> None:
         check_prices(w_p, w_q)
-        self._weights = checked_weights(class_weights)
+        self._weights = dict(class_weights or {})
         self._w_p = w_p
         self._w_q = w_q
         self._classes = Classes()
         self._accounts: dict[str, _Account] = {}
-        self._newcomers: list[str] = []  # classes of which nobody waited before
+        self._newcomers: list[str] = []  # classes without a waiting request until now
         self._last_left: str | None = None
         self.meter = OutputMeter()
 
@@ -126,3 +127,6 @@ def _prompt_to_charge(request: RequestView) -> int:
 
 
 _NEW = _Account()  # never changed
+
+
+ORDER = OrderKind(Vtc)

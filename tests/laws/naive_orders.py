@@ -17,7 +17,10 @@ class NaiveOrder:
 
     def __init__(self, order: str, everybody: Requests) -> None:
         given = order.parameters if isinstance(order, Order) else {}
-        self.parameters: dict[str, Any] = {**order_parameters(order), **given}
+        self.parameters: dict[str, Any] = {
+            **{name: known.default for name, known in order_parameters(order).items()},
+            **given,
+        }
         self.everybody = everybody
         self.waiting: Requests = []
         self.now_s = 0.0

@@ -60,7 +60,9 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
     if kind in ("extra_forbidden", "invalid_key"):
         allowed = tuple(dict.fromkeys(key for model in spot.around for key in model.model_fields))
         key = spot.path[-1]
-        return Finding(spot.path, "unknown key", key_hint(key, spot.value, allowed, known_keys(root)))
+        named = [where(key) for model in spot.around if (where := getattr(model, "elsewhere", None)) is not None]
+        hint = next(filter(None, named), None) or key_hint(key, spot.value, allowed, known_keys(root))
+        return Finding(spot.path, "unknown key", hint)
     if kind == "missing":
         key = spot.inner[-1] if spot.inner else ""
         if key.isdigit():

@@ -1,4 +1,4 @@
-"""Who may enter from the head of the queue: vLLM's loop over those who wait."""
+"""Admissions from the head of the queue: vLLM's loop over the waiting requests."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from simulator.policies.parts.token_budget import share
 
 
 class AdmissionRule(NamedTuple):
-    """What a policy lets in."""
+    """The conditions under which a policy admits a request."""
 
     slots: int  # of the batch
-    watermark: float  # share of the blocks that an admission leaves free while others run
+    watermark: float  # fraction of the blocks that an admission leaves free while others run
     tests_whole: bool  # a prompt enters only if all of it would fit, though it takes but its first chunk's blocks
-    in_chunks: bool  # a prompt beyond the budget is cut, and does not wait for another step
+    in_chunks: bool  # a prompt beyond the budget is cut; else it waits for another step
 
 
-def admit(view: View, door: AdmissionRule, threshold: int, budget: int, free: int, chunks: list[Chunk]) -> None:
-    """Append chunks for the heads of the queue while slots, tokens and blocks last: nobody is passed over.
+def admit(view: View, rule: AdmissionRule, threshold: int, budget: int, free: int, chunks: list[Chunk]) -> None:
+    """Append chunks for the heads of the queue while slots, tokens and blocks last; no request is passed over.
 
     `budget` and `free` are the tokens and the blocks that the step has left, `threshold` the longest chunk of a
     prompt; 0 is no limit.
     """
-    slots, share_kept, tests_whole, in_chunks = door
-    kept = watermark_blocks(share_kept, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
+    slots, watermark, tests_whole, in_chunks = rule
+    kept = watermark_blocks(watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
     size = view.block_size
     running = len(view.running)
     for request in view.waiting:
@@ -45,17 +45,17 @@ def admit(view: View, door: AdmissionRule, threshold: int, budget: int, free: in
         chunks.append(Chunk(request, tokens))
 
 
-def admit_next(view: View, door: AdmissionRule, threshold: int, budget: int) -> Chunk | None:
-    """The head alone, reckoning with its hits: what the next one finds in the prefix cache depends on its blocks."""
-    kept = watermark_blocks(door.watermark, view.num_blocks + 1) if view.running else 0
+def admit_next(view: View, rule: AdmissionRule, threshold: int, budget: int) -> Chunk | None:
+    """A chunk for the head alone, its prefix hits included: they decide what the next request finds in the cache."""
+    kept = watermark_blocks(rule.watermark, view.num_blocks + 1) if view.running else 0
     size = view.block_size
     request = view.waiting.head
     hits, unused = view.prefix_hits(request)
     whole = request.num_tokens - hits * size
     tokens = share(whole, threshold, budget)
-    if not door.in_chunks and tokens < (threshold if 0 < threshold < whole else whole):
+    if not rule.in_chunks and tokens < (threshold if 0 < threshold < whole else whole):
         return None
-    tested = request.num_tokens if door.tests_whole else hits * size + tokens
+    tested = request.num_tokens if rule.tests_whole else hits * size + tokens
     if cdiv(tested, size) - hits + unused + kept > view.num_free_blocks:
         return None
     return Chunk(request, tokens)

@@ -1,4 +1,4 @@
-"""How much memory answers may still come to need: SGLang's guess, which is a ratio of what clients allow.
+"""Memory that answers may still come to need: SGLang's estimate, a ratio of their `max_tokens`.
 
 `NewTokenRatioTracker` and `PrefillAdder` beside python/sglang/srt/managers/scheduler.py (SGLang 0.5), whose names the
 constants have.
@@ -18,24 +18,24 @@ CLIP_MAX_NEW_TOKENS = 4096
 
 
 def first_ratio(schedule_conservativeness: float) -> float:
-    """The ratio of a server that has nothing to do."""
+    """The ratio of an idle server."""
     return min(1.0, INIT_NEW_TOKEN_RATIO * schedule_conservativeness)
 
 
 def fallen_ratio(ratio: float, decode_steps: int, schedule_conservativeness: float) -> float:
-    """What has become of `ratio` after so many decode steps."""
+    """`ratio` after so many decode steps, a linear decay to its lowest value."""
     first = first_ratio(schedule_conservativeness)
     lowest = first * MIN_NEW_TOKEN_RATIO_FACTOR
     return max(lowest, ratio - (first - lowest) / NEW_TOKEN_RATIO_DECAY_STEPS * decode_steps)
 
 
 def ratio_after_retraction(stay: Sequence[RequestView]) -> float:
-    """The ratio when these have been left in the batch: what they have decoded and 20 tokens each, of what they may."""
+    """The ratio after a retraction: what those that stay have decoded, and 20 tokens each, of their `max_tokens`."""
     decoded = sum([request.output_tokens_so_far for request in stay])
     most = sum([request.max_tokens for request in stay])
     return min(1.0, (decoded + RETRACT_DECODE_STEPS * len(stay)) / (most + 1))
 
 
 def tokens_to_come(request: RequestView) -> int:
-    """What is left of its `max_tokens`; long ones are not believed."""
+    """What is left of its `max_tokens`, clipped."""
     return min(max(0, request.max_tokens - request.output_tokens_so_far), CLIP_MAX_NEW_TOKENS)

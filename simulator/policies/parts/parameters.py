@@ -1,27 +1,17 @@
-"""Checks of a policy's parameters, for policies that are made in Python: YAML has its own."""
+"""Parameters that many policies have. One that a single policy has stands on that policy."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Annotated
 
+from annotated_types import doc
 
-def check_counts(policy: object, *names: str) -> None:
-    """Raise ValueError unless these parameters are whole numbers of at least 1."""
-    for name in names:
-        value = getattr(policy, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+from simulator.parameters import Count, Fraction
+from simulator.queues import OrderName
 
+MaxNumSeqs = Annotated[Count, doc("requests in the batch, at most")]
+MaxNumBatchedTokens = Annotated[Count, doc("tokens computed in a step, at most")]
+Watermark = Annotated[Fraction, doc("fraction of the KV blocks that an admission leaves free while others run")]
+EnableChunkedPrefill = Annotated[bool, doc("cut a prompt that does not fit what a step has left; else it waits")]
 
-def check_share(policy: object, name: str) -> None:
-    """Raise ValueError unless the parameter is at least 0 and less than 1."""
-    value = getattr(policy, name)
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and less than 1, not {value!r}")
-
-
-def check_choice(policy: object, name: str, allowed: Collection[object]) -> None:
-    """Raise ValueError unless the parameter is one of those allowed."""
-    value = getattr(policy, name)
-    if value not in allowed:
-        raise ValueError(f"{name} {value!r}; it knows {', '.join(map(str, allowed))}")
+__all__ = ["EnableChunkedPrefill", "MaxNumBatchedTokens", "MaxNumSeqs", "OrderName", "Watermark"]

@@ -1,4 +1,4 @@
-"""A plan in the making, for policies that let the more important take the place of the less important."""
+"""A step plan under construction, for policies in which more important requests displace less important ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from simulator.request import RequestView
 
 
 class PlanBuilder:
-    """Everybody who decodes is meant to go on, until somebody is paused or leaves.
+    """A step in which all decodes go on, until one is paused or leaves.
 
-    `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left when all that has been drafted
-    is done. `ranked` gives the running requests, the first to leave at the end; it is asked when that matters.
-    `to_host` says whether a victim's KV is to be swapped; it is, if its prompt is computed and the host has room.
+    `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left under the plan so far.
+    `ranked` gives the running requests, the next victim last; it is called when first needed. `to_host` says whether
+    a victim's KV is to be swapped; it is, if its prompt is computed and the host has room.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class PlanBuilder:
 
     @property
     def stays(self) -> list[RequestView]:
-        """The running requests that are not to leave, the first to do so at the end."""
+        """The running requests that stay, the next victim last."""
         if self._stays is None:
             self._stays = self._ranked()
         return self._stays
 
     def fit_decodes(self) -> None:
-        """Who is first to leave does, until the others can decode."""
+        """Preempt victims until the remaining decodes fit."""
         while self.free < 0:
             self.leave(self.stays[-1])
 
     def fit_prompts(self, prompts: Iterable[RequestView]) -> None:
-        """Prompts under way go on, in this order; where one finds no block, who is first to leave does."""
+        """Continue prompts, in this order; preempt victims where one lacks a block."""
         for request in prompts:
             tokens = min(request.num_tokens_to_compute, self.budget)
             if tokens == 0 or request in self.gone:
@@ -60,12 +60,12 @@ class PlanBuilder:
                 self._compute(request, tokens, needed)
 
     def blocks_to_enter(self, request: RequestView) -> int:
-        """Blocks that a waiting request must find: of all its tokens, or with that of its next if it was swapped."""
+        """Blocks that a waiting request must find: of all its tokens, and of the next one where it was swapped."""
         tokens = 1 if request.is_swapped else request.num_tokens_to_compute
         return cdiv(request.num_computed_tokens + tokens, self.view.block_size)
 
     def enter(self, request: RequestView) -> None:
-        """A waiting request comes in, with as much of its prompt as the budget has left."""
+        """Admit or resume a waiting request, with as much of its prompt as the budget has left."""
         if request.is_swapped:
             self.resume.append(request)
             self.free -= self.blocks_to_enter(request)
@@ -77,9 +77,9 @@ class PlanBuilder:
     def victims(
         self, below: Iterable[RequestView], needed: int, slots: int, *, pauses: bool = False
     ) -> list[tuple[RequestView, bool]]:
-        """Who of those `below` must make room for `needed` blocks and a slot, `slots` being free.
+        """The requests of `below` that must make room for `needed` blocks and a slot, `slots` being free.
 
-        Nobody, if all of them do not suffice. They leave in the order given, each with whether it need only pause:
+        None, if all of them do not suffice. They leave in the order given, each with a flag that it need only pause:
         with `pauses`, where just its slot is lacking.
         """
         if pauses and slots <= 0:
@@ -103,7 +103,7 @@ class PlanBuilder:
         return []
 
     def leave(self, request: RequestView) -> None:
-        """A running request gives everything back: its KV to the host, or to be computed again."""
+        """Preempt a running request: its KV goes to the host, or is computed again."""
         if self.stays[-1] is request:
             self.stays.pop()
         else:
@@ -118,7 +118,7 @@ class PlanBuilder:
         self.gone[request] = Preemption(request, swap)
 
     def pause(self, request: RequestView) -> None:
-        """A decoding request sits the step out."""
+        """Pause a decoding request for the step."""
         self.paused[request] = None
         self.free += self._grows(request)
         self.budget += 1
@@ -130,7 +130,7 @@ class PlanBuilder:
         return int(request.is_decoding and request not in self.paused)
 
     def plan(self, holds: Holds = Holds.STEP) -> StepPlan:
-        """The plan; one that changes nothing `holds` for so long."""
+        """The finished plan; `holds` counts where it changes nothing."""
         if self.gone or self.resume or self.prefill:
             holds = Holds.STEP
         return StepPlan(
@@ -147,7 +147,7 @@ class PlanBuilder:
         self.budget -= tokens
 
     def _frees(self, request: RequestView) -> int:
-        """Blocks that come free when `request` leaves: its own, and what this step was to give it."""
+        """Blocks that come free when `request` leaves: its own, and those planned for it in this step."""
         if request in self.prefill:
             tokens = request.num_computed_tokens + self.prefill[request].num_tokens
             return cdiv(tokens, self.view.block_size)

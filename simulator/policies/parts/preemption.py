@@ -1,22 +1,33 @@
-"""How a victim leaves: to be computed again, to the host, or not at all; parts that several policies share."""
+"""How a victim leaves: to be computed again, to the host, or not at all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, Literal, get_args
+
+from annotated_types import doc
 
 from simulator.plan import View, cdiv
 from simulator.request import RequestView
 
-MODES = ("recompute", "swap", "auto", "pause")
-"""Of `preemption_mode`; what a policy makes of them is its own to say."""
+SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("how a victim leaves the batch")]
+PreemptionMode = Annotated[Literal["recompute", "swap", "auto", "pause"], doc("how a victim leaves the batch")]
+"""The parameter `preemption_mode` of a policy without and with `pause`."""
+
+MODES: tuple[str, ...] = get_args(get_args(PreemptionMode)[0])
+
+
+def needs_host(mode: object) -> bool:
+    """Whether a preemption mode moves KV to host memory."""
+    return mode in ("swap", "auto")
 
 
 def swap_pays(view: View, request: RequestView, ahead: Iterable[RequestView], *, mixed: bool = True) -> bool:
     """Mode `auto`: whether the KV of a victim is better swapped than computed again.
 
-    Computed again, if that is predicted to take less time than moving it out and in, or if the request will hardly
-    resume soon (`waits_long`): its KV would only fill the host. `mixed` says whether the policy computes prompts
-    beside decodes, or in steps of their own. Where nothing predicts (a device, a recorded run), it is computed again.
+    It is computed again if that is predicted to take less time than moving it out and in, or if the request will
+    hardly resume soon (`waits_long`): its KV would only fill the host. `mixed`: the policy computes prompts beside
+    decodes, not in steps of their own. Without a prediction (on a device, in a recorded run) it is computed again.
     """
     again_s, moved_s = view.recompute_s(request, mixed=mixed), view.swap_s(request)
     if again_s is None or moved_s is None:
@@ -27,8 +38,8 @@ def swap_pays(view: View, request: RequestView, ahead: Iterable[RequestView], *,
 def waits_long(view: View, request: RequestView, ahead: Iterable[RequestView]) -> bool:
     """Whether a whole batch must come and go before `request` can resume.
 
-    So it is when the requests `ahead` of it in the queue are more than those that run now, or need, with its own,
-    more blocks than the device has.
+    That is so when more requests are `ahead` of it in the queue than run now, or when they need, with its own, more
+    blocks than the device has.
     """
     most = len(view.running)
     blocks = cdiv(request.num_tokens, view.block_size)

@@ -1,4 +1,4 @@
-"""Which prompts SGLang puts into a prefill, and how much of them.
+"""The prompts of an SGLang prefill, and how many tokens of each.
 
 `PrefillAdder` in python/sglang/srt/managers/schedule_policy.py (SGLang 0.5). Where that counts pages to be on the safe
 side, tokens of the step are counted here as they are; its default page is one token.
@@ -6,30 +6,46 @@ side, tokens of the step are counted here as they are; its default page is one t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from simulator.plan import Chunk, View, cdiv
 from simulator.policies.parts.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
 from simulator.request import RequestView
 
-if TYPE_CHECKING:
-    from simulator.policies.sglang import Sglang
+
+class PrefillLimits(Protocol):
+    """The parameters of a policy that bound a prefill."""
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def max_num_batched_tokens(self) -> int: ...
+
+    @property
+    def chunked_prefill_size(self) -> int | None: ...
+
+    @property
+    def max_prefill_tokens(self) -> int | None: ...
+
+    @property
+    def enable_mixed_chunk(self) -> bool: ...
 
 
 class PrefillAdder:
-    """A prefill in the making: what is left of the step and of memory, both in tokens."""
+    """A prefill under construction: what is left of the step and of memory, both in tokens."""
 
-    def __init__(self, view: View, policy: Sglang, ratio: float) -> None:
+    def __init__(self, view: View, policy: PrefillLimits, ratio: float) -> None:
         self.view = view
         self.policy = policy
         self.ratio = ratio
         self.chunks: list[Chunk] = []
         self.is_cut = False  # a prompt does not fit the step
-        self.is_refused = False  # somebody found no room
+        self.is_refused = False  # a request found no room
         self.is_chunked = policy.chunked_prefill_size != -1
         self.decodes = view.num_decoding if policy.enable_mixed_chunk and self.is_chunked else 0
         self.begun = 0  # prompt tokens of the step
-        self.running = len(view.running)  # and those who enter
+        self.running = len(view.running)  # and admitted in this step
         self.room = view.num_free_blocks * view.block_size
         if view.step_tokens is not None:  # the blocks of earlier instalments are taken, and their prompts complete
             self.begun = view.step_tokens - self.decodes
@@ -44,7 +60,7 @@ class PrefillAdder:
         self.budget = budget - self.decodes - self.begun
 
     def go_on(self) -> None:
-        """The prompt that is being computed in chunks."""
+        """Continue the prompt that is computed in chunks."""
         view, size = self.view, self.view.block_size
         for request in view.prefilling:
             tokens = self._cut_to_memory(request)
@@ -57,7 +73,7 @@ class PrefillAdder:
                 self._add(request, tokens, blocks)
 
     def go_on_alone(self, freed: int) -> None:
-        """That prompt, when everybody who decodes has left and so many blocks come free."""
+        """Continue that prompt after all decodes have left, `freed` blocks with them."""
         self._hold_decodes()
         self.room += freed * self.view.block_size
         self.go_on()
@@ -73,7 +89,7 @@ class PrefillAdder:
         return max(0, min(request.num_tokens_to_compute, self.budget, owned + self.room))
 
     def admit(self) -> None:
-        """The heads of the queue that fit; with a prefix cache only the first of them, as it alters what fits."""
+        """Admit heads of the queue while they fit; with a prefix cache only one, as it alters what fits."""
         view = self.view
         if view.caches_prefixes and self.chunks:
             return
@@ -107,12 +123,12 @@ class PrefillAdder:
     def _has_room(self, tokens: int) -> bool:
         left = self.room - tokens
         if left > self.view.num_decoding * CLIP_MAX_NEW_TOKENS * self.ratio:
-            return True  # whoever runs
+            return True  # whatever the running requests still need
         running = sum([tokens_to_come(request) for request in self.view.running if request.is_decoding])
         return left > running * self.ratio
 
     def _reserved(self, request: RequestView) -> int:
-        """What a complete prompt keeps for its answer in the prefill that completes it."""
+        """Tokens that a complete prompt reserves for its answer in the prefill that completes it."""
         return min(request.max_tokens, CLIP_MAX_NEW_TOKENS) + self.view.block_size
 
     def _add(self, request: RequestView, tokens: int, blocks: int) -> None:

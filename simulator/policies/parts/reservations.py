@@ -1,4 +1,4 @@
-"""What memory a request must find in order to enter: parts that several policies share."""
+"""KV memory that a request must find free in order to enter, and the requests that can never find it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from simulator.request import RequestView
 
 
 def most_tokens(request: RequestView) -> int:
-    """KV tokens that a request may ever come to need, as far as a server knows: its prompt and `max_tokens`."""
+    """KV tokens that a request may come to need, as far as a server knows: its prompt and `max_tokens`."""
     return request.input_tokens + request.max_tokens
 
 
@@ -23,7 +23,7 @@ def refuse_reservation(request: RequestView, num_blocks: int, block_size: int) -
 
 
 def watermark_blocks(watermark: float, num_blocks: int) -> int:
-    """Blocks that an admission leaves free, `watermark` being their share: vLLM's rounding."""
+    """Blocks that an admission leaves free, a fraction `watermark` of all: vLLM's rounding."""
     return int(watermark * num_blocks)
 
 
@@ -39,7 +39,7 @@ def refuse_beyond_watermark(request: RequestView, num_blocks: int, block_size: i
 
 
 def refuse_beyond_budget(request: RequestView, max_num_batched_tokens: int) -> str | None:
-    """Why a prompt that is computed whole, and again with its output after a preemption, can never be, or None."""
+    """Why a prompt that is computed whole, and after a preemption with its output, can never be computed, or None."""
     if most_tokens(request) <= max_num_batched_tokens + 1:
         return None
     return (

@@ -1,4 +1,4 @@
-"""What makes a serving system's batching policy itself, in the same few words for all of them."""
+"""A row of the page of systems: one serving system's batching policy in a few words a question."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A policy's place among the others: each field answers one question, in a few words."""
+    """A policy among the others: each field answers one question."""
 
     name: str  # of the system, and where it was published
     batch: str  # when may the batch change?
     prompts: str  # how are prompts computed?
     grant: str  # what memory must be there for a request to enter?
-    order: str  # who waits in which order?
-    victim: str  # who leaves when memory runs out?
-    preemption: str  # and how?
+    order: str  # in which order do requests wait?
+    victim: str  # which request is preempted when memory runs out?
+    preemption: str  # how?
     padding: str = "none"
+
+    def answer(self, parameter: str) -> str | None:
+        """What the policy does where others have this parameter; None for one that no field speaks of."""
+        fixed = {"order": self.order, "victim": self.victim, "preemption_mode": self.preemption}
+        return fixed.get(parameter)

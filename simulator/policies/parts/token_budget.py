@@ -1,4 +1,4 @@
-"""A step's tokens and blocks handed out request by request: vLLM's loop over those who run."""
+"""A step's tokens and blocks handed out request by request: vLLM's loop over the running requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.request import RequestView
 
 
 class BudgetSplit(NamedTuple):
-    """Who gets what, and what is left."""
+    """The chunks, preemptions and pauses of a step, and what is left of its tokens and blocks."""
 
     chunks: list[Chunk]
     preempted: tuple[Preemption, ...]
@@ -27,11 +27,11 @@ def share(tokens: int, threshold: int, budget: int) -> int:
 
 
 def split_budget(view: View, budget: int, threshold: int, order: str, passes_itself: bool = True) -> BudgetSplit:
-    """Tokens and blocks in order of admission, where budget or blocks do not suffice for everybody who runs.
+    """Tokens and blocks in order of admission, where budget or blocks do not suffice for all running requests.
 
-    Who lacks a block takes those of a victim: the latest admitted, or by `priority` the least important, even if it
-    has got its share already. A request may be its own victim. Then those behind it get nothing, but for `priority`
-    with `passes_itself`: they are more important, and may fit.
+    A request that lacks a block takes those of a victim: the latest admitted, or by `priority` the least important,
+    even one that has its tokens already. A request may be its own victim. Then the requests behind it get nothing,
+    except by `priority` with `passes_itself`: they are more important, and may fit.
     """
     size = view.block_size
     by_priority = order == "priority"

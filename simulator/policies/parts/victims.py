@@ -1,8 +1,11 @@
-"""Who leaves when memory runs out: parts that several policies share."""
+"""Which running requests are preempted when memory runs out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import doc
 
 from simulator.plan import BatchView, Preemption, View
 from simulator.policies.parts.preemption import swap_pays
@@ -21,21 +24,27 @@ VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
     "most_memory": lambda request: (request.num_blocks,),
     "fewest_outputs": lambda request: (-request.output_tokens_so_far, request.input_tokens),
 }
-"""Rules by name: the larger leaves the sooner, and of equals the latest admitted.
+"""Rules by name: the request of the largest key leaves first, and of equals the latest admitted.
 
 `last` is the latest admitted, `lowest_priority` the latest to arrive of the least important, `least_progress` has the
 fewest tokens computed and so the least to lose, `most_memory` frees the most, and `fewest_outputs` has answered least,
 of equals the longest prompt (as in SGLang).
 """
 
+if TYPE_CHECKING:
+    Victim = str
+else:
+    Victim = Annotated[Literal[tuple(VICTIMS)], doc("which request is preempted first; null: the rule of the order")]
+"""The parameter `victim`: one of `VICTIMS`."""
+
 
 def usual_victim(order: str) -> str:
-    """The rule that goes with a queue order where none is chosen, as in vLLM."""
+    """The rule of a queue order where no other is chosen, as in vLLM."""
     return "lowest_priority" if order == "priority" else "last"
 
 
 def first_to_leave(running: BatchView, order: str, victim: str | None = None) -> Iterable[RequestView]:
-    """The running requests, the next victim first: by the rule named, or by that which goes with the order."""
+    """The running requests, the next victim first: by the rule named, else by that of the order."""
     rule = victim or usual_victim(order)
     if rule == "last":
         return reversed(running)
@@ -43,7 +52,7 @@ def first_to_leave(running: BatchView, order: str, victim: str | None = None) ->
 
 
 def make_room(view: View, order: str, victim: str | None = None, mode: str = "recompute") -> tuple[Preemption, ...]:
-    """The victims whose blocks let the others decode, leaving by `mode`: to the host only as far as it has room.
+    """Preempt victims until the remaining decodes fit; by `mode` they go to the host as far as it has room.
 
     For policies whose batch only decodes when memory runs out, and whose swapped requests return before all others.
     """

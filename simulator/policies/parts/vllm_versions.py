@@ -11,18 +11,20 @@ token is delivered late became a rule of its own in 0.33, but that token always 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import doc
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a version does as 0.33 does it."""
+    """The rules that a version shares with 0.33."""
 
     tests_whole_prompt: bool  # admits a prompt only if all of it would fit; before, if its first chunk did
     has_watermark: bool
     unknown_blocks_first: bool  # of free blocks, those that no prefix cache knows are taken first; before, the oldest
-    spares_lone_request: bool  # no long_prefill_token_threshold for who is alone; before, for everybody
-    passes_itself: bool  # by priority, who gives way itself lets those behind it go on; before, the step was full
+    spares_lone_request: bool  # no long_prefill_token_threshold for a lone request; before, for every request
+    passes_itself: bool  # by priority, requests behind one that preempts itself go on; before, the step was full
     has_adaptive_threshold: bool
     has_max_num_active_seqs: bool
 
@@ -40,11 +42,15 @@ VERSIONS = ("0.11", "0.15", "0.20", "0.26", "0.33")
 NEWEST = VERSIONS[-1]
 RULES = {version: _rules(version) for version in VERSIONS}
 
+if TYPE_CHECKING:
+    Version = str
+else:
+    Version = Annotated[Literal[VERSIONS], doc("the release of vLLM whose scheduling rules are followed")]
+"""The parameter `version`: one of `VERSIONS`."""
+
 
 def check_version(version: str, watermark: float, adaptive: bool, max_num_active_seqs: int | None) -> None:
-    """Raise a ValueError, which begins with the parameter's name, for a version or a setting it does not have."""
-    if version not in RULES:
-        raise ValueError(f"version must be one of {', '.join(VERSIONS)}, not {version}")
+    """Raise ValueError, which begins with the parameter's name, for a setting that the version does not have."""
     rules = RULES[version]
     settings: list[tuple[str, Any, bool, str]] = [
         ("watermark", watermark, rules.has_watermark, "0.26"),

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.build.orders import order_keys
 from scenarios.build.parts import build_policy, build_workload, is_random, resolved_yaml, same_requests, with_policy
-from scenarios.schema.engine import ORDER_KEYS, Engine
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
@@ -45,12 +43,18 @@ def test_a_policy_gets_its_order_with_what_was_given() -> None:
     assert order_of(policy="continuous", order="fair", max_wait_s=None).parameters == {"max_wait_s": None}
 
 
-def test_the_schemas_defaults_are_the_orders_own() -> None:
-    defaults = Engine.defaults()
-    for order in QUEUES:
-        for key in order_keys(order):
-            assert order_parameters(order)[key] == defaults[key]
-    assert {key for order in QUEUES for key in order_keys(order)} == set(ORDER_KEYS)
+@pytest.mark.parametrize("order", [order for order, kind in QUEUES.items() if not kind.is_internal])
+def test_defaults_are_the_orders_own(order: str) -> None:
+    resolved = scenario(order=order).engine.resolved()
+    for key, parameter in order_parameters(order).items():
+        assert resolved[key] == parameter.default
+    others = {key for kind in QUEUES.values() for key in kind.parameters} - set(order_parameters(order))
+    assert not others & set(resolved)
+
+
+def test_a_deadline_that_is_given_counts_before_the_slo() -> None:
+    order = order_of(order="edf", deadline_s=7, slo={"ttft_ms": 500})
+    assert order.parameters == {"deadline_s": 7.0}
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,9 @@ def load_text(text: str) -> Scenario:
 def test_comparing_keeps_an_orders_keys_where_the_order_goes() -> None:
     given = scenario(order="sjf", aging_s=3.0)
     kept, dropped = with_policy(given, "continuous")
-    assert (kept.engine.order, kept.engine.aging_s, dropped) == ("sjf", 3.0, ())
+    assert (kept.engine.parameter("order"), kept.engine.parameter("aging_s"), dropped) == ("sjf", 3.0, ())
     kept, dropped = with_policy(given, "static")
-    assert (kept.engine.order, kept.engine.aging_s, dropped) == ("fcfs", None, ("order", "aging_s"))
+    assert (kept.engine.given(), dropped) == ({}, ("order", "aging_s"))
 
 
 def test_a_users_policy_may_take_an_order_too(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ def test_settings_are_those_of_the_server(name: str) -> None:
     flags = meta["engine_kwargs"]
     scenario = scenarios.load(name)
     engine = scenario.engine
-    assert engine.max_num_seqs == flags["max_num_seqs"]
-    assert engine.max_num_batched_tokens == flags["max_num_batched_tokens"]
+    assert engine.parameter("max_num_seqs") == flags["max_num_seqs"]
+    assert engine.parameter("max_num_batched_tokens") == flags["max_num_batched_tokens"]
     assert scenario.hardware.tensor_parallel == flags["tensor_parallel_size"]
     assert scenario.replicas == flags["data_parallel_size"]
     assert isinstance(scenario.workload, TraceWorkload)

@@ -302,7 +302,7 @@ def test_keys_that_a_policy_does_not_take_are_left_out_and_said() -> None:
 
 def test_keys_that_it_takes_are_kept() -> None:
     chosen, dropped = with_policy(scenarios.load(small(engine__policy="static", engine__stream=False)), "continuous")
-    assert (chosen.engine.max_num_seqs, chosen.engine.policy, dropped) == (8, "continuous", ("stream",))
+    assert (chosen.engine.parameter("max_num_seqs"), chosen.engine.policy, dropped) == (8, "continuous", ("stream",))
 
 
 def test_a_users_parameters_do_not_reach_a_built_in_policy(tmp_path: Path) -> None:

@@ -199,7 +199,10 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["no profile called", "rtx-4090-llama-3.1-8b"],
     ),
     "a policy of nobody's": ("engine: {@@policy: sglnag}\nWORKLOAD", ["did you mean `sglang`", "chunked_prefill"]),
-    "an order of nobody's": ("engine: {@@order: lifo}\nWORKLOAD", ["unknown order 'lifo'", "fcfs, priority"]),
+    "an order of nobody's": (
+        "engine: {@@order: lifo}\nWORKLOAD",
+        ["unknown order 'lifo'", "edf, fair, fcfs, lpm"],
+    ),
     "a weight of nothing": ("engine:\n  order: fair\n  class_weights: {@@all: 0}\nWORKLOAD", ["at least 1e-06"]),
     "a predictor of another kind": (
         "workload:\n  trace: {path: t.csv}\n  predictor: {@@kind: orakel}\n",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scenarios.schema import loader
 from scenarios.schema.loader import dump, load, shipped
-from scenarios.schema.scenario import Scenario, TraceWorkload, UserEngine
+from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.yaml_source import parse_mapping
 from simulator.errors import InputError
 from tests.shared_data import shared_for
@@ -212,8 +212,8 @@ def test_paths_count_from_the_file_and_those_of_overrides_from_here(tmp_path: Pa
     def paths(*overrides: str) -> tuple[Path, Path]:
         found = load(os.path.relpath(path), overrides)
         assert isinstance(found.workload, TraceWorkload)
-        assert isinstance(found.engine, UserEngine)
-        return found.workload.path, found.engine.path
+        assert found.engine.policy_file is not None
+        return found.workload.path, found.engine.policy_file
 
     assert paths() == (tmp_path / "t.csv", tmp_path / "mine.py")
     assert paths("workload.trace.path=t.csv") == (elsewhere / "t.csv", tmp_path / "mine.py")
@@ -303,7 +303,7 @@ def test_any_scenario_survives_a_dump(
     again = load(data, check_files=False)
     assert again == found
     assert dump(again) == text
-    assert again.engine.parameters() == found.engine.parameters()
+    assert again.engine.given() == found.engine.given()
 
 
 # ------------------------------------------------------------------------------------------------------------- anything

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from scenarios.build.parts import build_policy
 from scenarios.schema.loader import load
-from scenarios.schema.scenario import Engine, Scenario, TraceConfig, TraceWorkload, UserEngine
+from scenarios.schema.scenario import Scenario, TraceConfig, TraceWorkload
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
@@ -45,43 +46,22 @@ def test_defaults_are_those_of_the_contract() -> None:
         "enable_expert_parallel": False,
     }
     assert found.cost.model_dump() == {"kind": "roofline"}
-    assert found.engine.model_dump() == {
+    assert found.engine.resolved() == {
         "policy": "chunked_prefill",
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 2048,
         "block_size": 16,
         "enable_prefix_caching": False,
-        "enable_chunked_prefill": True,
+        "swap_overlap": False,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
         "long_prefill_token_threshold": 0,
-        "long_prefill_token_threshold_adaptive": False,
-        "max_num_active_seqs": None,
-        "async_scheduling": False,
-        "version": "0.33",
+        "enable_chunked_prefill": True,
         "watermark": 0.0,
         "reserve_full_isl": True,
         "order": "fcfs",
-        "aging_s": None,
-        "max_wait_s": 60.0,
-        "class_weights": None,
-        "w_p": 1.0,
-        "w_q": 2.0,
-        "preemption_mode": "recompute",
-        "victim": None,
-        "swap_overlap": False,
-        "batch_timeout_s": 0.1,
-        "stream": True,
-        "capacity_policy": "guaranteed_no_evict",
-        "waiting_served_ratio": 0.3,
-        "max_waiting_tokens": 20,
-        "max_batch_prefill_tokens": None,
-        "max_batch_total_tokens": None,
-        "chunked_prefill_size": None,
-        "max_prefill_tokens": None,
-        "enable_mixed_chunk": False,
-        "schedule_conservativeness": 1.0,
-        "min_quantum_tokens": 1,
-        "prompt_tokens_per_quantum": 256,
-        "starve_limit_s": 3.0,
+        "max_num_active_seqs": None,
+        "long_prefill_token_threshold_adaptive": False,
+        "async_scheduling": False,
+        "version": "0.33",
     }
     assert (found.replicas, found.router, found.slo) == (1, "round_robin", None)
     assert found.measure.model_dump() == {"warmup_s": 0.0, "cooldown_s": 0.0, "front_end_s": 0.0}
@@ -129,23 +109,26 @@ slo: {ttft_ms: 1000, tpot_ms: 50}
     assert found.resolve_slo() == Slo(ttft_ms=1000.0, tpot_ms=50.0, e2el_ms=None)
 
 
-def test_given_are_the_keys_that_were_written() -> None:
-    engine = scenario(engine={"order": "fcfs", "policy": "static", "max_num_seqs": 8}).engine
-    assert engine.given() == ("policy", "max_num_seqs", "order")
-    assert engine.parameters(given_only=True) == {"max_num_seqs": 8, "order": "fcfs"}
-    assert "watermark" in engine.parameters()
-    assert not {"policy", "block_size", "enable_prefix_caching"} & set(engine.parameters())
-    assert scenario().engine.given() == ()
+def test_given_are_the_parameters_that_were_written() -> None:
+    engine = scenario(engine={"order": "fcfs", "policy": "static", "max_num_seqs": 8, "block_size": 4}).engine
+    assert engine.given() == {"max_num_seqs": 8, "order": "fcfs"}
+    assert scenario().engine.given() == {}
+
+
+def test_a_parameter_not_given_has_the_policys_default() -> None:
+    for policy, budget in (("sglang", 8192), ("fastgen", 768), ("static", 2048)):
+        engine = scenario(engine={"policy": policy, "max_num_seqs": 8}).engine
+        assert (engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")) == (8, budget)
+        assert engine.parameter("victim", "none") == "none"
+    assert scenario(engine={"order": "fair"}).engine.parameter("max_wait_s") == 60.0
 
 
 def test_a_users_policy_keeps_its_own_parameters() -> None:
     keys = {"policy": "./mine.py:Mine", "max_num_seqs": 4, "zeal": 0.5, "path": [1, {"a": 2}], "order": "shortest"}
     engine = scenario(engine=keys).engine
-    assert isinstance(engine, UserEngine)
-    assert engine.path == Path.cwd() / "mine.py"
-    assert engine.given() == ("policy", "max_num_seqs", "order", "zeal", "path")
-    own = {"max_num_seqs": 4, "order": "shortest", "zeal": 0.5, "path": [1, {"a": 2}]}
-    assert engine.parameters() == engine.parameters(given_only=True) == own
+    assert engine.policy_file == Path.cwd() / "mine.py"
+    own = {"max_num_seqs": 4, "zeal": 0.5, "path": [1, {"a": 2}], "order": "shortest"}
+    assert engine.given() == own
     assert engine.resolved() == {
         "policy": f"{Path.cwd()}/mine.py:Mine",
         "block_size": 16,
@@ -155,13 +138,42 @@ def test_a_users_policy_keeps_its_own_parameters() -> None:
     }
 
 
-def test_a_users_policy_does_not_unlock_bad_values() -> None:
-    with pytest.raises(InputError, match="max_num_seqs: must be a whole number of at least 1"):
-        scenario(engine={"policy": "./mine.py:Mine", "max_num_seqs": 0})
+MINE = """
+from dataclasses import dataclass
+from typing import Annotated
+from annotated_types import Ge
+from simulator.plan import StepPlan
+@dataclass(frozen=True)
+class Mine:
+    max_num_seqs: int = 4
+    zeal: Annotated[float, Ge(0)] = 0.5
+    whatever: "Unknown" = None
+    def plan(self, view): return StepPlan()
+"""
 
 
-def test_engine_defaults_are_the_models_own() -> None:
-    assert Engine.defaults() == Engine().model_dump()
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"max_num_seqs": 0}, r"engine\.max_num_seqs: .*max_num_seqs must be at least 1, not 0"),
+        ({"max_num_seqs": "4"}, None),
+        ({"tensor_parallel_size": 2}, r"does not use this key\n  vLLM's tensor_parallel_size is `hardware"),
+        ({"zael": 1}, r"engine\.zael: .*\n.*did you mean zeal\? it takes: max_num_seqs, zeal"),
+    ],
+)
+def test_a_users_policy_is_checked_when_it_is_made(tmp_path: Path, keys: dict[str, Any], says: str | None) -> None:
+    """An annotation that cannot be resolved leaves all of them unchecked, but for what every policy needs."""
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(InputError, match=says):
+        build_policy(scenario(engine={"policy": f"{tmp_path}/mine.py:Mine", **keys}))
+
+
+def test_limits_that_a_users_policy_declares(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE.replace('"Unknown"', "object"))
+    policy = f"{tmp_path}/mine.py:Mine"
+    with pytest.raises(InputError, match=r"engine\.zeal: .*zeal must be a number of at least 0, not -1"):
+        build_policy(scenario(engine={"policy": policy, "zeal": -1}))
+    assert build_policy(scenario(engine={"policy": policy, "zeal": 2, "whatever": [1]})).max_num_seqs == 4
 
 
 def test_every_option_of_a_trace_can_be_written() -> None:
@@ -210,7 +222,7 @@ def test_swap_needs_host_memory() -> None:
     engine = {"policy": "preemptive", "preemption_mode": "swap"}
     with pytest.raises(InputError, match=r"engine\.preemption_mode: `swap` has no host memory"):
         scenario(engine=engine)
-    assert scenario(engine=engine, hardware={"swap_space_gib": 4}).engine.preemption_mode == "swap"
+    assert scenario(engine=engine, hardware={"swap_space_gib": 4}).engine.given()["preemption_mode"] == "swap"
 
 
 def test_an_unknown_policy_is_told_those_there_are() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scenarios.schema.loader import load
-from scenarios.schema.scenario import Engine
 from simulator.errors import InputError
 from simulator.policies import load_policy, policy_class
 from tests.scenarios.schema.test_scenario import scenario
@@ -28,14 +27,15 @@ KEYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("policy", KEYS)
 def test_keys_reach_the_policy(policy: str) -> None:
     engine = scenario(engine={"policy": policy, **KEYS[policy]}).engine
-    made = load_policy(engine.policy, engine.parameters(given_only=True))
+    made = load_policy(engine.policy, engine.given())
     assert {key: getattr(made, key) for key in KEYS[policy]} == KEYS[policy]
 
 
 @pytest.mark.parametrize("policy", KEYS)
 def test_defaults_are_the_policys_own(policy: str) -> None:
     fields = dataclasses.fields(policy_class(policy))  # type: ignore[arg-type] # a policy is a dataclass
-    assert {field.name: Engine.defaults()[field.name] for field in fields} == {f.name: f.default for f in fields}
+    resolved = scenario(engine={"policy": policy}).engine.resolved()
+    assert {field.name: resolved[field.name] for field in fields} == {f.name: f.default for f in fields}
 
 
 @pytest.mark.parametrize("policy", KEYS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from simulator.policies.preemptive import Preemptive
@@ -107,7 +109,7 @@ def test_the_budget_goes_to_decodes_then_to_the_most_important_prompt() -> None:
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_the_displaced_give_their_token_back(mode: str) -> None:
+def test_the_displaced_give_their_token_back(mode: Any) -> None:
     """8 tokens a step, 3 decode and one of them leaves: 6 are left for the prompt of the urgent one, then the rest."""
     told = serve(
         Preemptive(3, 8, mode), [(2, 9)] * 3 + [(10, 2)], [0.0] * 3 + [1.5], priority=[1, 1, 1, 0],

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.systems import page, system_of
-from simulator.policies import built_in_policies, policy_class
+from reports.systems import page
+from simulator.policies import built_in_policies, policy_class, system_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -20,8 +20,10 @@ def test_the_page_is_what_the_code_says() -> None:
 
 @pytest.mark.parametrize("policy", built_in_policies())
 def test_every_policy_answers_every_question(policy: str) -> None:
-    for field in dataclasses.fields(system_of(policy)):
-        assert getattr(system_of(policy), field.name).strip(), field.name
+    system = system_of(policy)
+    assert system is not None
+    for field in dataclasses.fields(system):
+        assert getattr(system, field.name).strip(), field.name
 
 
 @pytest.mark.parametrize("policy", built_in_policies())

@@ -175,5 +175,5 @@ def test_a_whole_prompt_or_none_of_it() -> None:
 
 def test_other_ways_of_preemption_are_refused() -> None:
     parameters: dict[str, Any] = {"preemption_mode": "pause"}
-    with pytest.raises(InputError, match="it knows recompute, swap, auto"):
+    with pytest.raises(InputError, match="must be one of recompute, swap, auto, not 'pause'"):
         load_policy("vllm_v0", parameters)

@@ -97,10 +97,10 @@ def test_who_was_promoted_and_waits_again_has_its_new_level() -> None:
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"min_quantum_tokens": 0}, "must be at least 1, not 0 and 256"),
-        ({"prompt_tokens_per_quantum": 0}, "must be at least 1, not 1 and 0"),
-        ({"starve_limit_s": 0.0}, "starve_limit_s must be above 0"),
-        ({"starve_limit_s": float("nan")}, "starve_limit_s must be above 0"),
+        ({"min_quantum_tokens": 0}, "min_quantum_tokens must be a whole number of at least 1, not 0"),
+        ({"prompt_tokens_per_quantum": 0}, "prompt_tokens_per_quantum must be a whole number of at least 1"),
+        ({"starve_limit_s": 0.0}, "starve_limit_s must be a number above 0"),
+        ({"starve_limit_s": float("nan")}, "starve_limit_s must be a number above 0"),
     ],
 )
 def test_parameters_that_make_no_queue(parameters: dict[str, float], says: str) -> None:

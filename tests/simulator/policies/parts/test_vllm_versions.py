@@ -115,17 +115,17 @@ def test_a_version_of_a_scenario() -> None:
         assert build_policy(scenario(engine={"policy": "vllm", "version": given})) == load_policy(
             "vllm", {"version": version}
         )
-    with pytest.raises(InputError, match=r"unknown version '0\.21'"):
+    with pytest.raises(InputError, match=r"unknown version 0\.21"):
         scenario(engine={"policy": "vllm", "version": 0.21})
-    with pytest.raises(ValueError, match=r"version must be one of 0\.11, .*, not 0\.9"):
+    with pytest.raises(ValueError, match=r"version must be one of 0\.11, .*, not .0\.9."):
         ChunkedPrefill(version="0.9")
 
 
 @pytest.mark.parametrize("policy", ["static", "orca", "sglang", "tgi"])
 def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
-    for key, value, why in (("async_scheduling", True, "as vLLM does it"), ("version", "0.26", "those of vLLM")):
+    for key, value, why in (("async_scheduling", True, "as vLLM does"), ("version", "0.26", "the release of vLLM")):
         with pytest.raises(
-            InputError, match=rf"engine\.{key}: .*does not use this key\n.*{why}.*chunked_prefill, vllm"
+            InputError, match=rf"engine\.{key}: .*does not use this key\n.*{why}.*these take it: chunked_prefill, vllm$"
         ):
             build_policy(scenario(engine={"policy": policy, key: value}))
     build_policy(scenario(engine={"policy": policy, "async_scheduling": False}))

@@ -1,0 +1,94 @@
+"""Keys of the engine that its policy does not use: refused with the reason in a run, left out in a comparison."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from scenarios.schema.engine import DECLARED, ENGINE_KEYS
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.vllm_names import where
+from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
+from simulator.policies.parts.preemption import needs_host
+from simulator.queues import QUEUES
+
+
+def caches_prefixes(policy: str) -> bool:
+    """Whether the policy's admissions reckon with what a prefix cache holds."""
+    return bool(getattr(policy_class(policy), "caches_prefixes", False))
+
+
+def overlaps(policy: str) -> bool:
+    """Whether a policy may swap; a user's own may."""
+    return ".py:" in policy or bool(getattr(policy_class(policy), "swaps", False))
+
+
+def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
+    """Keys given to the engine that have no use with this policy, each with whether its value asks for something."""
+    own = policy_parameters(policy_class(policy))
+    found: dict[str, bool] = {}
+    order = given.get("order", own["order"].default) if "order" in own else None
+    if given.get("enable_prefix_caching") and not caches_prefixes(policy):
+        found["enable_prefix_caching"] = True
+        if order in QUEUES and QUEUES[order].needs_prefix_cache:
+            found["order"] = True
+    if given.get("swap_overlap") and not overlaps(policy):
+        found["swap_overlap"] = True
+    of_order = QUEUES[order].parameters if order in QUEUES and "order" not in found else {}
+    for key, value in given.items():
+        if key not in (*own, *of_order, *ENGINE_KEYS):
+            found[key] = _asks_for_something(key, value)
+    return found
+
+
+def refuse_unused(scenario: Scenario) -> None:
+    """Raise InputError for a parameter that neither the policy nor its order takes, and that asks for something."""
+    engine = scenario.engine
+    for key, asks in unused(engine.policy, engine.given()).items():
+        if asks:
+            raise scenario.error(f"engine.{key}", *_why_unused(scenario, key))
+
+
+def check_overlap(scenario: Scenario) -> None:
+    """Raise InputError for `swap_overlap` where nothing is ever swapped."""
+    engine = scenario.engine
+    if not engine.swap_overlap:
+        return
+    mode = engine.parameter("preemption_mode")
+    if scenario.hardware.swap_space_gib == 0:
+        reason, hint = "hardware.swap_space_gib is 0", "give hardware.swap_space_gib"
+    elif not overlaps(engine.policy):
+        able = ", ".join(name for name in built_in_policies() if overlaps(name))
+        reason, hint = f"the policy {engine.policy} never swaps", f"these do: {able}"
+    elif mode is not None and not needs_host(mode):
+        reason, hint = f"preemption_mode is {mode}", "preemption_mode: swap or auto"
+    else:
+        return
+    raise scenario.error("engine.swap_overlap", f"there is nothing to overlap: {reason}", f"{hint}; or leave it out")
+
+
+def _asks_for_something(key: str, value: object) -> bool:
+    """Whether a value differs from the default that the default policy has, or else the first that takes the key."""
+    return key not in DECLARED or value != DECLARED[key][0].default
+
+
+def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:
+    """Message and hint for a key that is not used: what takes it, or what was meant."""
+    policy = scenario.engine.policy
+    own = policy_parameters(policy_class(policy))
+    orders = ", ".join(order for order, kind in QUEUES.items() if key in kind.parameters and not kind.is_internal)
+    if orders and "order" in own:
+        order = scenario.engine.parameter("order")
+        return f"the order {order} does not use this key", f"orders that take it: {orders}"
+    message = f"the policy {policy.rpartition(':')[2]} does not use this key"
+    if orders:
+        return message, f"orders that take it: {orders}; these take an order: {', '.join(policies_with('order'))}"
+    if key in DECLARED:
+        system = system_of(policy)
+        fixed = None if system is None else system.answer(key)
+        why = DECLARED[key][0].doc if fixed is None else f"its own is: {fixed}"
+        return message, f"{why}; these take it: {', '.join(policies_with(key))}"
+    near = difflib.get_close_matches(key, own, n=1)
+    meant = where(key) or (f"did you mean {near[0]}?" if near else "")
+    return message, f"{meant} it takes: {', '.join(own)}".strip()

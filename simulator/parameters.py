@@ -1,0 +1,191 @@
+"""Parameters of policies and queue orders: name, type, limits, default and description, read from their declaration.
+
+A parameter is a field of a dataclass or an argument of a function, annotated with its limits and a description:
+
+    max_waiting_tokens: Annotated[int, Ge(0), Le(10**9), doc("decode steps after which a prefill is due")] = 20
+
+The scenario's schema, the checks of what Python callers pass, the pages of the documentation and the random
+parameters of the laws are all read from there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and
+unions of these; a value of any other type is not checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import DocInfo, Ge, Gt, Le, Lt
+
+__all__ = ["MISSING", "Parameter", "check_arguments", "check_parameters", "parameters_of"]
+
+Count = Annotated[int, Ge(1), Le(10**9)]
+CountOrZero = Annotated[int, Ge(0), Le(10**9)]
+Seconds = Annotated[float, Ge(0), Le(1e9)]
+PositiveSeconds = Annotated[float, Gt(0), Le(1e9)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+Factor = Annotated[float, Ge(0), Le(1e6)]
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_UNIONS = (Union, types.UnionType)
+_LARGE = 10**5  # a limit from here on is named only in the error of a value beyond it
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter. `annotation` holds its limits; `default` is `MISSING` where it must be given."""
+
+    name: str
+    annotation: Any
+    default: Any
+    doc: str
+
+    def refusal(self, value: object) -> str | None:
+        """What is wrong with a value ("must be a whole number of at least 1, not 0"); None for a value it can take."""
+        if _fits(self.annotation, value):
+            return None
+        return f"must be {' or '.join(_expected(self.annotation, value))}, not {value!r}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words among which a `Literal` chooses; none for any other type."""
+        return tuple(word for word in _literals(self.annotation) if isinstance(word, str))
+
+
+@lru_cache(maxsize=256)  # users' classes are made anew each time their file is loaded
+def parameters_of(owner: Callable[..., object]) -> Mapping[str, Parameter]:
+    """The parameters of a dataclass or of a function, by name, in the order of their declaration."""
+    hints = _hints(owner)
+    return {
+        name: Parameter(name, hints.get(name, Any), _default(owner, argument), _doc(hints.get(name, Any)))
+        for name, argument in inspect.signature(owner).parameters.items()
+    }
+
+
+def check_parameters(owner: object) -> None:
+    """Raise ValueError, which begins with the parameter's name, unless all fields of a dataclass keep their limits."""
+    cls: Callable[..., object] = type(owner)
+    check_arguments(cls, {name: getattr(owner, name) for name in parameters_of(cls)})
+
+
+def check_arguments(owner: Callable[..., object], given: Mapping[str, object]) -> None:
+    """The same for what is about to be passed to `owner`."""
+    known = parameters_of(owner)
+    for name, value in given.items():
+        wrong = known[name].refusal(value) if name in known else None
+        if wrong is not None:
+            raise ValueError(f"{name} {wrong}")
+
+
+def _hints(owner: Callable[..., object]) -> Mapping[str, Any]:
+    """Annotations with their limits; none where one of them cannot be resolved, as a user's own may be."""
+    is_plain_class = isinstance(owner, type) and not dataclasses.is_dataclass(owner)
+    try:
+        return get_type_hints(owner.__init__ if is_plain_class else owner, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _default(owner: Callable[..., object], argument: inspect.Parameter) -> Any:
+    """The default of a parameter; for a field made by a factory, what that makes."""
+    if argument.default is inspect.Parameter.empty:
+        return MISSING
+    if dataclasses.is_dataclass(owner):
+        field = next(field for field in dataclasses.fields(owner) if field.name == argument.name)
+        if field.default_factory is not MISSING:
+            return field.default_factory()
+    return argument.default
+
+
+def _doc(annotation: Any) -> str:
+    """The description in an annotation, the outermost where there are several."""
+    origin = get_origin(annotation)
+    if origin not in (Annotated, *_UNIONS):
+        return ""
+    found = [item.documentation for item in get_args(annotation) if isinstance(item, DocInfo)]
+    return found[-1] if found else next(filter(None, map(_doc, get_args(annotation))), "")
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return get_args(annotation)
+    inner = get_args(annotation)[:1] if origin is Annotated else get_args(annotation) if origin in _UNIONS else ()
+    return tuple(word for arm in inner for word in _literals(arm))
+
+
+def _fits(annotation: Any, value: object) -> bool:
+    """Whether a value has the type and keeps the limits. An int may stand for a float, a bool for no number."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *limits = get_args(annotation)
+        return _fits(inner, value) and (value is None or all(_keeps(limit, value) for limit in limits))
+    if origin in _UNIONS:
+        return any(_fits(arm, value) for arm in get_args(annotation))
+    if origin is Literal:
+        return any(value == word and isinstance(value, type(word)) for word in get_args(annotation))
+    if origin is dict:
+        of_keys, of_values = get_args(annotation)
+        return isinstance(value, Mapping) and all(_fits(of_keys, k) and _fits(of_values, v) for k, v in value.items())
+    if annotation is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is None or annotation is type(None):
+        return value is None
+    return not isinstance(annotation, type) or annotation not in _WORDS or isinstance(value, annotation)
+
+
+def _keeps(limit: Any, value: Any) -> bool:
+    match limit:
+        case Ge(bound):
+            return bool(value >= bound)
+        case Gt(bound):
+            return bool(value > bound)
+        case Le(bound):
+            return bool(value <= bound)
+        case Lt(bound):
+            return bool(value < bound)
+    return True
+
+
+def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> list[str]:
+    """What a value must be, in words, one for each arm of a union."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        inner, *more = get_args(annotation)
+        return _expected(inner, value, (*limits, *more))
+    if origin in _UNIONS:
+        return [words for arm in get_args(annotation) for words in _expected(arm, value, limits)]
+    if origin is Literal:
+        return [f"one of {', '.join(str(word) for word in get_args(annotation))}"]
+    if origin is dict:
+        _, of_values = get_args(annotation)
+        return [f"a mapping to {' or '.join(_expected(of_values, None))}"]
+    if annotation is None:
+        return ["null"]
+    words = _WORDS.get(annotation, "of another type")
+    said = [text for limit in limits if (text := _limit(limit, value))] if annotation in (int, float) else []
+    return [f"{words}{' of' if said and said[0].startswith('at least') else ''} {' and '.join(said)}".rstrip()]
+
+
+def _limit(limit: Any, value: object) -> str:
+    bound: Any
+    match limit:
+        case Ge(bound):
+            text = f"at least {bound:,}"
+        case Gt(bound):
+            text = f"above {bound:,}"
+        case Le(bound):
+            text = f"at most {bound:,}"
+        case Lt(bound):
+            text = f"below {bound:,}"
+        case _:
+            return ""
+    is_beyond = isinstance(value, (int, float)) and not math.isnan(value) and not _keeps(limit, value)
+    return text if abs(bound) < _LARGE or is_beyond else ""
