@@ -176,7 +176,7 @@ ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff, Field(di
 
 
 class ClassConfig(Strict):
-    """Requests of one kind. Smaller `priority` is served first. See the module's text for `arrival` and `share`."""
+    """Requests of one kind, with an `arrival` process of its own or a `share` of the workload's."""
 
     name: Annotated[str, Field(min_length=1), doc("name of the class, in results and in `engine.class_weights`")]
     share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None

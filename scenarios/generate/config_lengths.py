@@ -95,7 +95,7 @@ class Uniform(Strict):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
     dist: Annotated[Literal["uniform"], doc("every whole number of a range")]
-    min: Annotated[Length, doc(MIN), Unit("tokens")]
+    min: Annotated[Length, doc("least length, included"), Unit("tokens")]
     max: Annotated[Length, doc(MAX), Unit("tokens")]
 
     @property

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from annotated_types import DocInfo, Unit
 from pydantic import TypeAdapter
 
-Schema = dict[str, Any]
+if TYPE_CHECKING:
+    from simulator.parameters import Parameter
 
-USERS_POLICY = r"\.py:[^\W\d]\w*$"
+Schema = dict[str, Any]
 
 
 def model_schema() -> Schema:
     """A built-in model, or a mapping of dimensions."""
     from simulator.hardware.models import MODELS, REQUIRED, Model
 
-    return _named_or_mapping(list(MODELS), Model, REQUIRED)
+    config = {"type": "string", "pattern": r"\.json$", "x-allowed": "the path of a Hugging Face config.json"}
+    return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
 
 
 def gpu_schema() -> Schema:
     """A built-in GPU, or a mapping of figures."""
     from simulator.hardware.gpus import GPUS, REQUIRED, Gpu
 
-    return _named_or_mapping(list(GPUS), Gpu, REQUIRED)
+    return _named_or_mapping([{"enum": list(GPUS)}], Gpu, REQUIRED)
 
 
 def formats_schema() -> Schema:
@@ -37,69 +39,90 @@ def formats_schema() -> Schema:
 
 def engine_schema() -> Schema:
     """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
+    from scenarios.schema.engine import DEFAULT_POLICY, Engine
     from simulator.policies import built_in_policies
 
-    own, of_policies = _engine_keys(), {name: policy_keys(name) for name in built_in_policies()}
+    own = Engine.model_json_schema()["properties"]
+    own["policy"].pop("x-allowed")
+    of_policies = {name: policy_keys(name) for name in built_in_policies()}
+    own["policy"]["default"] = DEFAULT_POLICY
+    users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
+    own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]
     properties: Schema = {**own}
-    for policy, keys in of_policies.items():
-        for key, schema in keys.items():
-            known = properties.setdefault(key, {**schema, "x-policies": []})
-            known["x-policies"].append(policy)
-            if known.get("default") != schema.get("default"):
-                known.pop("default", None)
-    default = own["policy"]["default"]
-    own["policy"]["anyOf"] = [{"enum": list(of_policies)}, {"type": "string", "pattern": USERS_POLICY}]
+    for key in dict.fromkeys(key for keys in of_policies.values() for key in keys):
+        properties[key] = _together({policy: keys[key] for policy, keys in of_policies.items() if key in keys})
     return {
         "type": "object",
-        "description": "A batching policy and its parameters.",
         "properties": properties,
         "allOf": [
             {
                 "if": {
-                    "properties": {"policy": {"const": policy}},
-                    "required": [] if policy == default else ["policy"],
+                    "properties": {"policy": {"const": name}},
+                    "required": [] if name == DEFAULT_POLICY else ["policy"],
                 },
                 "then": {"propertyNames": {"enum": [*own, *keys]}},
             }
-            for policy, keys in of_policies.items()
+            for name, keys in of_policies.items()
         ],
     }
 
 
+def _together(declared: Mapping[str, Schema]) -> Schema:
+    """One parameter as several policies declare it: all that any of them takes, and the default where they agree."""
+    first, *others = declared.values()
+    found = {**first, "x-policies": list(declared)}
+    if any(other.get("default") != first.get("default") for other in others):
+        found.pop("default", None)
+    about = ("default", "description", "x-orders")
+    arms = [{key: value for key, value in each.items() if key not in about} for each in declared.values()]
+    different = [arm for index, arm in enumerate(arms) if arm not in arms[:index]]
+    if len(different) > 1:
+        found = {key: value for key, value in found.items() if key not in arms[0]} | {"anyOf": different}
+    return found
+
+
 def policy_keys(policy: str) -> dict[str, Schema]:
-    """The parameters of a built-in policy as `engine:` takes them, in the policy's order."""
-    from scenarios.schema.engine import Engine
+    """The parameters of a built-in policy as `engine:` takes them, then those of the orders that it can have."""
     from simulator.policies import policy_class, policy_parameters
+    from simulator.queues import QUEUES
 
-    known = Engine.model_json_schema()["properties"]
-    keys = [key for name in policy_parameters(policy_class(policy)) for key in _spelled(name)]
-    return {key: known[key] for key in keys if key in known}
-
-
-def _spelled(parameter: str) -> tuple[str, ...]:
-    """The keys of a parameter in the YAML: an order brings its own parameters along."""
-    from scenarios.schema.engine import ORDER_KEYS
-
-    return ("order", *ORDER_KEYS) if parameter == "order" else (parameter,)
-
-
-def _engine_keys() -> dict[str, Schema]:
-    from scenarios.schema.engine import _ENGINE_KEYS, Engine
-
-    known = Engine.model_json_schema()["properties"]
-    return {key: {**known[key]} for key in _ENGINE_KEYS}
+    own = policy_parameters(policy_class(policy))
+    found = {name: _parameter_schema(parameter) for name, parameter in own.items()}
+    if "order" in own:
+        for order in own["order"].words:
+            for name, parameter in QUEUES[order].parameters.items():
+                schema = found.setdefault(name, {**_parameter_schema(parameter), "x-orders": []})
+                schema["x-orders"].append(order)
+    return found
 
 
-def _named_or_mapping(names: list[str], cls: type, required: tuple[str, ...]) -> Schema:
-    """A built-in name; or a mapping like the fields of a dataclass, over the built-in `base` or with all `required`."""
-    base = {"enum": names, "description": "built-in one that gives what the mapping leaves out"}
+def _parameter_schema(parameter: Parameter) -> Schema:
+    schema: Schema = TypeAdapter(parameter.annotation).json_schema()
+    if parameter.words and all(_is_number(word) for word in parameter.words):  # YAML takes 0.20 for a number
+        numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}
+        schema = {"anyOf": [schema, numbers]}
+    schema["description"] = parameter.doc
+    return schema if parameter.default is MISSING else {**schema, "default": parameter.default}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _named_or_mapping(named: list[Schema], cls: type, required: tuple[str, ...]) -> Schema:
+    """Something by its name; or a mapping like the fields of a dataclass, over a `base` or with all `required`."""
+    base = {"anyOf": named, "description": "gives what the mapping leaves out"}
     mapping = {
         "type": "object",
         "properties": {"base": base, **field_schemas(cls)},
         "additionalProperties": False,
         "anyOf": [{"required": ["base"]}, {"required": list(required)}],
     }
-    return {"anyOf": [{"enum": names}, mapping]}
+    return {"anyOf": [*named, mapping]}
 
 
 def field_schemas(cls: type) -> dict[str, Schema]:

@@ -44,10 +44,7 @@ def _shipped(name: str) -> str:
 
 
 class ProfileCostConfig(Strict):
-    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario.
-
-    The other keys are `simulator.timing.profile.Options`.
-    """
+    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario."""
 
     kind: Annotated[Literal["profile"], doc("measured kernels")]
     name: Annotated[

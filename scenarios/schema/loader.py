@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import os
 import re
@@ -24,6 +25,9 @@ from scenarios.schema.source.yaml_source import KeyPath, describe, read_yaml
 from simulator.errors import InputError
 
 _LIBRARY = Path(__file__).parents[1] / "library"
+
+MODELINE = "# yaml-language-server: $schema="
+"""A scenario's first line, which tells an editor where the JSON Schema is."""
 
 
 def load(
@@ -72,6 +76,13 @@ def dump(scenario: Scenario) -> str:
 def shipped() -> tuple[str, ...]:
     """The names of the scenarios that come with the package, sorted."""
     return tuple(sorted(path.stem for path in _LIBRARY.glob("*.yaml")))
+
+
+def header(name: str) -> list[str]:
+    """The comment at the head of a shipped scenario, a line each, without what it tells an editor."""
+    lines = (_LIBRARY / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line for line in comment if not line.startswith(MODELINE)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ class Hardware(Strict):
 
 
 class TraceConfig(Strict):
-    """A trace to replay: where it is, and how it is read (`scenarios.traces.options.TraceOptions`)."""
+    """A trace to replay, the part of it, and changes on the way."""
 
     path: Annotated[
         str,
@@ -203,11 +203,10 @@ class Measure(Strict):
 
 
 class Scenario(Strict):
-    """One scenario, whole: what a run needs to know.
+    """All that a run needs to know."""
 
-    From `scenarios.schema.loader.load`, paths in it are absolute and `base_dir` is the folder of its file. Two
-    scenarios are equal if all their values are, wherever they came from.
-    """
+    # From `scenarios.schema.loader.load`, paths in it are absolute and `base_dir` is the folder of its file. Two
+    # scenarios are equal if all their values are, wherever they came from.
 
     name: Annotated[
         str,

@@ -24,11 +24,12 @@ class Strict(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """pydantic's own, with the keys' meanings and units in it."""
+        """pydantic's own, with the keys' meanings and units; `x-allowed` is what errors say that a value must be."""
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name, field in cls.model_fields.items():
-            properties[name].pop("description", None)
+            if (expected := properties[name].pop("description", None)) is not None:
+                properties[name]["x-allowed"] = expected
             for item in field.metadata:
                 if isinstance(item, DocInfo):
                     properties[name]["description"] = item.documentation

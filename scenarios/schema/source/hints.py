@@ -112,6 +112,14 @@ def _unit_hint(key: str, value: object, allowed: Iterable[str]) -> str | None:
     return None
 
 
+def unit_of(key: str) -> str | None:
+    """The unit that a key's name says."""
+    _, unit = _split_unit(key)
+    if unit is not None:
+        return _UNITS[unit][2]
+    return next((what for what in ("tokens", "blocks", "bytes") if key.endswith(f"_{what}")), None)
+
+
 def _split_unit(key: str) -> tuple[str, str | None]:
     for unit in _UNITS:  # longer suffixes stand before those they end with
         if key.endswith(f"_{unit}"):
