@@ -1,4 +1,4 @@
-"""A report from runs: plots/*.png, plots/*.svg and one report.html that needs nothing else."""
+"""The report of runs: plots/*.png, plots/*.svg and a report.html that needs no other file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from simulator.results.records import Records
 
 @dataclass(frozen=True, slots=True)
 class ReportRun:
-    """One line of the comparison: a policy (or a scenario) and what became of it.
+    """One line of the comparison: a policy (or a scenario) and its results.
 
     `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
     order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
@@ -48,7 +48,7 @@ class ReportRun:
 def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = ()) -> Path:
     """Write the pictures and the page into `folder`; returns the path of report.html.
 
-    `notes` tell what was skipped, clipped or ignored on the way. The same runs make the same bytes. Raises InputError
+    `notes` name what was skipped, clipped or ignored. Equal runs give equal bytes. Raises InputError
     where the folder cannot be written, ValueError without a run.
     """
     if not runs:
@@ -151,7 +151,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
 
 
 def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:
-    """The first run's scenario whole, and of the others what differs from it."""
+    """The first run's scenario in full, and the differences of the others from it."""
     first = runs[0]
     if not first.scenario_yaml:
         return []

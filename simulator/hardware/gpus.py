@@ -1,14 +1,14 @@
-"""GPUs by the numbers that matter to serving: memory, bandwidths, compute, links, price.
+"""GPUs by the figures that matter to serving: memory, bandwidths, compute, links, price.
 
-Which number is meant, column by column:
+The figure of each column:
 
 - `memory_gib` is the total that the CUDA (HIP) driver reports to torch, of which vLLM's `gpu_memory_utilization` is a
   share, as seen in public start-up logs. It lies up to 3 % below the capacity on the box, 8 % where GDDR6 keeps its
-  ECC bits in it, and moves by 0.1 GiB with the driver.
+  ECC bits in it, and varies by 0.1 GiB with the driver.
 - `bandwidth_gb_s` and `bf16_tflops` are the datasheet's peaks, the latter dense (without 2:4 sparsity) with float32
-  accumulation. What kernels reach of them is the cost model's business.
+  accumulation. The fraction that kernels reach belongs to the cost model.
 - `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of
-  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping uses it as it is.
+  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping takes it without a discount.
 - `link_gb_s` is the nominal rate between GPUs of one node, per GPU and direction: NVLink's or Infinity Fabric's
   datasheet total halved, or else PCIe's nominal.
 - `usd_per_hour` is a typical on-demand price of a GPU cloud, rounded: an order of magnitude, to be replaced by yours.
@@ -28,7 +28,7 @@ from simulator.hardware.dimensions import check_choice, fields_from
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; the columns as this module's docstring says. `source` names the datasheet."""
+    """One GPU; the module's docstring defines the columns. `source` names the datasheet."""
 
     name: Annotated[str, doc("name in reports")]
     memory_gib: Annotated[float, doc("memory as the driver reports it")]

@@ -1,7 +1,7 @@
-"""Model dimensions, and what follows from them: parameters, bytes of weights, bytes of KV cache.
+"""Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache.
 
-Dimensions are those of each model's published `config.json`. Everything else is derived, and checked against the
-parameter counts that the makers state.
+Dimensions are those of each model's published `config.json`. The derived parameter counts are tested against those
+that the makers state.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Model:
         return self._mlp(self.intermediate, 1)
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
-        """Bytes of KV cache that a token takes on each GPU: keys and values of all layers, of this rank's heads.
+        """Bytes of KV cache of a token on each GPU: keys and values of all layers, for the rank's own heads.
 
-        A rank holds at least one KV head, so beyond `kv_heads` GPUs the cache is repeated. A latent cache is never
+        A rank holds at least one KV head: beyond `kv_heads` GPUs the cache is replicated. A latent cache is never
         divided. Raises InputError where `tensor_parallel` does not fit the heads.
         """
         local = self.local_kv_heads(tensor_parallel)
@@ -81,7 +81,7 @@ class Model:
         return self.layers * width * self.kv_dtype_bytes
 
     def weight_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of weights on each GPU: matrices divided; norms, routers, positions and repeated KV heads are not.
+        """Bytes of weights on each GPU: matrices are divided; norms, routers, positions, replicated KV heads not.
 
         A fraction of a GPU (an uneven vocabulary) counts as the larger part. Raises InputError as above.
         """
@@ -120,7 +120,7 @@ class Model:
     # ------------------------------------------------------------------------------------------------------- counting
 
     def _parameters(self, experts: int, ranks: int, kv_heads: int, embeddings: int) -> int:
-        """Parameters on each of `ranks` GPUs, with so many routed experts, KV heads a rank, and embedding tables."""
+        """Parameters on each of `ranks` GPUs, for so many routed experts, KV heads of a rank, embedding tables."""
         norm = self.hidden * (2 if self.biases else 1)
         layer = self._attention(ranks, kv_heads) + 2 * norm
         routed = self._mlp(self.intermediate, ranks)

@@ -1,4 +1,4 @@
-"""What a wrong word may have meant: the nearest known one, the same quantity in another unit, another place."""
+"""Hints for a wrong word: the nearest known one, the same quantity in another unit, the place of the key."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def number_hint(key: str, value: object) -> str | None:
 
 
 def refusal(message: str, hint: str | None = None, key: str | None = None) -> PydanticCustomError:
-    """What a validator raises to refuse a value: becomes an InputError with this message and hint.
+    """The exception by which a validator refuses a value: becomes an InputError with this message and hint.
 
     `key`, dotted, names a key inside the value refused; the message then stands at that key.
     """
