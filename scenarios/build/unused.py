@@ -87,8 +87,10 @@ def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:
     if key in DECLARED:
         system = system_of(policy)
         fixed = None if system is None else system.answer(key)
-        why = DECLARED[key][0].doc if fixed is None else f"its own is: {fixed}"
-        return message, f"{why}; these take it: {', '.join(policies_with(key))}"
+        able = f"these take it: {', '.join(policies_with(key))}"
+        if fixed is not None:
+            return message, f"its own is: {fixed}; {able}"
+        return message, f"{able} ({DECLARED[key][0].doc}); it takes: {', '.join(own)}"
     near = difflib.get_close_matches(key, own, n=1)
     meant = where(key) or (f"did you mean {near[0]}?" if near else "")
     return message, f"{meant} it takes: {', '.join(own)}".strip()

@@ -4,10 +4,10 @@
     batchlab compare quickstart --policies chunked_prefill,./my_policy.py:ShortestPrompt
 
 A policy is a dataclass. Its fields are its parameters: `engine:` keys of the same name in a scenario fill them, and
-a key that it does not have is an error. Before every step it is asked one thing, `plan(view)`: what changes in the
-batch. It looks at the view (waiting and running requests, free blocks, the time) and changes nothing itself. Nobody
-tells it how long an answer will be; `max_tokens` is the client's cap. `simulator/plan.py` has all that a view shows
-and all that a plan may say, preemption and swapping included.
+a key that it does not have, or a value beyond the limits that a field declares, is an error. Before every step it is
+asked one thing, `plan(view)`: what changes in the batch. It looks at the view (waiting and running requests, free
+blocks, the time) and changes nothing itself. It never sees how long an answer will be; `max_tokens` is the client's
+cap. `simulator/plan.py` has all that a view shows and all that a plan may say, preemption and swapping included.
 
 This one computes prompts in chunks, next to the decodes, within `max_num_batched_tokens`. A request enters when the
 memory for its prompt and its whole cap is free, so nobody is ever preempted; long prompts wait for short ones, and
@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import nsmallest
+from typing import Annotated
+
+from annotated_types import Ge
 
 from simulator.plan import Chunk, StepPlan, View, cdiv
 from simulator.request import RequestView
@@ -27,8 +30,8 @@ from simulator.request import RequestView
 class ShortestPrompt:
     """Shortest prompt first, in chunks, with the memory for the whole answer granted at admission."""
 
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
+    max_num_seqs: Annotated[int, Ge(1)] = 256
+    max_num_batched_tokens: Annotated[int, Ge(1)] = 2048
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """Why this request can never be served with so much memory; None if it can."""

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from simulator.queues import Order
 from simulator.workload import Workload
-from tests.laws.scenarios import Scenario, scenarios
+from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios, takes
 
-ORDERED = (
-    *("chunked_prefill", "continuous", "orca", "vllm_v0", "sarathi", "fastgen"),
-    *("tensorrt_llm", "tensorrt_llm max_utilization", "tensorrt_llm static_batch", "tgi", "sglang"),
-)  # policies that take an order
+# Policies that take an order.
+ORDERED = tuple(name for name in POLICIES if takes(name, "order") and name not in OVERLAPPING)
 TIMELESS = ("priority", "sjf", "edf", "fair")
 ORDERS = (*TIMELESS, "aged", "boosted", "vtc")
 

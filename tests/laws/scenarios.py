@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from simulator.errors import InputError
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.plan import Policy
-from simulator.policies import load_policy
-from simulator.policies.fastserve import Fastserve
-from simulator.policies.parts.preemption import MODES
-from simulator.policies.parts.victims import VICTIMS
-from simulator.policies.static import Static
+from simulator.parameters import Parameter
+from simulator.plan import Policy, Traits
+from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
+from simulator.request import Request
 from simulator.simulate import Run, simulate
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
 
-POLICIES = (
-    "static",
-    "continuous",
-    "chunked_prefill",
-    "chunked_prefill async",
-    "preemptive",
-    "orca",
-    "vllm_v0",
-    "sarathi",
-    "fastgen",
-    "tensorrt_llm",
-    "tensorrt_llm max_utilization",
-    "tensorrt_llm static_batch",
-    "tgi",
-    "fastserve",
-    "sglang",
-)
-# Memory for prompt and max_tokens, from the start.
-RESERVING = ("static", "orca", "tensorrt_llm", "tensorrt_llm static_batch", "tgi")
-# Memory on demand, but who enters depends on what everybody's max_tokens may still come to.
-RECKONING = ("sglang",)
-# Who plans a step while the one before it runs: results count for the plan after the next.
-OVERLAPPING = ("chunked_prefill async",)
-# Who lets somebody wait though there are slot, memory and budget.
+# Settings that make another kind of policy, with laws of its own: by name, what they set.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "chunked_prefill async": {"async_scheduling": True},
+    "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
+    "tensorrt_llm static_batch": {"capacity_policy": "static_batch"},
+}
+# Policies that leave a request waiting though there are slot, memory and budget.
 LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
+# Memory on demand, but admissions depend on what the max_tokens of all may still come to.
+RECKONING = ("sglang",)
+# Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
+# what is served and of all slots. Their own tests vary them.
+HELD = (
+    *("enable_chunked_prefill", "max_batch_total_tokens", "max_num_active_seqs"),
+    *("long_prefill_token_threshold_adaptive", "version"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,58 +105,72 @@ def make_workload(
 
 
 def make_policy(name: str, seqs: int, budget: int, **options: Any) -> Policy:
-    """A built-in policy with its two common parameters; a word after its name is the capacity policy, or `async`."""
-    name, _, word = name.partition(" ")
-    if word == "async":
-        options["async_scheduling"] = True
-    elif word:
-        options["capacity_policy"] = word
-    return load_policy(name, {"max_num_seqs": seqs, "max_num_batched_tokens": budget, **options})
+    """A built-in policy, or one of `VARIANTS`, with its two common parameters and others."""
+    common = {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
+    return load_policy(kind(name), {**common, **VARIANTS.get(name, {}), **options})
+
+
+def kind(name: str) -> str:
+    """The built-in policy that a name of `POLICIES` stands for."""
+    return name.partition(" ")[0]
+
+
+def takes(name: str, parameter: str) -> bool:
+    """Whether the policy has this parameter."""
+    return parameter in policy_parameters(policy_class(kind(name)))
+
+
+def _every_policy() -> tuple[str, ...]:
+    """Every built-in policy but those that are another under a second name, and the variants."""
+    classes = {name: policy_class(name) for name in built_in_policies()}
+    others = [name for name, cls in classes.items() if not any(base in classes.values() for base in cls.__mro__[1:])]
+    return (*others, *VARIANTS)
+
+
+def _reserves(name: str) -> bool:
+    """Whether the policy wants memory for prompt and max_tokens from the start: it refuses what can never get that."""
+    refuses = getattr(make_policy(name, 4, 1000), "refuses", None)
+    few, many = (Request(0, "0", 0.0, 1, 1, max_tokens) for max_tokens in (1, 500))
+    return refuses is not None and refuses(few, 100, 1) is None and refuses(many, 100, 1) is not None
+
+
+def _overlaps(name: str) -> bool:
+    """Whether the policy plans a step while the one before runs: results count for the plan after the next."""
+    return getattr(make_policy(name, 4, 1000), "traits", Traits()).async_scheduling
+
+
+POLICIES = _every_policy()
+RESERVING = tuple(name for name in POLICIES if _reserves(name))
+OVERLAPPING = tuple(name for name in POLICIES if _overlaps(name))
+
+# Values for parameters of every type; a parameter draws from those within its limits. Fractions are small: a share of
+# the memory that is kept free refuses requests where it comes to a block of a small memory.
+_VALUES = (None, False, True, -1, 0, 1, 2, 3, 5, 9, 20, 40, 256, 1000, 0.001, 0.01, 0.05, 1.2, 3.0)
+
+
+def values(parameter: Parameter) -> st.SearchStrategy[Any]:
+    """Small values within the parameter's limits, the default among them."""
+    if parameter.name == "order":
+        return st.sampled_from(["fcfs", "fcfs", "priority"])
+    found = [value for value in (*_VALUES, *parameter.words) if parameter.refusal(value) is None]
+    return st.sampled_from([parameter.default, *found])
 
 
 @st.composite
 def policies(draw: st.DrawFn, name: str) -> Policy:
-    """A policy of that name with random parameters."""
+    """A policy of that name; its random parameters are those that its fields declare."""
     seqs = draw(st.sampled_from([1, 2, 3, 5, 8, 16]))
     budget = draw(st.sampled_from([4, 7, 16, 33, 64, 256]))
+    fixed = {"max_num_seqs", "max_num_batched_tokens", *HELD}
+    fixed.update(key for variant, setting in VARIANTS.items() if kind(variant) == kind(name) for key in setting)
+    policy = make_policy(name, seqs, budget)
     options: dict[str, Any] = {}
-    if name == "static":
-        options["batch_timeout_s"] = draw(st.sampled_from([0.0, 0.01, 0.1]))
-        options["stream"] = draw(st.booleans())
-    elif name.startswith("chunked_prefill"):
-        options["long_prefill_token_threshold"] = draw(st.sampled_from([0, 0, 2, 9]))
-        options["watermark"] = draw(st.sampled_from([0.0, 0.0, 0.1]))
-        options["reserve_full_isl"] = draw(st.booleans())
-        options["order"] = draw(st.sampled_from(["fcfs", "priority"]))
-    elif name == "preemptive":
-        options["preemption_mode"] = draw(st.sampled_from(MODES))
-        if options["preemption_mode"] != "pause":
-            options["victim"] = draw(st.sampled_from([None, *VICTIMS]))
-    elif name in ("orca", "vllm_v0", "sarathi", "fastgen"):
-        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
-        if name in ("vllm_v0", "sarathi"):
-            options["watermark"] = draw(st.sampled_from([0.0, 0.01, 0.05]))
-        if name == "vllm_v0":
-            options["preemption_mode"] = draw(st.sampled_from(["recompute", "swap", "auto"]))
-            options["victim"] = draw(st.sampled_from([None, *VICTIMS]))
-    elif name.startswith("tensorrt_llm"):
-        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
-    elif name == "tgi":
-        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
-        options["waiting_served_ratio"] = draw(st.sampled_from([0.0, 0.3, 1.0, 1.2]))
-        options["max_waiting_tokens"] = draw(st.sampled_from([1, 2, 20]))
-        options["max_batch_prefill_tokens"] = draw(st.sampled_from([None, 3, 20, 1000]))
-    elif name == "sglang":
-        options["order"] = draw(st.sampled_from(["fcfs", "fcfs", "priority"]))
-        options["chunked_prefill_size"] = draw(st.sampled_from([None, None, -1, 3, 20, 1000]))
-        options["max_prefill_tokens"] = draw(st.sampled_from([None, None, 10, 40]))
-        options["enable_mixed_chunk"] = draw(st.booleans())
-        options["schedule_conservativeness"] = draw(st.sampled_from([0.0, 0.3, 1.0, 1.5]))
-    elif name == "fastserve":
-        options["min_quantum_tokens"] = draw(st.sampled_from([1, 1, 2, 5]))
-        options["prompt_tokens_per_quantum"] = draw(st.sampled_from([1, 4, 256]))
-        options["starve_limit_s"] = draw(st.sampled_from([0.001, 0.01, 0.125, 3.0]))
-    return make_policy(name, seqs, budget, **options)
+    for key, parameter in policy_parameters(policy_class(kind(name))).items():
+        if key not in fixed:
+            more = {**options, key: draw(values(parameter))}
+            with suppress(InputError):  # does not go with those before
+                policy, options = make_policy(name, seqs, budget, **more), more
+    return policy
 
 
 @st.composite
@@ -197,16 +202,13 @@ def scenarios(draw: st.DrawFn, name: str, *, max_requests: int = 12) -> Scenario
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:
     """All costs and arrival times times `factor`: a power of two scales exactly."""
-    cost = scenario.cost
-    policy = scenario.policy
-    if isinstance(policy, Static):
-        policy = replace(policy, batch_timeout_s=policy.batch_timeout_s * factor)
-    elif isinstance(policy, Fastserve):
-        policy = replace(policy, starve_limit_s=policy.starve_limit_s * factor)
+    cost, policy = scenario.cost, scenario.policy
+    given = {key: getattr(policy, key) for key in policy_parameters(type(policy)) if key.endswith("_s")}
+    times: Any = {key: value * factor for key, value in given.items() if value is not None}
     return replace(
         scenario,
         workload=replace(scenario.workload, arrival_s=scenario.workload.arrival_s * factor),
-        policy=policy,
+        policy=replace(policy, **times),  # type: ignore[type-var] # policies are dataclasses
         cost=Linear(cost.base_s * factor, cost.per_token_s * factor, cost.per_context_token_s * factor),
         swap_s_per_block=scenario.swap_s_per_block * factor,
     )

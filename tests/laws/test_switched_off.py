@@ -14,7 +14,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
 from simulator.results.records import Status
 from tests.laws.compare import differences
-from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, Scenario, scenarios
+from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, Scenario, scenarios, takes
 
 
 def same(a: Scenario, b: Scenario) -> bool:
@@ -55,20 +55,20 @@ def test_equal_priorities_are_first_come_first_served(scenario: Scenario) -> Non
     assert same(with_policy(fair, order="fcfs"), with_policy(fair, order="priority"))
 
 
-@pytest.mark.parametrize("name", ["chunked_prefill", "orca", "vllm_v0", "sarathi", "fastgen"])
+@pytest.mark.parametrize("name", [name for name in POLICIES if takes(name, "order")])
 @given(data=st.data())
 @settings(max_examples=60)
 def test_fcfs_is_blind_to_priorities(name: str, data: st.DataObject) -> None:
-    blind = with_policy(data.draw(scenarios(name)), order="fcfs")
+    """With the victim of the order itself: `lowest_priority` looks at priorities, whatever the order."""
+    own_victim = {"victim": None} if takes(name, "victim") else {}
+    blind = with_policy(data.draw(scenarios(name)), order="fcfs", **own_victim)
     once, again = blind.run(log_decisions=True), equal_priorities(blind).run(log_decisions=True)
     assert once.decisions == again.decisions
 
 
-@pytest.mark.parametrize("name", ["continuous", "static"])
-@given(data=st.data())
+@given(scenario=scenarios("static"))
 @settings(max_examples=30)
-def test_policies_without_priorities_are_blind_to_them(name: str, data: st.DataObject) -> None:
-    scenario = data.draw(scenarios(name))
+def test_a_policy_without_priorities_is_blind_to_them(scenario: Scenario) -> None:
     once, again = scenario.run(log_decisions=True), equal_priorities(scenario).run(log_decisions=True)
     assert once.decisions == again.decisions
 

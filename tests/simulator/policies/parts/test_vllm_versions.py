@@ -124,8 +124,7 @@ def test_a_version_of_a_scenario() -> None:
 @pytest.mark.parametrize("policy", ["static", "orca", "sglang", "tgi"])
 def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
     for key, value, why in (("async_scheduling", True, "as vLLM does"), ("version", "0.26", "the release of vLLM")):
-        with pytest.raises(
-            InputError, match=rf"engine\.{key}: .*does not use this key\n.*{why}.*these take it: chunked_prefill, vllm$"
-        ):
+        taken = rf"these take it: chunked_prefill, vllm \(.*{why}.*\); it takes: max_num_seqs, "
+        with pytest.raises(InputError, match=rf"engine\.{key}: .*does not use this key\n.*{taken}"):
             build_policy(scenario(engine={"policy": policy, key: value}))
     build_policy(scenario(engine={"policy": policy, "async_scheduling": False}))
