@@ -1,4 +1,4 @@
-"""A report from runs: plots/*.png, plots/*.svg and one report.html that needs nothing else."""
+"""The report of runs: plots/*.png, plots/*.svg and a report.html that needs no other file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from markupsafe import Markup
 
 from reports import definitions, html
 from reports.cdf import quantities
@@ -26,7 +28,7 @@ from simulator.results.records import Records
 
 @dataclass(frozen=True, slots=True)
 class ReportRun:
-    """One line of the comparison: a policy (or a scenario) and what became of it.
+    """One line of the comparison: a policy (or a scenario) and its results.
 
     `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
     order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
@@ -46,7 +48,7 @@ class ReportRun:
 def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = ()) -> Path:
     """Write the pictures and the page into `folder`; returns the path of report.html.
 
-    `notes` tell what was skipped, clipped or ignored on the way. The same runs make the same bytes. Raises InputError
+    `notes` name what was skipped, clipped or ignored. Equal runs give equal bytes. Raises InputError
     where the folder cannot be written, ValueError without a run.
     """
     if not runs:
@@ -113,10 +115,9 @@ def _page(
         html.section("Scenario", *_scenarios(runs)),
         html.section(
             "What the numbers mean",
-            f"<p>{definitions.LEGEND}</p>",
+            html.text(definitions.LEGEND),
             html.table(definitions.METRICS_TABLE, prose=True),
-            "<h3>Other tools' names</h3>",
-            html.table(definitions.OTHER_TOOLS, prose=True),
+            html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
     return html.page(_title(runs), _subtitle(runs), sections)
@@ -146,8 +147,8 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
 
 
-def _scenarios(runs: Sequence[ReportRun]) -> list[str]:
-    """The first run's scenario whole, and of the others what differs from it."""
+def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:
+    """The first run's scenario in full, and the differences of the others from it."""
     first = runs[0]
     if not first.scenario_yaml:
         return []

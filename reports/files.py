@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simulator.errors import InputError
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Write a file by way of another one beside it that then takes its place; makes the folder where it is missing.
+    """Write a file beside its place and move it there, so that it is whole or absent; make its folder if missing.
 
     Raises InputError where that cannot be done.
     """

@@ -1,115 +1,127 @@
-"""The pieces of report.html: every text escaped, every picture inside the file, nothing fetched."""
+"""The pieces of report.html, each a macro in templates/: every text escaped, every picture inside, nothing fetched.
+
+A piece is `Markup`. Plain text in the place of a piece is escaped by the template, so a forgotten macro shows its tags
+and runs none.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from reports.columns import BLOCKS, Block, Summaries
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from reports.columns import BLOCKS, Column, Summaries
 from reports.style import Picture, Style
 from reports.svg import inline
 from reports.table import Cell, note, shown
 from reports.tables import TableRows
 from reports.units import tied
 
-MAX_SVG = 1_500_000  # characters; a picture with more than that goes in as PNG
-CSS = Path(__file__).with_name("templates") / "report.css"
+MAX_SVG = 1_500_000  # characters; a larger picture goes in as PNG
 
 
-def page(title: str, subtitle: str, sections: Sequence[str]) -> str:
-    """The whole file. `sections` are HTML already."""
-    return (
-        "<!doctype html>\n"
-        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{CSS.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"
-        f'<h1>{escape(title)}</h1>\n<p class="sub">{escape(subtitle)}</p>\n'
-        + "\n".join(section for section in sections if section)
-        + "\n</body>\n</html>\n"
-    )
+def page(title: str, subtitle: str, sections: Sequence[Markup]) -> str:
+    """The whole file."""
+    return _render("page", title, subtitle, [section for section in sections if section])
 
 
-def section(title: str, *parts: str) -> str:
+def section(title: str, *parts: Markup) -> Markup:
     """A heading and what follows it; nothing where nothing follows."""
-    inside = "\n".join(part for part in parts if part)
-    return f"<h2>{escape(title)}</h2>\n{inside}" if inside else ""
+    inside = [part for part in parts if part]
+    return _render("section", title, inside) if inside else Markup()
 
 
-def paragraphs(texts: Sequence[str], kind: str) -> str:
-    """A card of paragraphs."""
-    inside = "".join(f"<p>{escape(tied(text))}</p>" for text in texts)
-    return f'<div class="card {kind}">{inside}</div>' if inside else ""
+def text(words: str) -> Markup:
+    """A paragraph on the page itself."""
+    return _render("text", words)
 
 
-def figure(picture: Picture) -> str:
+def paragraphs(texts: Sequence[str], kind: str) -> Markup:
+    """A card of paragraphs; nothing without any."""
+    return _render("paragraphs", [tied(each) for each in texts], kind) if texts else Markup()
+
+
+def figure(picture: Picture) -> Markup:
     """A picture with its caption."""
+    svg, png = None, ""
     if len(picture.svg) <= MAX_SVG:
-        name = escape(picture.name, quote=True)
-        image = inline(picture.svg, picture.name).replace("<svg", f'<svg role="img" aria-label="{name}"', 1)
+        label = f'<svg role="img" aria-label="{escape(picture.name)}"'
+        svg = Markup(inline(picture.svg, picture.name).replace("<svg", label, 1))
     else:
-        data = base64.b64encode(picture.png).decode("ascii")
-        image = f'<img alt="{escape(picture.name, quote=True)}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{escape(tied(picture.caption))}</figcaption></figure>"
+        png = base64.b64encode(picture.png).decode("ascii")
+    return _render("figure", picture.name, tied(picture.caption), svg, png)
 
 
-def pair(pictures: Sequence[Picture]) -> str:
+def pair(pictures: Sequence[Picture]) -> Markup:
     """Pictures side by side where the window is wide enough."""
-    return f'<div class="pair">{"".join(figure(picture) for picture in pictures)}</div>' if pictures else ""
+    return _render("pair", [figure(picture) for picture in pictures]) if pictures else Markup()
 
 
-def verdict_tables(summaries: Summaries, style: Mapping[str, Style]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A run's line in a block of the verdict table."""
+
+    label: str
+    color: str
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    title: str
+    columns: Sequence[Column]
+    lines: Sequence[_Line]
+
+
+def verdict_tables(summaries: Summaries, style: Mapping[str, Style]) -> Markup:
     """The blocks of the verdict table, and what their marks mean."""
-    tables = "".join(_block(block, summaries, style) for block in BLOCKS)
-    text = note(summaries).replace("* best", "Highlighted: best")
-    return f'<div class="card">{tables}<p class="note">{escape(text)}</p></div>'
+    blocks = []
+    for block in BLOCKS:
+        if columns := shown(summaries, block):
+            lines = [
+                _Line(label, style[label].color, [by_label[label] for _, by_label in columns]) for label in summaries
+            ]
+            blocks.append(_Block(block.title, [column for column, _ in columns], lines))
+    return _render("verdict_tables", blocks, note(summaries).replace("* best", "Highlighted: best"))
 
 
-def _block(block: Block, summaries: Summaries, style: Mapping[str, Style]) -> str:
-    columns = shown(summaries, block)
-    if not columns:
-        return ""
-    head = "".join(
-        f"<th>{escape(column.title)}<small>{escape(column.unit) or '&nbsp;'}</small></th>" for column, _ in columns
-    )
-    lines = []
-    for label in summaries:
-        chip = f'<span class="chip" style="background:{style[label].color}"></span>'
-        cells = "".join(_cell(by_label[label]) for _, by_label in columns)
-        lines.append(f'<tr><td class="text">{chip}{escape(label)}</td>{cells}</tr>')
-    return (
-        f'<h3>{escape(block.title)}</h3><div class="wide"><table><thead><tr><th class="text"></th>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _cell(cell: Cell) -> str:
-    interval = f" <i>{escape(cell.interval)}</i>" if cell.interval else ""
-    kind = ' class="best"' if cell.is_best else ""
-    return f"<td{kind}>{escape(cell.mean)}{interval}</td>"
-
-
-def table(rows: TableRows | None, *, prose: bool = False) -> str:
-    """A table of text; with `prose`, its cells may break into lines."""
+def table(rows: TableRows | None, *, prose: bool = False, title: str = "") -> Markup:
+    """A table of text; with `prose`, its cells may break into lines. Nothing without rows."""
     if rows is None:
-        return ""
-    kinds = [' class="text prose"' if prose else ' class="text"'] * rows.text_columns
+        return Markup()
+    kinds = ["text prose" if prose else "text"] * rows.text_columns
     kinds += [""] * (len(rows.head) - rows.text_columns)
-    head = "".join(f"<th{kind}>{_title(text)}</th>" for kind, text in zip(kinds, rows.head, strict=True))
-    body = "".join(
-        f"<tr>{''.join(f'<td{kind}>{escape(text)}</td>' for kind, text in zip(kinds, line, strict=True))}</tr>"
-        for line in rows.body
+    return _render("table", title, [_name_and_unit(name) for name in rows.head], kinds, rows.body)
+
+
+def _name_and_unit(name: str) -> tuple[str, str]:
+    """A column's name, and its unit: what stands in brackets at the end."""
+    stem, bracket, unit = name.partition(" (")
+    return (stem, unit.removesuffix(")")) if bracket else (name, "")
+
+
+def details(title: str, content: str) -> Markup:
+    """Text as it is, folded away; nothing where it is empty."""
+    return _render("details", title, content) if content else Markup()
+
+
+def _render(macro: str, *arguments: object) -> Markup:
+    """The macro of the template of its name."""
+    module = _environment().get_template(f"{macro}.html").module
+    return Markup(getattr(module, macro)(*arguments))
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return f'<div class="card wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _title(text: str) -> str:
-    """A column's name, its unit (what stands in brackets at the end) below it."""
-    name, bracket, unit = text.partition(" (")
-    return f"{escape(name)}<small>{escape(unit.removesuffix(')'))}</small>" if bracket else escape(text)
-
-
-def details(title: str, text: str) -> str:
-    """Text as it is, folded away."""
-    return f'<details class="card"><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>'

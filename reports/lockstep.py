@@ -52,7 +52,7 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
         html.section("Step by step", html.pair(pictures[:2]), html.figure(pictures[2])),
         html.section("Measured on", html.table(TableRows(("what", "is"), tuple(report.device.items()), 2))),
         html.section("Notes", html.paragraphs(list(report.notes), "notes")),
-        html.section("Scenario", html.details("scenario.yaml", report.scenario_yaml) if report.scenario_yaml else ""),
+        html.section("Scenario", html.details("scenario.yaml", report.scenario_yaml)),
     ]
     path = folder / "report.html"
     what = f"{found.all.steps:,} steps, predicted and executed. Errors are (predicted − measured) / measured."

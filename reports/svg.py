@@ -1,4 +1,4 @@
-"""A matplotlib SVG made fit to stand inside a page: no references outside, its own ids, the page's colours."""
+"""A matplotlib SVG as part of a page: no references outside, its own ids, the page's colours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from reports.style import CARD, GRID, HELD, INK, MUTED
 
-# One page has several pictures, whose ids must not meet.
+# A page holds several pictures: their ids must differ.
 _IDS = re.compile(r'(\bid="|href="#|url\(#)')
 _COLORS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)", HELD: "var(--held)"}
 

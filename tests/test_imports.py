@@ -78,7 +78,7 @@ def test_command_line_loads_nothing_heavy(start: str) -> None:
         f"    {'main()' if start else 'pass'}\n"
         "except SystemExit as stop:\n"
         "    assert stop.code in (None, 0), stop.code\n"
-        "heavy = ('pandas', 'matplotlib', 'torch', 'scipy', 'ray', 'pyarrow')\n"
+        "heavy = ('pandas', 'matplotlib', 'torch', 'scipy', 'ray', 'pyarrow', 'jinja2')\n"
         "print('loaded:', *(name for name in heavy if name in sys.modules))\n"
     )
     assert printed.splitlines()[-1] == "loaded:"

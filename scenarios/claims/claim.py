@@ -6,11 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import scenarios
-
-LIBRARY = Path(scenarios.__file__).parent / "library"
+from scenarios.schema.loader import header
 
 Figures = Mapping[str, float]
 
@@ -80,12 +77,10 @@ class Claim:
 @cache
 def read_head(scenario: str) -> Head:
     """The parts of a shipped scenario's comment. ValueError where one is missing or cannot be read."""
-    lines = (LIBRARY / f"{scenario}.yaml").read_text(encoding="utf-8").splitlines()
+    lines = header(scenario)
     title = lines[0].removeprefix("# ").partition(": ")[2]
     parts: dict[str, list[str]] = {}
     for line in lines[1:]:
-        if not line.startswith("#"):
-            break
         if opens := re.match(r"# (Claim|Said|Look at|Expect|Try) +(.*)", line):
             parts[opens[1]] = current = [opens[2]]
         elif line.startswith("#  ") and parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 Row = tuple[str, ...]
 
@@ -22,10 +21,9 @@ def policies() -> list[Row]:
 
 def scenarios() -> list[Row]:
     """Name, and the first line of the file's comment."""
-    from scenarios.schema.loader import shipped
+    from scenarios.schema.loader import header, shipped
 
-    library = Path(__file__).parents[1] / "library"
-    return [(name, _first_comment(library / f"{name}.yaml")) for name in shipped()]
+    return [(name, _first(header(name))) for name in shipped()]
 
 
 def models() -> list[Row]:
@@ -83,8 +81,5 @@ def first_sentence(text: str | None) -> str:
     return re.split(r"(?<=\w)\.(?:\s|$)", paragraph)[0]
 
 
-def _first_comment(path: Path) -> str:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#") and line.strip("# "):
-            return line.strip("# ").rstrip(".")
-    return ""
+def _first(comment: list[str]) -> str:
+    return next((line.strip("# ").rstrip(".") for line in comment if line.strip("# ")), "")

@@ -38,7 +38,9 @@ def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
 
 
 def kv(
-    model: Annotated[str, typer.Option("--model", metavar="M", help="A model (batchlab list models).")],
+    model: Annotated[
+        str, typer.Option("--model", metavar="M", help="A model (batchlab list models), or a config.json.")
+    ],
     gpu: Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")],
     tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs a replica.")] = 1,
     context: Annotated[
@@ -66,10 +68,10 @@ def kv(
     from scenarios.runs.storage.run_folder import to_json
     from simulator.hardware.gpus import find_gpu
     from simulator.hardware.kv import kv_figures, kv_table
-    from simulator.hardware.models import find_model
+    from simulator.hardware.model_config import named_model
 
     figures = kv_figures(
-        find_model(model),
+        named_model(model),
         find_gpu(gpu),
         tensor_parallel,
         context,

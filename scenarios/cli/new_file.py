@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
+from scenarios.schema.loader import MODELINE
 from simulator.errors import InputError
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -32,7 +34,17 @@ def new_scenario(name: str, folder: Path) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", stem):
         raise InputError(f"{name!r} is no name for a scenario", hint="letters, digits, _, . and -, as in: my-scenario")
     text = (_TEMPLATES / f"{_SCENARIO_STEM}.yaml").read_text(encoding="utf-8")
-    return _write(folder / f"{stem}.yaml", text.replace(_SCENARIO_STEM, stem))
+    _, _, text = text.partition("\n")  # the template's own way to the schema
+    return _write(folder / f"{stem}.yaml", f"{MODELINE}{_schema_from(folder)}\n{text.replace(_SCENARIO_STEM, stem)}")
+
+
+def _schema_from(folder: Path) -> str:
+    """The way from a folder to the scenario's JSON Schema: relative, as editors want it; absolute on another drive."""
+    schema = Path(__file__).parents[1] / "library" / "scenario.schema.json"
+    try:
+        return Path(os.path.relpath(schema, folder.resolve())).as_posix()
+    except ValueError:
+        return schema.as_uri()
 
 
 def _write(path: Path, text: str) -> Path:

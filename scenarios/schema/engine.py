@@ -12,7 +12,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from annotated_types import DocInfo
+from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
 from scenarios.schema.source.hints import did_you_mean, refusal
@@ -40,11 +40,13 @@ class Engine(Strict):
     elsewhere: ClassVar = staticmethod(where)  # a hint for a key that is unknown here
 
     policy: Annotated[
-        str, Field(pattern=f"^{_PATH}:{_CLASS}$", description="the path of a file and a class in it, `path.py:Class`")
+        str,
+        Field(pattern=f"^{_PATH}:{_CLASS}$", description="the path of a file and a class in it, `path.py:Class`"),
+        doc("batching policy: a name of `batchlab list policies`, or a class of your own, `path.py:Class`"),
     ]
-    block_size: Annotated[int, Field(ge=1, le=2**20)] = 16
-    enable_prefix_caching: bool = False
-    swap_overlap: bool = False
+    block_size: Annotated[int, Field(ge=1, le=2**20), doc("tokens in a KV block"), Unit("tokens")] = 16
+    enable_prefix_caching: Annotated[bool, doc("requests with a common prefix share its KV blocks")] = False
+    swap_overlap: Annotated[bool, doc("swapped blocks move while the next step runs")] = False
 
     @property
     def policy_file(self) -> Path | None:

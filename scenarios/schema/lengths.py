@@ -12,6 +12,7 @@ import itertools
 import math
 from typing import Annotated, Any, Literal, Self
 
+from annotated_types import Unit, doc
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios import normal
@@ -20,6 +21,7 @@ from scenarios.schema.strict import Strict
 LARGEST_LENGTH = 2**31 - 1  # where no max is given
 LEAST_MASS = 1e-3  # bounds that leave less of a distribution are taken for a mistake
 
+MIN, MAX = "least length, included; null: 1", "largest length, included"
 Length = Annotated[int, Field(ge=1, le=LARGEST_LENGTH)]
 Tokens = Annotated[float, Field(ge=1e-3, le=LARGEST_LENGTH)]
 
@@ -27,8 +29,8 @@ Tokens = Annotated[float, Field(ge=1e-3, le=LARGEST_LENGTH)]
 class _Bounded(Strict):
     """`min` and `max` in tokens, both included."""
 
-    min: Length | None = None
-    max: Length | None = None
+    min: Annotated[Length | None, doc(MIN), Unit("tokens")] = None
+    max: Annotated[Length | None, doc(MAX), Unit("tokens")] = None
 
     @property
     def lowest(self) -> int:
@@ -72,10 +74,10 @@ class _Bounded(Strict):
 class Fixed(Strict):
     """Every length is `value`."""
 
-    dist: Literal["fixed"]
-    value: Length
-    min: Length | None = None
-    max: Length | None = None
+    dist: Annotated[Literal["fixed"], doc("one length for all")]
+    value: Annotated[Length, doc("the length"), Unit("tokens")]
+    min: Annotated[Length | None, doc(MIN), Unit("tokens")] = None
+    max: Annotated[Length | None, doc(MAX), Unit("tokens")] = None
 
     @property
     def largest(self) -> int | None:
@@ -92,9 +94,9 @@ class Fixed(Strict):
 class Uniform(Strict):
     """Every whole number from `min` to `max`, both included, equally likely."""
 
-    dist: Literal["uniform"]
-    min: Length
-    max: Length
+    dist: Annotated[Literal["uniform"], doc("every whole number of a range")]
+    min: Annotated[Length, doc("least length, included"), Unit("tokens")]
+    max: Annotated[Length, doc(MAX), Unit("tokens")]
 
     @property
     def largest(self) -> int | None:
@@ -110,9 +112,9 @@ class Uniform(Strict):
 class Normal(_Bounded):
     """Normal with this mean and standard deviation before the bounds."""
 
-    dist: Literal["normal"]
-    mean: Annotated[float, Field(ge=-LARGEST_LENGTH, le=LARGEST_LENGTH)]
-    sd: Tokens
+    dist: Annotated[Literal["normal"], doc("normal")]
+    mean: Annotated[float, Field(ge=-LARGEST_LENGTH, le=LARGEST_LENGTH), doc("mean before the bounds"), Unit("tokens")]
+    sd: Annotated[Tokens, doc("standard deviation before the bounds"), Unit("tokens")]
 
     def cdf(self, tokens: float) -> float:
         return normal.cdf((tokens - self.mean) / self.sd)
@@ -121,12 +123,14 @@ class Normal(_Bounded):
 class _LogNormalBody(_Bounded):
     """A lognormal given in one of three ways: `median, p99`, or `mu, sigma` (of the logarithm), or `mean, cv`."""
 
-    median: Tokens | None = None
-    p99: Tokens | None = None
-    mu: Annotated[float, Field(ge=-50, le=50)] | None = None
-    sigma: Annotated[float, Field(gt=0, le=10)] | None = None
-    mean: Tokens | None = None
-    cv: Annotated[float, Field(ge=1e-3, le=100)] | None = None
+    median: Annotated[Tokens | None, doc("median, with `p99`"), Unit("tokens")] = None
+    p99: Annotated[Tokens | None, doc("99th percentile, with `median`"), Unit("tokens")] = None
+    mu: Annotated[Annotated[float, Field(ge=-50, le=50)] | None, doc("mean of the logarithm, with `sigma`")] = None
+    sigma: Annotated[
+        Annotated[float, Field(gt=0, le=10)] | None, doc("standard deviation of the logarithm, with `mu`")
+    ] = None
+    mean: Annotated[Tokens | None, doc("mean, with `cv`"), Unit("tokens")] = None
+    cv: Annotated[Annotated[float, Field(ge=1e-3, le=100)] | None, doc("coefficient of variation, with `mean`")] = None
 
     def mu_sigma(self) -> tuple[float, float]:
         """Mean and standard deviation of the logarithm."""
@@ -159,7 +163,7 @@ class _LogNormalBody(_Bounded):
 class LogNormal(_LogNormalBody):
     """Lognormal: long to the right, as prompts and answers of chats are."""
 
-    dist: Literal["lognormal"]
+    dist: Annotated[Literal["lognormal"], doc("lognormal")]
 
 
 class LogNormalPareto(_LogNormalBody):
@@ -170,10 +174,12 @@ class LogNormalPareto(_LogNormalBody):
     lognormal up to there. The bounds cut both parts, and `tail_share` stays what it is.
     """
 
-    dist: Literal["lognormal_pareto"]
-    tail_share: Annotated[float, Field(gt=0, lt=1)]
-    alpha: Annotated[float, Field(gt=0, le=100)]
-    tail_from: Tokens | None = None
+    dist: Annotated[Literal["lognormal_pareto"], doc("lognormal with a power law at its upper end")]
+    tail_share: Annotated[float, Field(gt=0, lt=1), doc("share of the lengths in the tail")]
+    alpha: Annotated[float, Field(gt=0, le=100), doc("exponent of the tail")]
+    tail_from: Annotated[
+        Tokens | None, doc("start of the tail; null: the lognormal's quantile at 1 - tail_share"), Unit("tokens")
+    ] = None
 
     @property
     def threshold(self) -> float:
@@ -208,9 +214,18 @@ class Empirical(_Bounded):
     quantiles cuts. `values` are drawn with replacement, those outside the bounds never.
     """
 
-    dist: Literal["empirical"]
-    quantiles: Annotated[dict[float, Tokens] | None, BeforeValidator(lambda value: _number_keys(value))] = None
-    values: Annotated[tuple[Length, ...], Field(strict=False, min_length=1)] | None = None
+    dist: Annotated[Literal["empirical"], doc("as measured")]
+    quantiles: Annotated[
+        dict[float, Tokens] | None,
+        BeforeValidator(lambda value: _number_keys(value)),
+        doc("length by probability (0.99: 512), linear between them"),
+        Unit("tokens"),
+    ] = None
+    values: Annotated[
+        Annotated[tuple[Length, ...], Field(strict=False, min_length=1)] | None,
+        doc("lengths to draw from, with replacement"),
+        Unit("tokens"),
+    ] = None
 
     @property
     def largest(self) -> int | None:

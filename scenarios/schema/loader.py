@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import numbers
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from scenarios.schema.source.yaml_source import KeyPath, describe, read_yaml
 from simulator.errors import InputError
 
 _LIBRARY = Path(__file__).parents[1] / "library"
+
+MODELINE = "# yaml-language-server: $schema="
+"""A scenario's first line, which tells an editor where the JSON Schema is."""
 
 
 def load(
@@ -47,6 +51,7 @@ def load(
     for key, value in (defaults or {}).items():
         document.data.setdefault(key, value)
     _make_absolute(document)
+    _read_model_config(document)
     document.data.setdefault("name", document.name)
     findings = _contradictions(document)
     try:
@@ -74,6 +79,13 @@ def dump(scenario: Scenario) -> str:
 def shipped() -> tuple[str, ...]:
     """The names of the scenarios that come with the package, sorted."""
     return tuple(sorted(path.stem for path in _LIBRARY.glob("*.yaml")))
+
+
+def header(name: str) -> list[str]:
+    """The comment at the head of a shipped scenario, a line each, without what it tells an editor."""
+    lines = (_LIBRARY / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return [line for line in comment if not line.startswith(MODELINE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,7 @@ _CODE = (("engine", "policy"), ("router",))  # keys whose value may be `path.py:
 
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in (("workload", "trace", "path"), ("cost", "path"), *_CODE):
+    for path in (("workload", "trace", "path"), ("cost", "path"), ("model",), ("model", "base"), *_CODE):
         holder: Any = document.data
         for key in path[:-1]:
             holder = holder.get(key) if isinstance(holder, dict) else None
@@ -151,11 +163,33 @@ def _make_absolute(document: _Document) -> None:
         if not isinstance(value, str) or not value:
             continue
         written, colon, name = value.rpartition(":") if path in _CODE else (value, "", "")
-        if path in _CODE and not written.endswith(".py"):
-            continue
+        ending = ".py" if path in _CODE else ".json" if path[0] == "model" else ""
+        if not written.endswith(ending):
+            continue  # the name of something built in
         from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
         base = Path.cwd() if from_override else document.base_dir
         holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
+
+
+def _read_model_config(document: _Document) -> None:
+    """Replace the path of a config.json by the model's dimensions: a scenario is whole without that file."""
+    from simulator.hardware.model_config import is_config, read_model_config
+
+    written = document.data.get("model")
+    path, changes = (written.get("base"), written) if isinstance(written, Mapping) else (written, {})
+    if not isinstance(path, str) or not is_config(path):
+        return
+    key: KeyPath = ("model", "base") if changes else ("model",)
+    try:
+        model = read_model_config(Path(path))
+    except InputError as error:
+        raise document.origin.error([Finding(key, error.message, error.hint)]) from None
+    defaults = {field.name: field.default for field in fields(model)}
+    dimensions = {name: value for name, value in asdict(model).items() if value != defaults[name]}
+    own = {name: value for name, value in changes.items() if name != "base"}
+    if own:
+        dimensions["name"] = f"{model.name} (changed)"
+    document.data["model"] = {**dimensions, **own}
 
 
 def _absolute(base: Path, written: str) -> Path:

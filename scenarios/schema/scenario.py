@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
+from annotated_types import Unit, doc
 from pydantic import (
     AfterValidator,
     Discriminator,
@@ -20,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.predictor import Predictor
@@ -28,7 +30,7 @@ from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.strict import Strict
+from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 from simulator.policies.parts.preemption import needs_host
@@ -87,39 +89,50 @@ def _custom_gpu(figures: Mapping[str, object]) -> Gpu:
 
 
 class Hardware(Strict):
-    """What the server runs on, and how much of its memory the KV cache gets.
-
-    `num_gpu_blocks` is vLLM's own count, its null block included; null means computed from model and GPU.
-    `enable_expert_parallel`: the replicas are data-parallel ranks that share the experts and step together.
-    """
+    """What the server runs on, and how much of its memory the KV cache gets."""
 
     gpu: Annotated[
         Annotated[str, _refusing(_find_gpu), Tag("<name>")]
         | Annotated[dict[str, Any], _refusing(_custom_gpu), Tag("<mapping>")],
         _by_shape("<name>", "<mapping>"),
         Field(description="the name of a GPU (`batchlab list gpus`) or a mapping of its figures"),
+        JsonSchema(gpu_schema),
+        doc("GPU of the server: a name of `batchlab list gpus`, or a mapping of figures"),
     ] = "h200"
-    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] = 1
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
-    num_gpu_blocks: Annotated[int, Field(ge=2, le=10**9)] | None = None
-    swap_space_gib: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    enable_expert_parallel: bool = False
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024), doc("GPUs of a replica")] = 1
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1), doc("share of each GPU's memory for the server")] = 0.9
+    num_gpu_blocks: Annotated[
+        Annotated[int, Field(ge=2, le=10**9)] | None,
+        doc("KV blocks as vLLM prints them at start-up, its null block included; null: computed"),
+    ] = None
+    swap_space_gib: Annotated[float, Field(ge=0, le=1e6), doc("host memory for swapped KV blocks, for each GPU")] = 0.0
+    enable_expert_parallel: Annotated[
+        bool, doc("replicas are data-parallel ranks that share the experts and step together")
+    ] = False
 
 
 class TraceConfig(Strict):
-    """A trace to replay: where it is, and how it is read (`scenarios.traces.options.TraceOptions`)."""
+    """A trace to replay, the part of it, and changes on the way."""
 
-    path: Annotated[str, Field(min_length=1, description="the path of a trace file")]
-    format: str = "auto"
-    rate_scale: Scale = 1.0
-    start_s: Seconds = 0.0
-    duration_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    limit: Count | None = None
-    jitter_s: Seconds = 0.0
-    strict: bool = False
-    time_unit: Literal["s", "ms", "us", "ns"] | None = None
-    input_scale: Scale = 1.0
-    output_scale: Scale = 1.0
+    path: Annotated[
+        str,
+        Field(min_length=1, description="the path of a trace file"),
+        doc("trace file, gzipped or not; relative to the scenario's file"),
+    ]
+    format: Annotated[str, JsonSchema(formats_schema), doc("format of the trace")] = "auto"
+    rate_scale: Annotated[Scale, doc("factor on the rate of arrivals: times are divided by it")] = 1.0
+    start_s: Annotated[Seconds, doc("start of the part to replay, in the trace's time")] = 0.0
+    duration_s: Annotated[
+        Annotated[float, Field(gt=0, le=1e9)] | None, doc("length of the part to replay; null: to the end")
+    ] = None
+    limit: Annotated[Count | None, doc("requests to replay; null: all"), Unit("requests")] = None
+    jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
+    strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
+    ] = None
+    input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
+    output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
 
     @field_validator("format")
     @classmethod
@@ -134,14 +147,13 @@ class TraceConfig(Strict):
 
 
 class TraceWorkload(Strict):
-    """Requests read from a trace. `max_tokens` is the cap of requests that bring none.
+    """Requests read from a trace."""
 
-    `predictor` replaces what the trace predicts of output lengths; without one that is kept.
-    """
-
-    trace: TraceConfig
-    max_tokens: Count | None = None
-    predictor: Predictor | None = None
+    trace: Annotated[TraceConfig, doc("trace to replay")]
+    max_tokens: Annotated[
+        Count | None, doc("cap on the output of requests that bring none; null: the trace's largest output")
+    ] = None
+    predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: those of the trace")] = None
 
     @property
     def path(self) -> Path:
@@ -168,16 +180,15 @@ def _engine_tag(value: object) -> str:
 
 
 class Measure(Strict):
-    """What is cut off before metrics are taken: so many seconds at the start and at the end.
+    """The window over which metrics are taken, and what the client adds.
 
-    `front_end_s` is what lies between the client and the engine: a request's tokens reach the client so much later,
-    which adds to TTFT and end-to-end latency and leaves the gaps between tokens alone. 15 to 28 ms were seen through
-    HTTP; 0 for a client in the engine's process.
+    `front_end_s` lies between the client and the engine: it adds to TTFT and end-to-end latency and leaves the gaps
+    between tokens alone. 15 to 28 ms were seen through HTTP; a client in the engine's process has 0.
     """
 
-    warmup_s: Seconds = 0.0
-    cooldown_s: Seconds = 0.0
-    front_end_s: Seconds = 0.0
+    warmup_s: Annotated[Seconds, doc("time cut off at the start")] = 0.0
+    cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
+    front_end_s: Annotated[Seconds, doc("delay between engine and client, added to TTFT and E2E")] = 0.0
 
     def window(self) -> dict[str, float]:
         """What is cut off, as the metrics take it."""
@@ -185,38 +196,44 @@ class Measure(Strict):
 
 
 class Scenario(Strict):
-    """One scenario, whole: what a run needs to know.
+    """All that a run needs to know."""
 
-    From `scenarios.schema.loader.load`, paths in it are absolute and `base_dir` is the folder of its file. Two
-    scenarios are equal if all their values are, wherever they came from.
-    """
+    # From `scenarios.schema.loader.load`, paths in it are absolute and `base_dir` is the folder of its file. Two
+    # scenarios are equal if all their values are, wherever they came from.
 
     name: Annotated[
         str,
         Field(
             max_length=100, pattern=r"^[^\W_][\w .+-]*$", description="at most 100 letters, digits, spaces and _ . + -"
         ),
+        doc("name of the scenario, of its run folder and in reports; default: that of the file"),
     ]
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1), doc("seed of all random streams")] = 0
     model: Annotated[
         Annotated[str, _refusing(_find_model), Tag("<name>")]
         | Annotated[dict[str, Any], _refusing(_custom_model), Tag("<mapping>")],
         _by_shape("<name>", "<mapping>"),
         Field(description="the name of a model (`batchlab list models`) or a mapping of its dimensions"),
+        JsonSchema(model_schema),
+        doc("model that is served: a name of `batchlab list models`, or a mapping of dimensions"),
     ] = "llama-3.1-8b"
-    hardware: Hardware = Hardware()
-    cost: Cost = RooflineCostConfig(kind="roofline")
+    hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
+    cost: Annotated[Cost, doc("source of the step times")] = RooflineCostConfig(kind="roofline")
     workload: Annotated[
         Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
         Discriminator(_workload_tag),
+        doc("requests: read from a trace, or generated by class"),
     ]
     engine: Annotated[
-        Annotated[BuiltInEngine, Tag("<built-in>")] | Annotated[Engine, Tag("<user>")], Discriminator(_engine_tag)
+        Annotated[BuiltInEngine, Tag("<built-in>")] | Annotated[Engine, Tag("<user>")],
+        Discriminator(_engine_tag),
+        JsonSchema(engine_schema),
+        doc("batching policy and its parameters"),
     ] = BuiltInEngine()
-    replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
-    router: RouterName = "round_robin"
-    slo: SloConfig | None = None
-    measure: Measure = Measure()
+    replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` GPUs")] = 1
+    router: Annotated[RouterName, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
+    slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
+    measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
     _origin: Origin = PrivateAttr(default_factory=Origin)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Self
 
+from annotated_types import doc
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
 from scenarios.schema.source.hints import nearest, refusal
@@ -27,15 +28,17 @@ _PERCENTILE = re.compile(r"p([+-]?\d+(?:\.\d+)?)_(\w+)")
 class _Limits(Strict):
     """Limits of each request; a limit left out is met by all. `itl_ms` holds for the longest gap between tokens."""
 
-    ttft_ms: Milliseconds | None = None
-    tpot_ms: Milliseconds | None = None
-    e2el_ms: Milliseconds | None = None
-    itl_ms: Milliseconds | None = None
-    queue_time_ms: Milliseconds | None = None
+    ttft_ms: Annotated[Milliseconds | None, doc("limit of each request's time to first token")] = None
+    tpot_ms: Annotated[Milliseconds | None, doc("limit of each request's time per output token")] = None
+    e2el_ms: Annotated[Milliseconds | None, doc("limit of each request's end-to-end latency")] = None
+    itl_ms: Annotated[Milliseconds | None, doc("limit of each request's longest gap between tokens")] = None
+    queue_time_ms: Annotated[Milliseconds | None, doc("limit of each request's time in the queue")] = None
 
 
 # One field a target, so that each is known, checked and suggested as any other key.
-_FIELDS: dict[str, Any] = dict.fromkeys(TARGETS, (Milliseconds | None, None))
+_FIELDS: dict[str, Any] = {
+    key: (Annotated[Milliseconds | None, doc(f"target: `{key}` of summary.json at most")], None) for key in TARGETS
+}
 _Targets = create_model("_Targets", __base__=_Limits, __module__=__name__, **_FIELDS)
 
 
@@ -45,7 +48,7 @@ class ClassSlo(_Targets):  # type: ignore[valid-type,misc] # a base class made f
     `attainment` is the share of the requests that must meet their limits.
     """
 
-    attainment: Share | None = None
+    attainment: Annotated[Share | None, doc("share of the requests that must meet their limits")] = None
     listed: ClassVar[tuple[str, ...]] = (*_Limits.model_fields, _FAMILY, "attainment")
     _shown: ClassVar[frozenset[str]] = frozenset()  # keys that are written out even where nothing is given
 
@@ -85,7 +88,7 @@ class SloConfig(ClassSlo):
     besides; its targets and its attainment are over its own requests.
     """
 
-    classes: dict[str, ClassSlo] = Field(default_factory=dict)
+    classes: Annotated[dict[str, ClassSlo], Field(default_factory=dict), doc("limits and targets of single classes")]
     listed: ClassVar[tuple[str, ...]] = (*ClassSlo.listed, "classes")
     _shown: ClassVar[frozenset[str]] = frozenset({"ttft_ms", "tpot_ms", "e2el_ms"})
 

@@ -17,6 +17,7 @@ import itertools
 import math
 from typing import Annotated, Literal, Self
 
+from annotated_types import Unit, doc
 from pydantic import Field, model_validator
 
 from scenarios.schema.lengths import (
@@ -69,8 +70,11 @@ class _Arrival(Strict):
     factor, exactly: the process runs on a clock that the profile speeds up and slows down (time rescaling).
     """
 
-    rate: Rate
-    profile: Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] | None = None
+    rate: Annotated[Rate, doc("mean rate"), Unit("requests/s")]
+    profile: Annotated[
+        Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] | None,
+        doc("points [time in s, factor on the rate], linear between them; null: constant"),
+    ] = None
 
     @property
     def mean_rate(self) -> float:
@@ -98,13 +102,13 @@ class _Arrival(Strict):
 class Poisson(_Arrival):
     """Independent exponential gaps."""
 
-    process: Literal["poisson"]
+    process: Annotated[Literal["poisson"], doc("independent exponential gaps")]
 
 
 class Constant(_Arrival):
     """Equal gaps of 1 / rate, the first request at 0."""
 
-    process: Literal["constant"]
+    process: Annotated[Literal["constant"], doc("equal gaps")]
 
 
 class Gamma(_Arrival):
@@ -113,9 +117,13 @@ class Gamma(_Arrival):
     `burstiness` is vLLM's word, the gamma's shape: cv = 1 / sqrt(burstiness). Give one of the two.
     """
 
-    process: Literal["gamma"]
-    cv: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    burstiness: Annotated[float, Field(ge=1e-4, le=1e4)] | None = None
+    process: Annotated[Literal["gamma"], doc("gamma-distributed gaps")]
+    cv: Annotated[
+        Annotated[float, Field(ge=0.01, le=100)] | None, doc("coefficient of variation of the gaps; 1 is Poisson")
+    ] = None
+    burstiness: Annotated[
+        Annotated[float, Field(ge=1e-4, le=1e4)] | None, doc("vLLM's word for 1 / cv^2; give one of the two")
+    ] = None
 
     @property
     def variation(self) -> float:
@@ -135,8 +143,8 @@ class Gamma(_Arrival):
 class Weibull(_Arrival):
     """Weibull-distributed gaps with coefficient of variation `cv`."""
 
-    process: Literal["weibull"]
-    cv: Annotated[float, Field(ge=0.01, le=100)]
+    process: Annotated[Literal["weibull"], doc("Weibull-distributed gaps")]
+    cv: Annotated[float, Field(ge=0.01, le=100), doc("coefficient of variation of the gaps; 1 is Poisson")]
 
 
 class OnOff(_Arrival):
@@ -146,9 +154,9 @@ class OnOff(_Arrival):
     probability on_s / (on_s + off_s). Its clock is real time, so a `profile` changes the rate and not the periods.
     """
 
-    process: Literal["onoff"]
-    on_s: Seconds
-    off_s: Seconds
+    process: Annotated[Literal["onoff"], doc("Poisson while on, silence while off")]
+    on_s: Annotated[Seconds, doc("mean of the exponential on periods")]
+    off_s: Annotated[Seconds, doc("mean of the exponential off periods")]
 
     @property
     def mean_rate(self) -> float:
@@ -168,26 +176,30 @@ ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff, Field(di
 
 
 class ClassConfig(Strict):
-    """Requests of one kind. Smaller `priority` is served first. See the module's text for `arrival` and `share`."""
+    """Requests of one kind, with an `arrival` process of its own or a `share` of the workload's."""
 
-    name: Annotated[str, Field(min_length=1)]
-    share: Positive | None = None
-    arrival: ArrivalConfig | None = None
-    input: LengthConfig
-    output: LengthConfig
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
-    max_tokens: Length | None = None
+    name: Annotated[str, Field(min_length=1), doc("name of the class, in results and in `engine.class_weights`")]
+    share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
+    arrival: Annotated[ArrivalConfig | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
+    input: Annotated[LengthConfig, doc("prompt lengths"), Unit("tokens")]
+    output: Annotated[LengthConfig, doc("output lengths"), Unit("tokens")]
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
+    max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
 
 
 class GeneratedWorkload(Strict):
     """A workload that is drawn rather than read. Exactly one of `requests` and `duration_s`."""
 
-    requests: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
-    duration_s: Seconds | None = None
-    arrival: ArrivalConfig | None = None
-    classes: Annotated[tuple[ClassConfig, ...], Field(strict=False, min_length=1)]
-    max_tokens: Length | None = None
-    predictor: Predictor | None = None
+    requests: Annotated[
+        Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None, doc("arrivals to generate"), Unit("requests")
+    ] = None
+    duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
+    arrival: Annotated[ArrivalConfig | None, doc("arrivals that classes without their own share")] = None
+    classes: Annotated[
+        tuple[ClassConfig, ...], Field(strict=False, min_length=1), doc("kinds of requests, one mapping each")
+    ]
+    max_tokens: Annotated[Length | None, doc("cap on an output where a class has none")] = None
+    predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: none")] = None
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:

@@ -6,7 +6,8 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from simulator.errors import InputError
 
@@ -30,7 +31,7 @@ def fields_from(
     bool for nothing else, and numbers are finite. InputError, starting with `what`, on unknown, missing or mistyped
     values.
     """
-    kinds = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type] # any dataclass
+    kinds = get_type_hints(cls)
     for key in values:
         if key not in kinds:
             hint = f"{_guess(str(key), list(kinds))}allowed: {', '.join(kinds)}"
@@ -56,20 +57,21 @@ def _guess(name: str, names: list[str]) -> str:
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
-def _typed(value: object, kind: str, where: str) -> object:
-    if value is None and kind.endswith("| None"):
+_WORDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
+
+
+def _typed(value: object, kind: Any, where: str) -> object:
+    allowed = get_args(kind) or (kind,)
+    if value is None and NoneType in allowed:
         return None
-    kind = kind.removesuffix(" | None")
-    if kind == "bool" or isinstance(value, bool):
-        fits = kind == "bool" and isinstance(value, bool)
-    elif kind == "float":
+    kind = allowed[0]
+    if kind is bool or isinstance(value, bool):
+        fits = kind is bool and isinstance(value, bool)
+    elif kind is float:
         fits = isinstance(value, int | float) and math.isfinite(value)
         value = float(value) if isinstance(value, int | float) else value
-    elif kind == "int":
-        fits = isinstance(value, int)
     else:
-        fits = isinstance(value, str)
+        fits = isinstance(value, kind)
     if not fits:
-        wanted = {"int": "a whole number", "float": "a finite number", "bool": "true or false", "str": "text"}[kind]
-        raise InputError(f"{where} must be {wanted}, not {value!r}")
+        raise InputError(f"{where} must be {_WORDS[kind]}, not {value!r}")
     return value

@@ -1,14 +1,14 @@
-"""GPUs by the numbers that matter to serving: memory, bandwidths, compute, links, price.
+"""GPUs by the figures that matter to serving: memory, bandwidths, compute, links, price.
 
-Which number is meant, column by column:
+The figure of each column:
 
 - `memory_gib` is the total that the CUDA (HIP) driver reports to torch, of which vLLM's `gpu_memory_utilization` is a
   share, as seen in public start-up logs. It lies up to 3 % below the capacity on the box, 8 % where GDDR6 keeps its
-  ECC bits in it, and moves by 0.1 GiB with the driver.
+  ECC bits in it, and varies by 0.1 GiB with the driver.
 - `bandwidth_gb_s` and `bf16_tflops` are the datasheet's peaks, the latter dense (without 2:4 sparsity) with float32
-  accumulation. What kernels reach of them is the cost model's business.
+  accumulation. The fraction that kernels reach belongs to the cost model.
 - `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of
-  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping uses it as it is.
+  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping takes it without a discount.
 - `link_gb_s` is the nominal rate between GPUs of one node, per GPU and direction: NVLink's or Infinity Fabric's
   datasheet total halved, or else PCIe's nominal.
 - `usd_per_hour` is a typical on-demand price of a GPU cloud, rounded: an order of magnitude, to be replaced by yours.
@@ -18,6 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Unit, doc
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
@@ -25,16 +28,16 @@ from simulator.hardware.dimensions import check_choice, fields_from
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU; the columns as this module's docstring says. `source` names the datasheet."""
+    """One GPU; the module's docstring defines the columns. `source` names the datasheet."""
 
-    name: str
-    memory_gib: float
-    bandwidth_gb_s: float
-    bf16_tflops: float
-    host_link_gb_s: float
-    link_gb_s: float
-    usd_per_hour: float | None
-    source: str
+    name: Annotated[str, doc("name in reports")]
+    memory_gib: Annotated[float, doc("memory as the driver reports it")]
+    bandwidth_gb_s: Annotated[float, doc("memory bandwidth, the datasheet's peak")]
+    bf16_tflops: Annotated[float, doc("dense bf16 compute, the datasheet's peak")]
+    host_link_gb_s: Annotated[float, doc("copies between pinned host memory and the GPU, one direction")]
+    link_gb_s: Annotated[float, doc("link to the other GPUs of the node, per GPU and direction")]
+    usd_per_hour: Annotated[float | None, doc("price of a GPU; null: unknown"), Unit("USD/h")]
+    source: Annotated[str, doc("where the figures come from")]
 
     @property
     def memory_bytes(self) -> int:
@@ -73,6 +76,10 @@ GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
 """The built-in GPUs by name, in the order in which they are listed."""
 
 
+REQUIRED = ("memory_gib", "bandwidth_gb_s", "bf16_tflops")
+"""The figures that a mapping without a `base` must give."""
+
+
 def find_gpu(name: str) -> Gpu:
     """The built-in GPU of that name; InputError with the nearest names otherwise."""
     return GPUS[check_choice(name, GPUS, "gpu")]
@@ -81,8 +88,8 @@ def find_gpu(name: str) -> Gpu:
 def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
     """A GPU from a mapping (the YAML's `hardware.gpu: {...}`), keyed like the fields of `Gpu`.
 
-    With `base: NAME` the built-in GPU of that name gives what the mapping leaves out. Without it `memory_gib`,
-    `bandwidth_gb_s` and `bf16_tflops` are required; the links default to PCIe 4.0 x16 and the price to none.
+    With `base: NAME` the built-in GPU of that name gives what the mapping leaves out. Without it
+    those of `REQUIRED` must be there; the links default to PCIe 4.0 x16 and the price to none.
     InputError on unknown, missing, mistyped or non-positive values.
     """
     values = dict(mapping)

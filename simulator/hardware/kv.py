@@ -1,10 +1,10 @@
-"""How much KV cache fits beside a model: vLLM's start-up arithmetic, and the table of `batchlab kv`.
+"""The KV cache that fits beside a model: vLLM's start-up arithmetic, and the table of `batchlab kv`.
 
     num_gpu_blocks = floor((gpu_memory_utilization x memory - weights - activations - other)
                            / (block_size x bytes per token))
 
-all of it per GPU. A real server measures activations and other while it starts; here they are the estimates below.
-Where the server's own count is known, give it as `num_gpu_blocks`: an estimate that is off moves queueing visibly.
+all per GPU. A real server measures activations and other at start-up; here they are the estimates below. Where the
+server's own count is known, give it as `num_gpu_blocks`: an error of the estimate shows in the queueing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.hardware.models import Model
 GIB = 2**30
 
 OTHER_GIB = 0.25
-"""What neither torch's allocator nor the weights account for: CUDA context growth, cuBLAS workspaces, the rope table,
+"""Memory outside torch's allocator and the weights: CUDA context growth, cuBLAS workspaces, the rope table,
 the share of the CUDA graphs that counts against the budget. vLLM's start-up logs show 0.1 to 0.35 GiB."""
 
 COLLECTIVES_GIB = 0.4
@@ -39,7 +39,7 @@ TABLE_CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """A paged KV cache by its counts. `num_gpu_blocks` is vLLM's own, its null block included; bytes are per GPU."""
+    """Counts of a paged KV cache. `num_gpu_blocks` is vLLM's own, its null block included; bytes are per GPU."""
 
     num_gpu_blocks: int
     block_size: int
@@ -48,7 +48,7 @@ class KVCache:
 
     @property
     def usable(self) -> int:
-        """Blocks that requests can have: all but the null block."""
+        """Blocks for requests: all but the null block."""
         return self.num_gpu_blocks - 1
 
     @property
@@ -59,7 +59,7 @@ class KVCache:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Where each GPU's memory goes, in bytes: of the server's share `budget`, `kv` remains (negative: too little)."""
+    """The split of each GPU's memory, in bytes: of the server's share `budget`, `kv` remains (negative: too little)."""
 
     budget: int
     weights: int
@@ -152,14 +152,14 @@ def swap_s_per_block(kv: KVCache, gpu: Gpu) -> float:
 
 
 def how_many_fit(kv: KVCache, context_tokens: int) -> int:
-    """How many requests of `context_tokens` KV tokens each fit in the cache at the same time."""
+    """The number of requests of `context_tokens` KV tokens each that fit in the cache at the same time."""
     if context_tokens < 1:
         raise InputError(f"context must be at least 1 token, not {context_tokens}")
     return kv.usable // -(-context_tokens // kv.block_size)
 
 
 class KVFigures(TypedDict):
-    """What `batchlab kv` says. Bytes and GiB are per GPU; `requests_that_fit` maps a context length to a count."""
+    """The figures of `batchlab kv`. Bytes and GiB are per GPU; `requests_that_fit` maps a context length to a count."""
 
     model: str
     gpu: str
@@ -258,7 +258,7 @@ def _does_not_fit(
     block_size: int,
     max_num_batched_tokens: int,
 ) -> InputError:
-    """Says what is needed and what is there, and the smallest tensor_parallel that leaves room for a block."""
+    """The error of a model that does not fit: need, supply, and the smallest tensor_parallel that leaves room."""
     split = memory_budget(model, gpu, tensor_parallel, gpu_memory_utilization, max_num_batched_tokens)
     share = f"{split.budget / GIB:.1f} GiB ({gpu_memory_utilization:g} x {gpu.memory_gib:.1f}) for the server"
     if split.weights >= split.budget:

@@ -1,13 +1,16 @@
-"""Model dimensions, and what follows from them: parameters, bytes of weights, bytes of KV cache.
+"""Model dimensions, and the figures derived from them: parameters, bytes of weights, bytes of KV cache.
 
-Dimensions are those of each model's published `config.json`. Everything else is derived, and checked against the
-parameter counts that the makers state.
+Dimensions are those of each model's published `config.json`. The derived parameter counts are tested against those
+that the makers state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Unit, doc
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice, fields_from
@@ -17,41 +20,35 @@ from simulator.hardware.dimensions import check_choice, fields_from
 class Model:
     """A decoder-only transformer by its dimensions.
 
-    `heads` and `kv_heads` are query and key/value heads of `head_dim`. With `experts` > 0 each layer holds so many
-    feed-forward experts of width `intermediate`, `active_experts` of them used by a token, and `shared_experts` used
-    by every token; the first `dense_layers` layers have a plain feed-forward of width `dense_intermediate` instead.
-    `kv_lora_rank` > 0 means multi-head latent attention: the cache holds one latent of that width and one rope key of
+    With `kv_lora_rank` > 0 (multi-head latent attention) the cache holds one latent of that width and one rope key of
     `rope_head_dim` a token, whatever the number of heads.
-
-    `gated_mlp`: three feed-forward matrices (SwiGLU), else two. `biases`: every matrix and norm has a bias (GPT-2).
-    `positions`: rows of a learned position table. `dtype_bytes` is of the weights, `kv_dtype_bytes` of the cache.
     """
 
-    name: str
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    max_model_len: int
-    experts: int = 0
-    active_experts: int = 0
-    shared_experts: int = 0
-    dense_layers: int = 0
-    dense_intermediate: int = 0
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    rope_head_dim: int = 0
-    tie_embeddings: bool = False
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    gated_mlp: bool = True
-    biases: bool = False
-    positions: int = 0
-    dtype_bytes: int = 2
-    kv_dtype_bytes: int = 2
+    name: Annotated[str, doc("name in reports")]
+    layers: Annotated[int, doc("transformer layers")]
+    hidden: Annotated[int, doc("width of the residual stream")]
+    intermediate: Annotated[int, doc("width of the feed-forward, or of one expert")]
+    heads: Annotated[int, doc("query heads")]
+    kv_heads: Annotated[int, doc("key and value heads")]
+    head_dim: Annotated[int, doc("width of a head; default: hidden / heads")]
+    vocab: Annotated[int, doc("rows of the embedding table")]
+    max_model_len: Annotated[int, doc("longest context"), Unit("tokens")]
+    experts: Annotated[int, doc("routed experts of a layer; 0: a dense model")] = 0
+    active_experts: Annotated[int, doc("routed experts that a token uses")] = 0
+    shared_experts: Annotated[int, doc("experts that every token uses")] = 0
+    dense_layers: Annotated[int, doc("leading layers with a plain feed-forward instead of experts")] = 0
+    dense_intermediate: Annotated[int, doc("width of the feed-forward in those layers")] = 0
+    q_lora_rank: Annotated[int, doc("width of the query's bottleneck (multi-head latent attention)")] = 0
+    kv_lora_rank: Annotated[int, doc("width of the cached latent; above 0: multi-head latent attention")] = 0
+    rope_head_dim: Annotated[int, doc("width of the cached rope key (multi-head latent attention)")] = 0
+    tie_embeddings: Annotated[bool, doc("input and output embeddings are one table")] = False
+    qkv_bias: Annotated[bool, doc("query, key and value projections have biases")] = False
+    qk_norm: Annotated[bool, doc("queries and keys are normalised, with a weight for each of head_dim")] = False
+    gated_mlp: Annotated[bool, doc("three feed-forward matrices (SwiGLU), otherwise two")] = True
+    biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
+    positions: Annotated[int, doc("rows of a learned position table")] = 0
+    dtype_bytes: Annotated[int, doc("bytes of a weight: 1, 2 or 4")] = 2
+    kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
 
     @property
     def num_parameters(self) -> int:
@@ -74,9 +71,9 @@ class Model:
         return self._mlp(self.intermediate, 1)
 
     def kv_bytes_per_token(self, tensor_parallel: int = 1) -> int:
-        """Bytes of KV cache that a token takes on each GPU: keys and values of all layers, of this rank's heads.
+        """Bytes of KV cache of a token on each GPU: keys and values of all layers, for the rank's own heads.
 
-        A rank holds at least one KV head, so beyond `kv_heads` GPUs the cache is repeated. A latent cache is never
+        A rank holds at least one KV head: beyond `kv_heads` GPUs the cache is replicated. A latent cache is never
         divided. Raises InputError where `tensor_parallel` does not fit the heads.
         """
         local = self.local_kv_heads(tensor_parallel)
@@ -84,7 +81,7 @@ class Model:
         return self.layers * width * self.kv_dtype_bytes
 
     def weight_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of weights on each GPU: matrices divided; norms, routers, positions and repeated KV heads are not.
+        """Bytes of weights on each GPU: matrices are divided; norms, routers, positions, replicated KV heads not.
 
         A fraction of a GPU (an uneven vocabulary) counts as the larger part. Raises InputError as above.
         """
@@ -123,7 +120,7 @@ class Model:
     # ------------------------------------------------------------------------------------------------------- counting
 
     def _parameters(self, experts: int, ranks: int, kv_heads: int, embeddings: int) -> int:
-        """Parameters on each of `ranks` GPUs, with so many routed experts, KV heads a rank, and embedding tables."""
+        """Parameters on each of `ranks` GPUs, for so many routed experts, KV heads of a rank, embedding tables."""
         norm = self.hidden * (2 if self.biases else 1)
         layer = self._attention(ranks, kv_heads) + 2 * norm
         routed = self._mlp(self.intermediate, ranks)
@@ -194,6 +191,10 @@ MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
 """The built-in models by name, in the order in which they are listed."""
 
 
+REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
+"""The dimensions that a mapping without a `base` must give."""
+
+
 def find_model(name: str) -> Model:
     """The built-in model of that name; InputError with the nearest names otherwise."""
     return MODELS[check_choice(name, MODELS, "model")]
@@ -203,8 +204,8 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
     """A model from a mapping of dimensions (the YAML's `model: {...}`), keyed like the fields of `Model`.
 
     With `base: NAME` the built-in model of that name gives every dimension that the mapping leaves out. Without it
-    `layers hidden intermediate heads kv_heads vocab max_model_len` are required; `head_dim` is hidden / heads unless
-    given. InputError on unknown, missing, mistyped or contradictory values.
+    those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. InputError on unknown, missing,
+    mistyped or contradictory values.
     """
     values = dict(mapping)
     base = values.pop("base", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+from annotated_types import doc
 from pydantic import Field, model_validator
 
 from scenarios.schema.source.hints import refusal
@@ -19,10 +20,10 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 class LinearCostConfig(Strict):
     """step_s = base_s + per_token_s * scheduled_tokens + per_context_token_s * context_tokens."""
 
-    kind: Literal["linear"]
-    base_s: Seconds
-    per_token_s: Seconds
-    per_context_token_s: Seconds
+    kind: Annotated[Literal["linear"], doc("three coefficients")]
+    base_s: Annotated[Seconds, doc("time of every step")]
+    per_token_s: Annotated[Seconds, doc("time for each token computed in the step")]
+    per_context_token_s: Annotated[Seconds, doc("time for each KV token of the step's requests, after the step")]
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model, which asks nothing of the scenario."""

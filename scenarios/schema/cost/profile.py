@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
+from annotated_types import doc
 from pydantic import AfterValidator, Field, model_validator
 
 from scenarios.schema.source.hints import did_you_mean, refusal
@@ -34,21 +35,27 @@ def _shipped(name: str) -> str:
 
 
 class ProfileCostConfig(Strict):
-    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario.
+    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario."""
 
-    The other keys are `simulator.timing.profile.Options`; `max_capture_tokens` null is vLLM's default, the smaller of
-    512 and twice max_num_seqs.
-    """
-
-    kind: Literal["profile"]
-    name: Annotated[str, AfterValidator(_shipped)] | None = None
-    path: Annotated[str, Field(min_length=1, description="the path of a profile")] | None = None
-    host_s: Seconds | None = None
-    host_per_seq_s: Seconds | None = None
-    cuda_graphs: bool = True
-    max_capture_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    skew: bool = True
-    all_reduce: bool = True
+    kind: Annotated[Literal["profile"], doc("measured kernels")]
+    name: Annotated[
+        Annotated[str, AfterValidator(_shipped)] | None,
+        doc("a profile of `batchlab list profiles`; null, without a path: the one that fits model and hardware"),
+    ] = None
+    path: Annotated[
+        Annotated[str, Field(min_length=1, description="the path of a profile")] | None, doc("a profile of your own")
+    ] = None
+    host_s: Annotated[Seconds | None, doc("the host's work on a step; null: the profile's")] = None
+    host_per_seq_s: Annotated[
+        Seconds | None, doc("the host's work for each request of a step; null: the profile's")
+    ] = None
+    cuda_graphs: Annotated[bool, doc("small steps run as CUDA graphs, padded to a captured size")] = True
+    max_capture_tokens: Annotated[
+        Annotated[int, Field(ge=1, le=10**6)] | None,
+        doc("largest captured size; null: vLLM's, the smaller of 512 and twice max_num_seqs"),
+    ] = None
+    skew: Annotated[bool, doc("decodes of unequal contexts cost more than equal ones")] = True
+    all_reduce: Annotated[bool, doc("all-reduces of tensor parallelism cost time")] = True
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

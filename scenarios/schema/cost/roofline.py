@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import doc
 
 from scenarios.schema.strict import Strict
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 class RooflineCostConfig(Strict):
     """Step times from the dimensions of model and GPU."""
 
-    kind: Literal["roofline"]
+    kind: Annotated[Literal["roofline"], doc("figures of model and GPU")]
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""

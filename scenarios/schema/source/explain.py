@@ -1,4 +1,4 @@
-"""pydantic's validation errors in the words of somebody who writes YAML: where, what is allowed, what was meant."""
+"""pydantic's validation errors in the words of the YAML: where, what is allowed, what was meant."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from scenarios.schema.source.yaml_source import KeyPath, describe, key_name
 _UNIONS = (Union, types.UnionType)
 _RANGES = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _Member = tuple[tuple[str, ...], Any]  # an arm of a union: the tags by which it is known, and its type
-_LARGE = 10**5  # bounds from here on are said only to who exceeds them
+_LARGE = 10**5  # a bound from here on is named only in the error of a value beyond it
 _WORD = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing wrong with a document: the key that it is about (or would be, if it is missing), what, and a hint."""
+    """One fault of a document: its key (where it would be, for a missing one), the message, and a hint."""
 
     path: KeyPath
     message: str
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """Where an error is: the keys that lead there, the value, and the schema of that value."""
+    """The place of an error: the keys that lead there, the value, and the schema of that value."""
 
     path: KeyPath
     value: object
@@ -148,7 +148,7 @@ def _without_prefix(message: str, spot: _Spot) -> str:
 
 
 def expectation(annotation: object, field: FieldInfo | None, *, all_bounds: bool = False) -> str | None:
-    """What a value must be, in words; None where the annotation is none that a YAML scalar, list or mapping fits."""
+    """The expected value in words; None for an annotation that no YAML scalar, list or mapping fits."""
     if field is not None and field.description:
         return field.description
     found = _expected((annotation,), () if field is None else field.metadata, all_bounds)
@@ -220,7 +220,7 @@ def _model_tags(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _find(root: type[BaseModel], data: object, location: Sequence[int | str]) -> _Spot:
-    """Follow an error's location through data and schema at once. What the data do not have is left in `inner`."""
+    """Follow an error's location through data and schema at once. The part beyond the data is left in `inner`."""
     members: list[_Member] = [((), root)]
     around: list[_Member] = []
     siblings: list[_Member] = []  # before a union chose by shape: a misspelt key may belong to the arm not chosen

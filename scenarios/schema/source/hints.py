@@ -1,4 +1,4 @@
-"""What a wrong word may have meant: the nearest known one, the same quantity in another unit, another place."""
+"""Hints for a wrong word: the nearest known one, the same quantity in another unit, the place of the key."""
 
 from __future__ import annotations
 
@@ -120,6 +120,14 @@ def _unit_hint(key: str, value: object, allowed: Iterable[str]) -> str | None:
     return None
 
 
+def unit_of(key: str) -> str | None:
+    """The unit that a key's name says."""
+    _, unit = _split_unit(key)
+    if unit is not None:
+        return _UNITS[unit][2]
+    return next((what for what in ("tokens", "blocks", "bytes") if key.endswith(f"_{what}")), None)
+
+
 def _split_unit(key: str) -> tuple[str, str | None]:
     for unit in _UNITS:  # longer suffixes stand before those they end with
         if key.endswith(f"_{unit}"):
@@ -154,7 +162,7 @@ def number_hint(key: str, value: object) -> str | None:
 
 
 def refusal(message: str, hint: str | None = None, key: str | tuple[str, ...] | None = None) -> PydanticCustomError:
-    """What a validator raises to refuse a value: becomes an InputError with this message and hint.
+    """The exception by which a validator refuses a value: becomes an InputError with this message and hint.
 
     `key`, dotted or as a tuple, names a key inside the value refused; the message then stands at that key.
     """

@@ -1,4 +1,4 @@
-"""Where each value of a scenario was written, so that an error found later still names file, line and column."""
+"""The place of each value of a scenario: an error found later still names file, line and column."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Origin:
         )
 
     def place(self, path: KeyPath) -> Place:
-        """Where a key was written: an override, or the file's line and column; the nearest key around a missing one."""
+        """The place of a key: an override, or the file's line and column; the nearest key around a missing one."""
         for length in range(len(path), -1, -1):
             part = path[:length]
             if part in self.overrides:

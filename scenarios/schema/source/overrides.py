@@ -1,4 +1,4 @@
-"""`--set a.b=VALUE`: a value of a scenario changed from outside, before anything is checked."""
+"""`--set a.b=VALUE`: values of a scenario replaced before anything is checked."""
 
 from __future__ import annotations
 

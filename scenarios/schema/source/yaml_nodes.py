@@ -1,4 +1,8 @@
-"""YAML text to nodes that know their place: the parser's events, composed under YAML 1.2's core schema."""
+"""Nodes with their places from YAML text: PyYAML's events, composed under YAML 1.2's core schema.
+
+PyYAML's own composer overflows the C stack at deep nesting and follows YAML 1.1; ruamel.yaml's has no limit on depth
+or aliases, places a duplicate key at its mapping, and takes about eight times as long.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class Node:
 
 
 class Composer:
-    """Parser events to nodes. The library's own composer overflows the C stack on deep nesting; this one refuses it."""
+    """Compose one document; a nesting deeper than `MAX_DEPTH` is an error."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
@@ -152,7 +156,7 @@ _FITTING = {"scalar": tuple(_SCALARS), "list": ("seq",), "mapping": ("map",)}
 
 
 def plain_scalar(text: str) -> str | int | float | bool | None:
-    """What an unquoted scalar means: YAML 1.2's core schema, and `_` between digits."""
+    """The value of an unquoted scalar: YAML 1.2's core schema, and `_` between digits."""
     if _NULL.fullmatch(text):
         return None
     if _BOOL.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Strict YAML: plain data, and for every key and value of it the line and column where it was written.
+"""Strict YAML: plain data, and the line and column of every key and value.
 
 The reading follows YAML 1.2's core schema, not 1.1's: `1e-5` is a number, `on`, `yes` and `12:30` are strings, and
 only `true` and `false` are booleans. Duplicate keys, tags beyond the core ones, several documents and nesting beyond
@@ -22,7 +22,7 @@ MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class YamlSource:
-    """A document as plain data (dict, list, str, int, float, bool, None), and where each part of it was written."""
+    """A document as plain data (dict, list, str, int, float, bool, None), and the place of each part."""
 
     file: str
     data: object
@@ -81,7 +81,7 @@ def describe(value: object) -> str:
 
 
 def _text(path: Path, file: str) -> str:
-    """What a file holds, as text."""
+    """The text of a file."""
     try:
         if path.is_dir():
             inside = path / "scenario.yaml"
@@ -115,7 +115,7 @@ _TRACE_HINT = "a trace is not a scenario: name it in one, `workload: {trace: {pa
 
 
 class _Expansion:
-    """Nodes to plain data, noting where every part was written."""
+    """Plain data from nodes, with the place of every part."""
 
     def __init__(self, file: str) -> None:
         self.file = file

@@ -69,7 +69,7 @@ def test_the_head_can_be_followed(claim: Claim) -> None:
 
 
 def test_a_head_that_lacks_something_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scenarios.claims.claim.LIBRARY", tmp_path)
+    monkeypatch.setattr("scenarios.schema.loader._LIBRARY", tmp_path)
     (tmp_path / "claim-98-bare.yaml").write_text("# Claim 98: x\n#\n# Claim    x\nname: x\n", encoding="utf-8")
     with pytest.raises(ValueError, match="lacks Said, Look at, Expect, Try"):
         read_head("claim-98-bare")

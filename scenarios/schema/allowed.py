@@ -1,0 +1,149 @@
+"""JSON Schema of the keys whose values the models of `scenario` cannot list: they stand with models, GPUs, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from annotated_types import DocInfo, Unit
+from pydantic import TypeAdapter
+
+if TYPE_CHECKING:
+    from simulator.parameters import Parameter
+
+Schema = dict[str, Any]
+
+
+def model_schema() -> Schema:
+    """A built-in model, or a mapping of dimensions."""
+    from simulator.hardware.models import MODELS, REQUIRED, Model
+
+    config = {"type": "string", "pattern": r"\.json$", "x-allowed": "the path of a Hugging Face config.json"}
+    return _named_or_mapping([{"enum": list(MODELS)}, config], Model, REQUIRED)
+
+
+def gpu_schema() -> Schema:
+    """A built-in GPU, or a mapping of figures."""
+    from simulator.hardware.gpus import GPUS, REQUIRED, Gpu
+
+    return _named_or_mapping([{"enum": list(GPUS)}], Gpu, REQUIRED)
+
+
+def formats_schema() -> Schema:
+    """The trace formats that can be read."""
+    from scenarios.traces.formats import readable_formats
+
+    return {"enum": ["auto", *readable_formats()]}
+
+
+def router_schema() -> Schema:
+    """A built-in router, or a user's own."""
+    from simulator.fleet.routers import built_in_routers
+
+    users = {"type": "string", "pattern": r"^.+\.py:[^\W\d]\w*$", "x-allowed": "`path.py:Class`"}
+    return {"anyOf": [{"enum": list(built_in_routers())}, users]}
+
+
+def engine_schema() -> Schema:
+    """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
+    from scenarios.schema.engine import DEFAULT_POLICY, Engine
+    from simulator.policies import built_in_policies
+
+    own = Engine.model_json_schema()["properties"]
+    own["policy"].pop("x-allowed")
+    of_policies = {name: policy_keys(name) for name in built_in_policies()}
+    own["policy"]["default"] = DEFAULT_POLICY
+    users = {key: own["policy"].pop(key) for key in ("type", "pattern")} | {"x-allowed": "`path.py:Class`"}
+    own["policy"]["anyOf"] = [{"enum": list(of_policies)}, users]
+    properties: Schema = {**own}
+    for key in dict.fromkeys(key for keys in of_policies.values() for key in keys):
+        properties[key] = _together({policy: keys[key] for policy, keys in of_policies.items() if key in keys})
+    return {
+        "type": "object",
+        "properties": properties,
+        "allOf": [
+            {
+                "if": {
+                    "properties": {"policy": {"const": name}},
+                    "required": [] if name == DEFAULT_POLICY else ["policy"],
+                },
+                "then": {"propertyNames": {"enum": [*own, *keys]}},
+            }
+            for name, keys in of_policies.items()
+        ],
+    }
+
+
+def _together(declared: Mapping[str, Schema]) -> Schema:
+    """One parameter as several policies declare it: all that any of them takes, and the default where they agree."""
+    first, *others = declared.values()
+    found = {**first, "x-policies": list(declared)}
+    if any(other.get("default") != first.get("default") for other in others):
+        found.pop("default", None)
+    about = ("default", "description", "x-orders")
+    arms = [{key: value for key, value in each.items() if key not in about} for each in declared.values()]
+    different = [arm for index, arm in enumerate(arms) if arm not in arms[:index]]
+    if len(different) > 1:
+        found = {key: value for key, value in found.items() if key not in arms[0]} | {"anyOf": different}
+    return found
+
+
+def policy_keys(policy: str) -> dict[str, Schema]:
+    """The parameters of a built-in policy as `engine:` takes them, then those of the orders that it can have."""
+    from simulator.policies import policy_class, policy_parameters
+    from simulator.queues import QUEUES
+
+    own = policy_parameters(policy_class(policy))
+    found = {name: _parameter_schema(parameter) for name, parameter in own.items()}
+    if "order" in own:
+        for order in own["order"].words:
+            for name, parameter in QUEUES[order].parameters.items():
+                schema = found.setdefault(name, {**_parameter_schema(parameter), "x-orders": []})
+                schema["x-orders"].append(order)
+    return found
+
+
+def _parameter_schema(parameter: Parameter) -> Schema:
+    schema: Schema = TypeAdapter(parameter.annotation).json_schema()
+    if parameter.words and all(_is_number(word) for word in parameter.words):  # YAML takes 0.20 for a number
+        numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}
+        schema = {"anyOf": [schema, numbers]}
+    schema["description"] = parameter.doc
+    return schema if parameter.default is MISSING else {**schema, "default": parameter.default}
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _named_or_mapping(named: list[Schema], cls: type, required: tuple[str, ...]) -> Schema:
+    """Something by its name; or a mapping like the fields of a dataclass, over a `base` or with all `required`."""
+    base = {"anyOf": named, "description": "gives what the mapping leaves out"}
+    mapping = {
+        "type": "object",
+        "properties": {"base": base, **field_schemas(cls)},
+        "additionalProperties": False,
+        "anyOf": [{"required": ["base"]}, {"required": list(required)}],
+    }
+    return {"anyOf": [*named, mapping]}
+
+
+def field_schemas(cls: type) -> dict[str, Schema]:
+    """The JSON Schema of every field of a dataclass, with its meaning, its unit and its default."""
+    hints: Mapping[str, Any] = get_type_hints(cls, include_extras=True)
+    found = {}
+    for name, annotation in hints.items():
+        schema: Schema = TypeAdapter(annotation).json_schema()
+        for item in annotation.__metadata__:
+            if isinstance(item, DocInfo):
+                schema["description"] = item.documentation
+            elif isinstance(item, Unit):
+                schema["x-unit"] = item.unit
+        default = cls.__dataclass_fields__[name].default  # type: ignore[attr-defined] # of a dataclass
+        found[name] = schema if default is MISSING else {**schema, "default": default}
+    return found

@@ -1,0 +1,198 @@
+"""Models from the config.json of their page at Hugging Face."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulator.errors import InputError
+from simulator.hardware.model_config import model_from_config, named_model, read_model_config
+from simulator.hardware.models import MODELS, find_model
+from tests.simulator.hardware.test_models import DEEPSEEK_V3
+
+Config = dict[str, Any]
+
+
+def llama(**fields: object) -> Config:
+    """A config.json like those of Llama; fields of None are left out."""
+    plain: Config = {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": 128000,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 128256,
+    }
+    return {key: value for key, value in (plain | fields).items() if value is not None}
+
+
+def qwen(layers: int, hidden: int, intermediate: int, heads: int, kv_heads: int, **fields: object) -> Config:
+    """A config.json like those of Qwen 3."""
+    shape = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+    }
+    return llama(**{
+        "model_type": "qwen3", "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+        "rope_scaling": None, "sliding_window": None, "use_sliding_window": False, "max_window_layers": layers,
+        **shape, **fields,
+    })  # fmt: skip
+
+
+MISTRAL = {"vocab_size": 32000, "max_position_embeddings": 32768, "rope_scaling": None, "attention_bias": None}
+MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.02}
+QWEN_2 = {"model_type": "qwen2", "vocab_size": 152064, "max_position_embeddings": 32768, "sliding_window": 131072}
+QWEN_MOE = {
+    "model_type": "qwen3_moe", "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+}  # fmt: skip
+LLAMA_2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rope_scaling": None, "torch_dtype": "float16"}
+GPT2 = {
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+    "vocab_size": 50257, "activation_function": "gelu_new",
+}  # fmt: skip
+CONFIGS: dict[str, Config] = {
+    "llama-2-7b": llama(**LLAMA_2, intermediate_size=11008, num_key_value_heads=32),
+    "llama-2-70b": llama(
+        **LLAMA_2, hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_hidden_layers=80
+    ),
+    "llama-3.1-8b": llama(),
+    "llama-3.1-70b": llama(hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_hidden_layers=80),
+    "llama-3.1-405b": llama(hidden_size=16384, intermediate_size=53248, num_attention_heads=128, num_hidden_layers=126),
+    "mistral-7b": llama(**MISTRAL, model_type="mistral", sliding_window=None),
+    "mixtral-8x7b": llama(**MISTRAL, **MIXTRAL),
+    "qwen2.5-7b": qwen(28, 3584, 18944, 28, 4, **QWEN_2, head_dim=None),
+    "qwen2.5-72b": qwen(80, 8192, 29568, 64, 8, **QWEN_2, head_dim=None),
+    "qwen3-0.6b": qwen(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
+    "qwen3-8b": qwen(36, 4096, 12288, 32, 8),
+    "qwen3-32b": qwen(64, 5120, 25600, 64, 8),
+    "qwen3-30b-a3b": qwen(48, 2048, 6144, 32, 4, **QWEN_MOE),
+    "gpt2": GPT2,
+}
+DEEPSEEK: Config = {
+    "model_type": "deepseek_v3", "attention_bias": False, "first_k_dense_replace": 3, "hidden_size": 7168,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1, "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128,
+    "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "tie_word_embeddings": False,
+    "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]},
+    "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"},
+    "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+
+
+def test_every_built_in_model_has_its_config() -> None:
+    assert set(CONFIGS) == set(MODELS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_gives_exactly_the_built_in_model(name: str) -> None:
+    """All dimensions, so parameters and KV bytes too; and its name, by which profiles are found."""
+    assert model_from_config(CONFIGS[name], "somewhere") == find_model(name)
+
+
+def test_multi_head_latent_attention_and_fp8() -> None:
+    found = model_from_config(DEEPSEEK, "deepseek-v3")
+    assert {name: getattr(found, name) for name in DEEPSEEK_V3} == DEEPSEEK_V3
+    assert f"{found.num_parameters / 1e9:.1f}" == "671.0"
+    assert found.kv_bytes_per_token(8) == 61 * (512 + 64) * 2
+    assert (found.dtype_bytes, found.kv_dtype_bytes) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "parameters", "kv_bytes"),
+    [  # parameters as the makers state them, in billions
+        ({"model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "num_key_value_heads": 32,
+          "vocab_size": 32064, "max_position_embeddings": 131072, "sliding_window": 262144,
+          "rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "3.82", 384 * 1024),
+        ({"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
+          "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000,
+          "tie_word_embeddings": None, "rope_scaling": None}, "8.54", 28 * 2 * 16 * 256 * 2),
+        ({"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28, "num_attention_heads": 24,
+          "head_dim": 128, "tie_word_embeddings": True}, "3.21", 112 * 1024),
+    ],
+    ids=["phi-3-mini-128k", "gemma-7b", "llama-3.2-3b"],
+)  # fmt: skip
+def test_models_that_are_not_built_in(fields: Config, parameters: str, kv_bytes: int) -> None:
+    found = model_from_config(llama(**fields), "mine")
+    assert found.name == "mine"
+    assert f"{found.num_parameters / 1e9:.2f}" == parameters
+    assert found.kv_bytes_per_token() == kv_bytes
+
+
+def test_yarn_stretches_the_context() -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    found = model_from_config(qwen(36, 4096, 12288, 32, 8, rope_scaling=scaling), "long")
+    assert (found.name, found.max_model_len) == ("qwen3-8b", 131072)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({}, ["no model_type", "llama, mistral"]),
+        ({"model_type": "lama"}, ["unknown model_type 'lama'", "did you mean llama?", "mapping of dimensions"]),
+        ({"model_type": "mamba", "state_size": 16}, ["state_size", "state-space"]),
+        (llama(text_config={"hidden_size": 1}), ["text_config", "language model's own"]),
+        (llama(attention_bias=True), ["attention_bias True"]),
+        (llama(torch_dtype="int8"), ["torch_dtype 'int8'", "bfloat16"]),
+        (llama(model_type="mistral", sliding_window=4096), ["sliding_window 4096", "max_position_embeddings"]),
+        (qwen(36, 4096, 12288, 32, 8, layer_types=["full_attention", "linear_attention"]), ["linear_attention"]),
+        (qwen(48, 2048, 6144, 32, 4, **QWEN_MOE | {"mlp_only_layers": [0]}), ["mlp_only_layers [0]"]),
+        (llama(quantization_config={"quant_method": "awq", "bits": 4}), ["quant_method 'awq'", "fp8"]),
+        (llama(rope_scaling={"rope_type": "new", "factor": 2.0}), ["rope_scaling 'new'", "yarn"]),
+        (llama(hidden_size=None, num_hidden_layers=None), ["missing num_hidden_layers, hidden_size"]),
+        (llama(num_hidden_layers="32"), ["num_hidden_layers must be a whole number, not '32'"]),
+        (llama(num_key_value_heads=5), ["num_key_value_heads (5) must divide num_attention_heads (32)"]),
+        (DEEPSEEK | {"v_head_dim": 64}, ["v_head_dim"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_refused_by_its_field(config: Config, said: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        model_from_config(config, "x")
+    for part in ["config.json: ", *said]:
+        assert part in str(caught.value)
+
+
+def test_a_file_is_named_after_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-1B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(llama(num_hidden_layers=4)))
+    assert read_model_config(folder / "config.json").name == "Tiny-1B"
+    (folder / "other.json").write_text(json.dumps(llama(num_hidden_layers=4)))
+    assert named_model(str(folder / "other.json")).name == "other"
+    assert named_model("gpt2") is find_model("gpt2")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        (b"{", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 10**5, "JSON"),
+        (b"[]", "holds no mapping"),
+    ],
+)
+def test_files_that_are_none(content: bytes | None, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_model_config(path)
