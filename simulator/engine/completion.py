@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import nan
 
-from simulator.engine.decisions import DecisionLog
-from simulator.engine.in_flight import InFlight
 from simulator.engine.state import ReplicaState
 from simulator.plan import cdiv
 from simulator.request_state import DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
@@ -16,21 +14,12 @@ from simulator.results.records import Status
 class Completion:
     """Ends the requests of one replica: with their last token, with the whole batch, or unserved."""
 
-    def __init__(self, index: int, state: ReplicaState, recorder: Recorder, decisions: DecisionLog | None) -> None:
+    def __init__(self, index: int, state: ReplicaState, recorder: Recorder) -> None:
         self._index = index
         self._state = state
         self._recorder = recorder
-        self._decisions = decisions
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
-
-    def settle(self, flight: InFlight, use: list[int], done: list[RequestState]) -> bool:
-        """The flight has ended, `done` with their last token; returns whether requests of an earlier step left."""
-        if done:
-            self.finish_all(done, flight.ends_s[-1])
-        if self._decisions is not None:
-            self._decisions.committed(self._state, flight, use, done)
-        return False
 
     def end(self, live: RequestState, status: Status, released_s: float) -> None:
         """Hand a request that leaves the engine over to the records."""
@@ -41,14 +30,6 @@ class Completion:
 
     def rejects(self, live: RequestState) -> bool:
         """Reject `live` if it could never be served here; returns whether it could not."""
-        reason = self._reason_to_reject(live)
-        if reason is None:
-            return False
-        self._recorder.reject_reasons[live.row] = reason
-        self.end(live, Status.REJECTED, nan)
-        return True
-
-    def _reason_to_reject(self, live: RequestState) -> str | None:
         state = self._state
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
@@ -56,11 +37,19 @@ class Completion:
         # The last sampled token is never computed.
         needed = -(-(live.input_tokens + answer_tokens - 1) // size)
         if needed > num_blocks:
-            return (
+            reason: str | None = (
                 f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
-        return None if state.refuses is None else state.refuses(live, num_blocks, size)
+        elif state.refuses is None:
+            return False
+        else:
+            reason = state.refuses(live, num_blocks, size)
+        if reason is None:
+            return False
+        self._recorder.reject_reasons[live.row] = reason
+        self.end(live, Status.REJECTED, nan)
+        return True
 
     def finish_all(self, done: list[RequestState], end_s: float) -> None:
         """These requests have their last token: they leave, or are held until the batch has finished."""

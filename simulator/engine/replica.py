@@ -63,7 +63,7 @@ class Replica:
         state = ReplicaState(clock, policy, blocks, block_size, records)
         traits = executor.traits
         if traits.wants_block_ids and blocks.by_id is None:
-            what = f"the real backend needs blocks with ids, which {type(blocks).__name__} does not have"
+            what = f"the executor needs blocks with ids, which {type(blocks).__name__} does not have"
             raise InputError(what, hint="engine.enable_prefix_caching: false")
         if traits.wants_context_stats:
             state.batch.context_stats = ContextStats()
@@ -71,11 +71,9 @@ class Replica:
         self.plan = _NO_PLAN
         self.load = ReplicaLoad(index, state.waiting, state.running)
         self.progress = Progress(state)
-        self._completion = Completion(index, state, recorder, decisions)
+        self._completion = Completion(index, state, recorder)
         overlaps = state.traits.async_scheduling
         self.late = LateResults(state, self._completion, decisions) if overlaps else None
-        self._settle = (self.late or self._completion).settle
-        self._settles_all = overlaps or decisions is not None  # also steps that no request finishes with
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self._viewer = Viewer(state, traits.outlook)
@@ -156,10 +154,11 @@ class Replica:
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
             flight = self._in_flight(state, plan, now_s, shape, waiting)
-            flight.held = held
             flight.prefill = prefill
-            flight.is_odd = is_odd
-            flight.swapped_out_blocks, flight.swapped_in_blocks = swapped
+            flight.held = held
+            if is_odd:
+                flight.is_odd = True
+                flight.swapped_out_blocks, flight.swapped_in_blocks = swapped
             return flight
         if decode_seqs > self._budget:
             raise self._over_budget(decode_seqs)
@@ -266,8 +265,14 @@ class Replica:
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
-        if (done or self._settles_all) and self._settle(flight, use, done):
-            self._unchanged = False
+        if self.late is not None:
+            if self.late.settle(flight, use, done):
+                self._unchanged = False
+        else:
+            if done:
+                self._completion.finish_all(done, end_s)
+            if self._decisions is not None:
+                self._decisions.committed(state, flight, use, done)
         if sampled:
             self.progress.barren_steps = 0
         else:

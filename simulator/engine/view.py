@@ -48,6 +48,7 @@ class ReplicaView:
 
     __slots__ = (
         "_clock",
+        "_held",
         "admitted_tick",
         "block_size",
         "blocks_freed",
@@ -59,7 +60,6 @@ class ReplicaView:
         "num_decoding",
         "num_free_blocks",
         "num_free_host_blocks",
-        "num_held",
         "num_swapped",
         "prefilling",
         "prefix_hits",
@@ -86,13 +86,17 @@ class ReplicaView:
         self.step_tokens: int | None = None
         self.note: object = None
         self.num_decoding = 0
-        self.num_held = 0
         self.num_swapped = 0
         self.num_free_blocks = 0
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
+        self._held = state.held
+
+    @property
+    def num_held(self) -> int:
+        return len(self._held)
 
     @property
     def decode_steps(self) -> int:
@@ -106,13 +110,13 @@ class ReplicaView:
 class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
-    __slots__ = ("_is_plain", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+    __slots__ = ("_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state
         self._outlook = outlook
         self._num_admitted = 0  # up to the last look
-        self._is_plain = not (state.traits.keeps_finished or state.blocks.num_host_blocks)  # none is held or swapped
+        self._has_host = state.blocks.num_host_blocks > 0
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
 
@@ -128,8 +132,7 @@ class Viewer:
         view.step_tokens = None
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         view.num_free_blocks = state.blocks.num_free
-        if not self._is_plain:
-            view.num_held = len(state.held)
+        if self._has_host:
             view.num_swapped = state.num_swapped
             view.num_free_host_blocks = state.blocks.num_free_host
         view.decode_blocks_needed = state.batch.blocks_needed()

@@ -95,7 +95,7 @@ def test_blocks_without_ids_are_refused() -> None:
     from gpu_backend.executor import DeviceExecutor
 
     arguments: dict[str, Any] = {"kv": Memory(40, 4), "make_policy": policy_maker("continuous")}
-    with pytest.raises(InputError, match="blocks with ids, which BlockLedger has not"):
+    with pytest.raises(InputError, match="blocks with ids, which BlockLedger does not have"):
         simulate(WORKLOAD, make_executor=lambda: DeviceExecutor(backend()), make_blocks=BlockLedger, **arguments)
 
 

@@ -185,6 +185,11 @@ class Budgeted(Scripted):
         ([admit_one_token, *[lambda v: StepPlan(prefill=tuple(Chunk(r, 1) for r in v.prefilling))] * 5, go_on], 2, ""),
         ([reserve_all, go_on], 12, ""),
         (
+            [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),)), lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),))],
+            6,
+            "at step 1 (1.0 s): plan computes 7 tokens; max_num_batched_tokens is 6",
+        ),
+        (
             [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6),), decode=False), serve, go_on],
             1,
             "at step 0 (0.0 s): plan computes 6 tokens; max_num_batched_tokens is 1",

@@ -270,7 +270,7 @@ def test_decoding_without_a_block_is_an_error(more: bool) -> None:
 
 
 def test_more_is_for_a_prefix_cache() -> None:
-    with pytest.raises(PolicyError, match="asks for more, which only a prefix cache is a reason for"):
+    with pytest.raises(PolicyError, match="plan sets more=True, which is for replicas with a prefix cache"):
         two_requests([lambda v: StepPlan(more=True)]).run()
 
 
