@@ -253,11 +253,3 @@ def test_tables_escape_and_put_units_below() -> None:
 def test_every_piece_escapes_what_it_is_given(piece: str) -> None:
     assert "<script" not in piece
     assert "&lt;script&gt;" in piece
-
-
-def test_facts_stand_between_the_subtitle_and_the_first_section() -> None:
-    text = html.page("t", "sub", [html.section("First", html.text("one"))], {"model": "gpt2", "seed": "0"})
-    assert (
-        text.index("sub</p>") < text.index("<dt>model</dt><dd>gpt2</dd>") < text.index("<dt>seed") < text.index("<h2>")
-    )
-    assert "<dl" not in html.page("t", "sub", [])
