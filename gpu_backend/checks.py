@@ -28,13 +28,13 @@ class Checks:
         owners = Counter(block for table in blocks.tables.values() for block in table)
         assert not owners[0], "the null block is in use"
         assert all(count == blocks.references[block] for block, count in owners.items()), "owners are miscounted"
-        assert blocks.shares or max(owners.values(), default=1) == 1, "a page has two owners"
+        assert blocks.shares_blocks or max(owners.values(), default=1) == 1, "a page has two owners"
         free = blocks.num_free
         assert free + len(owners) == blocks.num_blocks == self._pool.num_blocks, "pages are missing"
         self._check_writes(work, blocks)
         leaving = self._pool.checksums(work.swap_out.source) if work.swap_out.source else []
         self._swapped |= dict(zip(work.swap_out.target, leaving, strict=True))
-        self._poison(work, set(owners), blocks.shares)
+        self._poison(work, set(owners), blocks.shares_blocks)
 
     def after(self, work: Work) -> None:
         """Check that pages hold on the host what they held on the device, and the reverse for returning ones."""
