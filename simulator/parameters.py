@@ -5,7 +5,7 @@ A parameter is a field of a dataclass or an argument of a function, annotated wi
     max_waiting_tokens: Annotated[int, Ge(0), Le(10**9), doc("decode steps after which a prefill is due")] = 20
 
 The scenario's schema, the checks of what Python callers pass, the pages of the documentation and the random
-parameters of the laws are all read from there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and
+parameters of the laws all read them there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and
 unions of these; a value of any other type is not checked.
 """
 
@@ -50,6 +50,11 @@ class Parameter:
         if _fits(self.annotation, value):
             return None
         return f"must be {' or '.join(_expected(self.annotation, value))}, not {value!r}"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it takes any number: an int then stands for a float."""
+        return _fits(self.annotation, 0.5)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -170,6 +175,8 @@ def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> l
     if annotation is None:
         return ["null"]
     words = _WORDS.get(annotation, "of another type")
+    if annotation is float and isinstance(value, float) and not math.isfinite(value):
+        words = "a finite number"
     said = [text for limit in limits if (text := _limit(limit, value))] if annotation in (int, float) else []
     return [f"{words}{' of' if said and said[0].startswith('at least') else ''} {' and '.join(said)}".rstrip()]
 
