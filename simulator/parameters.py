@@ -175,8 +175,6 @@ def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> l
     if annotation is None:
         return ["null"]
     words = _WORDS.get(annotation, "of another type")
-    if annotation is float and isinstance(value, float) and not math.isfinite(value):
-        words = "a finite number"
     said = [text for limit in limits if (text := _limit(limit, value))] if annotation in (int, float) else []
     return [f"{words}{' of' if said and said[0].startswith('at least') else ''} {' and '.join(said)}".rstrip()]
 

@@ -74,7 +74,7 @@ def test_custom_gpu_over_a_base() -> None:
         ({"memory_gb": 80}, "unknown key 'memory_gb'"),
         ({"memory_gib": 0}, "memory_gib must be more than 0"),
         ({"bandwidth_gb_s": -1.0}, "bandwidth_gb_s must be more than 0"),
-        ({"bf16_tflops": float("inf")}, "bf16_tflops must be a finite number"),
+        ({"bf16_tflops": float("inf")}, "bf16_tflops must be a number, not inf"),
         ({"bf16_tflops": "300"}, "bf16_tflops must be a number, not '300'"),
         ({"link_gb_s": True}, "link_gb_s must be a number, not True"),
         ({"usd_per_hour": -0.1}, "usd_per_hour must not be negative"),
