@@ -207,7 +207,7 @@ def _keep_freed_memory() -> None:
 
 
 def _processor() -> str:
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - not a file of anybody's
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a file of the system
         for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

@@ -135,7 +135,7 @@ class Bench:
         return measure(self.runs(case, kernel), self.device, self.repeats)
 
 
-def row(case: Case, who: str, timing: Timing, limits: Ceilings, itemsize: int) -> Row:
+def row(case: Case, kernel: str, timing: Timing, limits: Ceilings, itemsize: int) -> Row:
     """A measurement with its rates, and whether it breaks a physical limit, which means that it is wrong."""
     gb_s, tflops = case.bytes(itemsize) / timing.seconds / 1e9, case.flops / timing.seconds / 1e12
     share = gb_s / limits.copy_gb_s if case.bound == "bytes" else tflops / limits.matmul_tflops
@@ -144,7 +144,7 @@ def row(case: Case, who: str, timing: Timing, limits: Ceilings, itemsize: int) -
     )
     rates = {"seconds": timing.seconds, "spread": timing.spread, "gb_s": gb_s, "tflops": tflops, "share": share}
     judged = {"target": case.target, "best": case.best, "impossible": beyond, "method": timing.method}
-    return {"case": case.name, "kernel": who, "bound": case.bound, **rates, **judged}
+    return {"case": case.name, "kernel": kernel, "bound": case.bound, **rates, **judged}
 
 
 def measured_cases(bench: Bench, limits: Ceilings, *, rivals: bool, say: Callable[[str], None]) -> list[Row]:

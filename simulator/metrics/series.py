@@ -157,9 +157,7 @@ def _over_replicas(
     if records.replicas == 1:
         return _sum([_held(starts, ends, values)], run_end_s(records))
     parts = [of == r for r in (range(records.replicas) if replica is None else (replica,))]
-    return _sum(
-        [_held(starts[of_replica], ends[of_replica], values[of_replica]) for of_replica in parts], run_end_s(records)
-    )
+    return _sum([_held(starts[part], ends[part], values[part]) for part in parts], run_end_s(records))
 
 
 def _replica_of_steps(records: Records) -> Ints:
