@@ -130,7 +130,7 @@ def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Ce
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
-    return not known or (column.better < 0 and not any(known))
+    return not known or (column.better < 0 and not column.flag and not any(known))
 
 
 def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
@@ -168,6 +168,7 @@ def _texts(column: Sequence[Cell]) -> list[str]:
     for cell in column:
         text = cell.mean.rjust(mean)
         if wide:
-            text += f" {cell.interval.rjust(wide)}"
+            sign = "± " if cell.interval.startswith("± ") else ""
+            text += f" {sign}{cell.interval.removeprefix(sign).rjust(wide - len(sign))}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts
