@@ -241,7 +241,7 @@ def test_tables_escape_and_put_units_below() -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        html.page(NASTY, NASTY, [], {NASTY: NASTY}),
+        html.page(NASTY, NASTY, []),
         html.section(NASTY, html.text(NASTY)),
         html.paragraphs([NASTY], "notes"),
         html.figure(Picture(NASTY, NASTY, b"", "x" * (html.MAX_SVG + 1))),
