@@ -157,9 +157,9 @@ def missed_text(outcome: Outcome) -> str:
     if outcome.value is None or outcome.excess is None or outcome.relative_excess is None:
         return f"{_name(outcome)} has no value, as no request finished"
     if outcome.metric == ATTAINMENT:
-        who = "requests" if outcome.class_name is None else f"{outcome.class_name} requests"
+        noun = "requests" if outcome.class_name is None else f"{outcome.class_name} requests"
         within = _value_text(ATTAINMENT, outcome.value)
-        return f"{within} of the {who} within their limits, {100 * outcome.excess:.1f} points short of {limit}"
+        return f"{within} of the {noun} within their limits, {100 * outcome.excess:.1f} points short of {limit}"
     ratio = 1 + outcome.relative_excess
     by = f"{ratio:.1f}x the limit of" if ratio >= 2 else f"{100 * outcome.relative_excess:.2g} % beyond"
     return f"{_name(outcome)} {_value_text(outcome.metric, outcome.value)}, {by} {limit}"
@@ -169,10 +169,10 @@ def misses_text(misses: Sequence[Miss], most: int = 2) -> list[str]:
     """The limits that most requests exceed: `TTFT over 1,000 ms in 78 of 1,515 requests (p99 3,101 ms)`."""
     found = []
     for miss in sorted((miss for miss in misses if miss.misses), key=lambda miss: -miss.misses)[:most]:
-        who = "requests" if miss.class_name is None else f"{miss.class_name} requests"
+        noun = "requests" if miss.class_name is None else f"{miss.class_name} requests"
         tail = "" if math.isnan(miss.p99_ms) else f" (p99 {latency(miss.p99_ms)})"
         title = LATENCIES[miss.name].title
-        found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {who}{tail}")
+        found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {noun}{tail}")
     return found
 
 

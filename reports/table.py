@@ -1,7 +1,8 @@
 """The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
 
 Latencies of ten seconds and more make a column whose cells carry their own units, as people say them: 45.2 ms beside
-68.7 min. Columns without a value are left out, and so are those of losses where there was none.
+68.7 min. Columns without a value are left out, and so are those of losses where there was none; a flag is shown always,
+as "saturated: no" is worth knowing.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Ce
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
-    return not known or (column.better < 0 and not any(known))
+    return not known or (column.better < 0 and not column.flag and not any(known))
 
 
 def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
@@ -161,13 +162,13 @@ def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means aligned right, intervals too, one place for the mark at the end."""
+    """The cells as text of equal width: means aligned right, intervals left, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
     wide = max(len(cell.interval) for cell in column)
     texts = []
     for cell in column:
         text = cell.mean.rjust(mean)
         if wide:
-            text += f" {cell.interval.rjust(wide)}"
+            text += f" {cell.interval.ljust(wide)}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts

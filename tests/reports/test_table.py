@@ -57,7 +57,7 @@ def test_columns_are_aligned(three_seeds: Summaries) -> None:
     for block in verdict_table(three_seeds, SLO).split("\n\n")[: len(BLOCKS)]:
         _, _, *lines = block.splitlines()
         assert len(lines) == 2
-        signs = [[i for i, c in enumerate(line) if c == "±"] for line in lines]
+        signs = [[i for i, c in enumerate(line) if c in "±["] for line in lines]
         assert signs[0] == signs[1]
         assert signs[0]
         assert all(line == line.rstrip() for line in lines)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reports.build import ReportRun
+from reports.run import ReportRun
 from scenarios.profiles import shipped_profiles
 from scenarios.runs.progress import BAR_EVERY_S, LINE_EVERY_S, Progress
 from scenarios.schema.loader import shipped
