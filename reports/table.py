@@ -1,7 +1,8 @@
 """The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
 
 Latencies of ten seconds and more make a column whose cells carry their own units, as people say them: 45.2 ms beside
-68.7 min. Columns without a value are left out, and so are those of losses where there was none.
+68.7 min. Columns without a value are left out, and so are those of losses where there was none; a flag is shown always,
+as "saturated: no" is worth knowing.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means aligned right, intervals too, one place for the mark at the end."""
+    """The cells as text of equal width: means aligned right, intervals left, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
     wide = max(len(cell.interval) for cell in column)
     texts = []
