@@ -68,7 +68,9 @@ def latency_bars(summaries: Summaries, style: Mapping[str, Style], slo: Slo | No
 
 def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[Panel]:
     limits = slo or Slo()
-    limit = {f"{p}_{name}_ms": each for name, each in limits.per_request().items() for p in ("p50", "p99")}
+    limit = {}
+    if not any(own.limits for own in limits.classes.values()):  # bars are of all requests, and so must be their limit
+        limit = {f"{p}_{name}_ms": each for name, each in limits.per_request().items() for p in ("p50", "p99")}
     limit |= limits.targets
     panels = []
     for key in keys:

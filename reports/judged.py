@@ -26,10 +26,10 @@ KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A limit of a request: how many of the requests that have it (of `class_name`, or all) exceed it."""
+    """A limit of a request: how many of the requests that have it (of `classes`, or all) exceed it."""
 
     name: str  # of the latency, as in `LATENCIES`
-    class_name: str | None
+    classes: str | None  # a name, or several: a and b
     limit_ms: float
     misses: int
     requests: int
@@ -67,12 +67,14 @@ def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> t
         those = taken & (np.isin(of_class, others, invert=True) if class_name is None else np.isin(of_class, places))
         if not those.any():
             continue
+        rest = [name for name in records.class_names if name not in own]
+        classes = joined(rest) if class_name is None and own else class_name
         for name, limit_ms in slo.per_request(class_name).items():
             took_ms = LATENCIES[name].of_request_s(records)[those] * 1e3
             known = took_ms[np.isfinite(took_ms)]
             p99 = float(np.percentile(known, 99)) if len(known) else math.nan
             late = int((~(took_ms <= limit_ms)).sum())
-            found.append(Miss(name, class_name, limit_ms, late, int(those.sum()), p99))
+            found.append(Miss(name, classes, limit_ms, late, int(those.sum()), p99))
     return tuple(found)
 
 
@@ -169,7 +171,7 @@ def misses_text(misses: Sequence[Miss], most: int = 2) -> list[str]:
     """The limits that most requests exceed: `TTFT over 1,000 ms in 78 of 1,515 requests (p99 3,101 ms)`."""
     found = []
     for miss in sorted((miss for miss in misses if miss.misses), key=lambda miss: -miss.misses)[:most]:
-        who = "requests" if miss.class_name is None else f"{miss.class_name} requests"
+        who = "requests" if miss.classes is None else f"{miss.classes} requests"
         tail = "" if math.isnan(miss.p99_ms) else f" (p99 {latency(miss.p99_ms)})"
         title = LATENCIES[miss.name].title
         found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {who}{tail}")

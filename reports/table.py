@@ -1,7 +1,8 @@
 """The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
 
-Latencies of ten seconds and more make a column whose cells carry their own units, as people say them: 45.2 ms beside
-68.7 min. Columns without a value are left out, and so are those of losses where there was none.
+Latencies of ten seconds and more put their column into seconds, minutes or hours; where others are far shorter, each
+cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns without a value are left out, and so are
+those of losses where there was none.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
 from reports.judged import Facts
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, intervals, number, one_line, tied, time_unit
+from reports.units import MISSING, column_unit, decimals, intervals, number, one_line, tied, time_unit
 from reports.verdict import verdict_words
+from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
+from simulator.metrics.table import METRICS
 
 MARK = "*"
 
@@ -35,10 +38,11 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     """A column's cells by label: with the same number of decimals, or each with its own unit of time."""
     if column.flag:
         return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
-    found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+    column = _in_its_unit(summaries, column)
+    found = _estimates(summaries, column)
     marked = best(summaries, column)
-    if _own_units(column, found):
-        made = {label: _timed_cell(each, label in marked) for label, each in found.items()}
+    if not column.unit and METRICS[column.key].unit == MS:
+        made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
     else:
         places = column.places
         if places is None:
@@ -53,9 +57,16 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     return made
 
 
-def _own_units(column: Column, found: Mapping[str, Estimate]) -> bool:
-    """Whether the column's cells are better read with a unit each."""
-    return column.unit == "ms" and any(each.mean >= OWN_UNITS_FROM_MS for each in found.values())
+def _estimates(summaries: Summaries, column: Column) -> dict[str, Estimate]:
+    return {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+
+
+def _in_its_unit(summaries: Summaries, column: Column) -> Column:
+    """The column in the unit that suits its latencies; without one where each cell has its own."""
+    if column.unit != MS:
+        return column
+    unit = column_unit(each.mean for each in _estimates(summaries, column).values())
+    return replace(column, unit="") if unit is None else replace(column, unit=unit.unit, scale=1 / unit.milliseconds)
 
 
 def _timed_cell(found: Estimate, is_best: bool) -> Cell:
@@ -69,6 +80,15 @@ def _timed_cell(found: Estimate, is_best: bool) -> Cell:
     ends = (found.low / clock.milliseconds, found.high / clock.milliseconds)
     behind = intervals([(mean, *ends)], places)[0]
     return Cell(number(mean, places), f"{behind} {clock.unit}", is_best)
+
+
+def _signs_aligned(made: Mapping[str, Cell]) -> dict[str, Cell]:
+    """The cells with their ± one below the other."""
+    wide = max((len(cell.interval) for cell in made.values()), default=0)
+    return {
+        label: replace(cell, interval=f"± {cell.interval[2:].rjust(wide - 2)}") if cell.interval[:1] == "±" else cell
+        for label, cell in made.items()
+    }
 
 
 def _flag(seen: Sequence[float]) -> str:
@@ -88,7 +108,10 @@ def note(summaries: Summaries) -> str:
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
     if len(summaries) > 1:
-        return f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree."
+        return (
+            f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
+            "--seeds 5 gives intervals."
+        )
     return ""
 
 
@@ -116,14 +139,13 @@ def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
 
 
 def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Cell]]]:
-    """The block's columns that tell something, with their cells; without a unit where the cells have their own."""
+    """The block's columns that tell something, in the units that suit them, with their cells."""
     pairs = []
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
-        found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
-        head = replace(column, unit="") if not column.flag and _own_units(column, found) else column
-        pairs.append((head, cells(summaries, column)))
+        head = _in_its_unit(summaries, column)
+        pairs.append((head, cells(summaries, head)))
     return pairs
 
 

@@ -47,17 +47,17 @@ def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
                 assert units.ljust(end)[:end].endswith("   "), "each cell has its own"
             else:
                 assert units[:end].endswith(column.unit), column
-                assert column.unit or column.key in ("preemptions", "saturated")
+                assert column.unit or column.key in ("preemptions", "p99_ttft_ms")
             seen.add(column.key)
     # No summary has the price; of the losses there was none.
-    assert seen == {*COLUMNS} - {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions"}
+    assert seen == {*COLUMNS} - {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions", "saturated"}
 
 
 def test_columns_are_aligned(three_seeds: Summaries) -> None:
     for block in verdict_table(three_seeds, SLO).split("\n\n")[: len(BLOCKS)]:
         _, _, *lines = block.splitlines()
         assert len(lines) == 2
-        signs = [[i for i, c in enumerate(line) if c == "±"] for line in lines]
+        signs = [[i for i, c in enumerate(line) if c in "±["] for line in lines]
         assert signs[0] == signs[1]
         assert signs[0]
         assert all(line == line.rstrip() for line in lines)
@@ -181,7 +181,13 @@ def test_long_latencies_have_units_of_their_own() -> None:
 
 def test_intervals_take_the_unit_of_their_mean() -> None:
     found = cells(over("p99_ttft_ms", a=[60e3, 61e3, 62e3], b=[40.0, 41.0, 42.0]), COLUMNS["p99_ttft_ms"])
-    assert [(cell.mean, cell.interval) for cell in found.values()] == [("61.0", "± 2.5 s"), ("41.0", "± 2.5 ms")]
+    assert [(cell.mean, cell.interval) for cell in found.values()] == [("61.0", "±  2.5 s"), ("41.0", "± 2.5 ms")]
+
+
+def test_long_latencies_that_are_near_share_one_unit() -> None:
+    (column, found), *_ = shown(over("p99_ttft_ms", a=[14_585.0], b=[4_737.0], c=[3_500.0]), BLOCKS[1])
+    assert (column.unit, [cell.mean for cell in found.values()]) == ("s", ["14.59", "4.74", "3.50"])
+    assert found["c"].is_best
 
 
 def test_short_latencies_share_one_unit() -> None:

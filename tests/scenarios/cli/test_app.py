@@ -199,8 +199,9 @@ def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
     plain, other = (f"chunked_prefill max_num_batched_tokens={value}" for value in (256, 64))
     assert list(found) == [other, plain, "static"]
     assert found[other]["runs"] == ["chunked_prefill-max_num_batched_tokens=64/seed-7"]
-    assert (tmp_path / "runs/small-compare" / found[plain]["runs"][0] / "summary.json").is_file()
-    again = batchlab("report", "runs/small-compare", cwd=tmp_path)
+    folder = "runs/small-compare-" + "+".join(each["runs"][0].split("/")[0] for each in found.values())
+    assert (tmp_path / folder / found[plain]["runs"][0] / "summary.json").is_file()
+    again = batchlab("report", folder, cwd=tmp_path)
     assert f"\n{other} " in again.out
     bad = batchlab("compare", "small.yaml", "--policies", "static:max_num_seq=3", cwd=tmp_path)
     assert bad.code == 2
