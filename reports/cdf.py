@@ -180,11 +180,16 @@ def _limits(axes: Axes, drawn: Sequence[Curve], slo_ms: float | None) -> None:
 
 def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:
     handles, texts = [], []
+    most = (
+        44 if slo_ms is None else 28 if any(curve.limited for curve in curves) else 30
+    )  # what fits beside the figures
     for curve in curves:
         handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
-        text = f"{shorten(curve.label, 44)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        text = (
+            f"{shorten(curve.label, most)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        )
         if not len(curve.at_ms):
-            text = f"{shorten(curve.label, 44)}:  no samples"
+            text = f"{shorten(curve.label, most)}:  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
             whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {slo_ms:,g} ms"
             text += f", {100 * curve.within_slo:.1f} % {whose}"

@@ -51,7 +51,7 @@ def painters(runs: Sequence[Drawn], style: Mapping[str, Style]) -> dict[str, Cal
     """What paints each picture, by the picture's name."""
     labelled = [(run.label, run.records) for run in runs]
     summaries: Summaries = {run.label: run.summaries for run in runs}
-    slo = runs[0].slo
+    slo = runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
 
     @cache
     def lines() -> list[dict[str, Curve]]:

@@ -16,13 +16,14 @@ from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
 from reports.judged import Facts
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, column_unit, decimals, intervals, number, one_line, tied, time_unit
+from reports.units import MISSING, column_unit, decimals, fitted, intervals, number, tied, time_unit
 from reports.verdict import verdict_words
 from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS
 
 MARK = "*"
+MOST_OF_A_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +100,15 @@ def _flag(seen: Sequence[float]) -> str:
     return ("yes" if yes else "no") if yes in (0, len(known)) else f"{yes} of {len(known)}"
 
 
-def note(summaries: Summaries) -> str:
+def note(summaries: Summaries, *, paired: bool = True) -> str:
     """What the marks and the ± mean; empty where there is neither."""
     count = seeds(summaries)
     if count > 1:
         text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
-        if len(summaries) > 1:
+        if len(summaries) > 1 and paired:
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
-    if len(summaries) > 1:
+    if len(summaries) > 1 and paired:
         return (
             f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
             "--seeds 5 gives intervals."
@@ -120,16 +121,20 @@ def verdict_table(
     slo: Slo | None = None,
     facts: Mapping[str, Facts] | None = None,
     terminal: Terminal = PLAIN,
+    *,
+    paired: bool = True,
 ) -> str:
     """The table, what its marks mean, and the verdict in words; ends with a newline.
 
-    `summaries` has one summary a seed for every label, seeds in the same order.
+    `summaries` has one summary a seed for every label, seeds in the same order. Runs that are not `paired` (other
+    requests, or another SLO) are not ranked.
     """
     if not summaries:
         return "nothing to compare\n"
-    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal))]
-    parts.append(terminal.paint(wrapped(note(summaries), terminal.prose_width), "dim"))
-    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in verdict_words(summaries, slo, facts)))
+    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, paired=paired))]
+    parts.append(terminal.paint(wrapped(note(summaries, paired=paired), terminal.prose_width), "dim"))
+    words = verdict_words(summaries, slo, facts, paired=paired)
+    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -138,14 +143,16 @@ def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
     return textwrap.fill(tied(text), width).replace("\u00a0", " ")
 
 
-def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Cell]]]:
+def shown(summaries: Summaries, block: Block, *, paired: bool = True) -> list[tuple[Column, dict[str, Cell]]]:
     """The block's columns that tell something, in the units that suit them, with their cells."""
     pairs = []
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
         head = _in_its_unit(summaries, column)
-        pairs.append((head, cells(summaries, head)))
+        found = cells(summaries, head)
+        unmarked = {label: replace(cell, is_best=False) for label, cell in found.items()}
+        pairs.append((head, found if paired else unmarked))
     return pairs
 
 
@@ -155,12 +162,12 @@ def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     return not known or (column.better < 0 and not any(known))
 
 
-def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
-    columns = shown(summaries, block)
+def _block(block: Block, summaries: Summaries, terminal: Terminal, *, paired: bool) -> str:
+    columns = shown(summaries, block, paired=paired)
     if not columns:
         return ""
     labels = list(summaries)
-    left = [block.title, "", *(one_line(label, 60) for label in labels)]
+    left = [block.title, "", *(fitted(label, MOST_OF_A_LABEL) for label in labels)]
     wide = max(len(text) for text in left)
     title, *others = (text.ljust(wide) for text in left)
     lines = [[terminal.paint(title, "title"), *others]]

@@ -111,8 +111,10 @@ def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str
         if unit is None:
             return column.title, [latency(value) if value == value else MISSING for value in numbers]
         numbers = [value / unit.milliseconds for value in numbers]
-        most = 1 if unit.unit == MS else 2
-        return f"{column.title} ({unit.unit})", [number(value, decimals([value], most)) for value in numbers]
+        title = f"{column.title} ({unit.unit})"
+        if unit.unit == MS:
+            return title, [number(value, decimals([value], 1)) for value in numbers]
+        return title, [number(value, decimals(numbers, 2)) for value in numbers]
     title = f"{column.title} (%)" if column.unit == "%" else column.title
     places = column.places
     return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]

@@ -82,6 +82,15 @@ def one_line(text: str, most: int) -> str:
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
+def fitted(label: str, most: int) -> str:
+    """A label in one line of at most so many characters, cut in the middle: what differs stands at its end."""
+    clean = one_line(label, len(label) + 1)
+    if len(clean) <= most:
+        return clean
+    tail = most // 2
+    return f"{clean[: most - 1 - tail]}…{clean[len(clean) - tail :]}"
+
+
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
     """A unit of time, and how many milliseconds it has."""

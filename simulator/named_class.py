@@ -56,6 +56,8 @@ def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        near = difflib.get_close_matches(class_name, classes, n=1)
-        raise InputError(f"no class {class_name!r}", file=str(path), hint=f"did you mean {near[0]}?" if near else None)
+        own = [name for name in classes if vars(module)[name].__module__ == module.__name__]
+        near = difflib.get_close_matches(class_name, own or classes, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"classes there: {', '.join(own) or 'none'}"
+        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint)
     return cls

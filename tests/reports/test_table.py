@@ -221,3 +221,9 @@ def test_the_table_needs_no_matplotlib() -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False False\n"
+
+
+def test_runs_that_are_not_paired_have_no_best() -> None:
+    runs = over("p99_ttft_ms", a=[10.0], b=[20.0])
+    assert MARK in verdict_table(runs)
+    assert MARK not in verdict_table(runs, paired=False)
