@@ -5,45 +5,25 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from markupsafe import Markup
 
 from reports import definitions, html
-from reports.cdf import quantities
-from reports.columns import Summaries, Summary
+from reports.columns import Summaries
 from reports.compare import joined, seeds
 from reports.files import write
 from reports.judged import facts
-from reports.pictures import painters
+from reports.pictures import plots
 from reports.provenance import provenance_words
+from reports.run import ReportRun
 from reports.style import Picture, Style, styles
 from reports.table import MOST_OF_A_LABEL
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
 from reports.units import fitted, number, one_line
 from reports.verdict import verdict_words
-from simulator.metrics.slo import Slo
-from simulator.results.records import Records
-
-
-@dataclass(frozen=True, slots=True)
-class ReportRun:
-    """One line of the comparison: a policy (or a scenario) and its results.
-
-    `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
-    order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
-    summaries were made with.
-    """
-
-    label: str
-    policy: str
-    records: Records
-    summaries: Sequence[Summary]
-    scenario_yaml: str = ""
-    slo: Slo | None = None
-    warmup_s: float = 0.0
-    cooldown_s: float = 0.0
 
 
 def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = (), *, paired: bool = True) -> Path:
@@ -68,7 +48,7 @@ def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] =
 
 def draw_all(runs: Sequence[ReportRun], style: dict[str, Style]) -> dict[str, Picture]:
     """Every picture of the report by its name, in the order of the page."""
-    return {name: paint() for name, paint in painters(runs, style).items()}
+    return {plot.name: plot.paint() for plot in plots(runs, style)}
 
 
 def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
@@ -105,12 +85,9 @@ def _page(
             html.paragraphs(words, "verdict"),
             html.verdict_tables(summaries, style, paired=paired),
         ),
-        html.section("What the slots did", html.figure(pictures["gantt"])),
-        html.section("Latency", html.pair([pictures[each.name] for each in quantities(None)])),
-        html.section("Over time", html.figure(pictures["timeline"])),
-        html.section("Throughput and latency", html.figure(pictures["throughput"]), html.figure(pictures["latency"])),
+        *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
-        html.section("Who waited longest" + of_first, html.table(starvation_table(labelled))),
+        html.section("Longest waits" + of_first, html.table(starvation_table(labelled))),
         html.section("Rejected requests", html.table(rejection_table(labelled))),
         html.section("Notes", html.paragraphs(list(notes), "notes")),
         html.section("Scenario", *_scenarios(runs)),
@@ -122,6 +99,17 @@ def _page(
         ),
     ]
     return html.page(_title(runs), _subtitle(runs), sections)
+
+
+def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:
+    """The sections of plots."""
+    found = []
+    for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
+        of_section = list(group)
+        small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
+        large = [html.figure(pictures[plot.name]) for plot in of_section if not plot.small]
+        found.append(html.section(title, small, *large))
+    return found
 
 
 def _title(runs: Sequence[ReportRun]) -> str:

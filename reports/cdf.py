@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import latency_axis, slo_line
-from reports.compare import joined
+from reports.judged import classes_of
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
 from simulator.metrics.latency import finished, itl, request_latencies
-from simulator.metrics.slo import Slo
+from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Floats, Records
 
@@ -91,7 +91,8 @@ def curves(
     found = {}
     for quantity in quantities(slo):
         if quantity.name in took_ms:
-            those, names = _limited(records, slo or Slo(), quantity.of_class)
+            those = _limited(records, slo or Slo(), quantity.of_class)
+            names = classes_of(records, those)
             found[quantity.name] = _curve(label, took_ms[quantity.name][done], quantity.slo_ms, those[done], names)
     many = len(records.gaps.count) + records.num_steps > MANY_GAPS
     percents = COARSE if many else GRID
@@ -100,18 +101,10 @@ def curves(
     return found | {"itl_cdf": Curve(label, at_ms)}
 
 
-def _limited(records: Records, slo: Slo, of_class: str | None) -> tuple[Bools, str]:
-    """The requests that a limit is for (those of `of_class`, or of all classes without their own), and their classes.
-
-    No name where these are all requests.
-    """
-    names = [
-        name
-        for name in records.class_names
-        if (not (name in slo.classes and slo.classes[name].limits) if of_class is None else name == of_class)
-    ]
-    those = np.isin(records.requests.class_index, [records.class_names.index(name) for name in names])
-    return those, "" if those.all() or not names else joined(names)
+def _limited(records: Records, slo: Slo, of_class: str | None) -> Bools:
+    """The requests that a limit is for: those of `of_class`, or of all classes without limits of their own."""
+    groups = {group.class_name: group.requests for group in limited_requests(records, slo)}
+    return groups.get(of_class, np.zeros(len(records.requests.row), dtype=bool))
 
 
 def _curve(label: str, latency_ms: Floats, slo_ms: float | None, those: Bools, names: str) -> Curve:

@@ -1,4 +1,4 @@
-"""The slot Gantt: which slot did what when. The picture that explains static against continuous batching."""
+"""The slot Gantt: the phases of every slot over time. The picture that explains static against continuous batching."""
 
 from __future__ import annotations
 

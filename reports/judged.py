@@ -16,9 +16,9 @@ from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FRACTION, MS
 from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
 from simulator.metrics.overload import Overload, overload
-from simulator.metrics.slo import Slo
+from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.table import METRICS
-from simulator.metrics.window import measured_window
+from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Records, Status
 
 KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
@@ -58,24 +58,26 @@ def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_
 
 def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> tuple[Miss, ...]:
     taken = measured_window(records, warmup_s, cooldown_s).measured & (records.requests.status != Status.REJECTED)
-    own = [name for name in records.class_names if (each := slo.classes.get(name)) is not None and each.limits]
     found = []
-    for class_name in (None, *own):
-        places = [index for index, name in enumerate(records.class_names) if name == class_name]
-        others = [index for index, name in enumerate(records.class_names) if name in own]
-        of_class = records.requests.class_index
-        those = taken & (np.isin(of_class, others, invert=True) if class_name is None else np.isin(of_class, places))
-        if not those.any():
+    for class_name, requests, limits in limited_requests(records, slo):
+        measured = requests & taken
+        if not measured.any():
             continue
-        rest = [name for name in records.class_names if name not in own]
-        classes = joined(rest) if class_name is None and own else class_name
-        for name, limit_ms in slo.per_request(class_name).items():
-            took_ms = LATENCIES[name].of_request_s(records)[those] * 1e3
+        classes = class_name if class_name is not None else classes_of(records, requests) or None
+        for name, limit_ms in limits.items():
+            took_ms = LATENCIES[name].of_request_s(records)[measured] * 1e3
             known = took_ms[np.isfinite(took_ms)]
             p99 = float(np.percentile(known, 99)) if len(known) else math.nan
             late = int((~(took_ms <= limit_ms)).sum())
-            found.append(Miss(name, classes, limit_ms, late, int(those.sum()), p99))
+            found.append(Miss(name, classes, limit_ms, late, int(measured.sum()), p99))
     return tuple(found)
+
+
+def classes_of(records: Records, requests: Bools) -> str:
+    """The classes of these requests (`a and b`); nothing where they are all."""
+    found = set(records.requests.class_index[requests].tolist())
+    names = [name for index, name in enumerate(records.class_names) if index in found]
+    return "" if requests.all() or not names else joined(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +161,9 @@ def missed_text(outcome: Outcome) -> str:
     if outcome.value is None or outcome.excess is None or outcome.relative_excess is None:
         return f"{_name(outcome)} has no value, as no request finished"
     if outcome.metric == ATTAINMENT:
-        who = "requests" if outcome.class_name is None else f"{outcome.class_name} requests"
+        noun = "requests" if outcome.class_name is None else f"{outcome.class_name} requests"
         within = _value_text(ATTAINMENT, outcome.value)
-        return f"{within} of the {who} within their limits, {100 * outcome.excess:.1f} points short of {limit}"
+        return f"{within} of the {noun} within their limits, {100 * outcome.excess:.1f} points short of {limit}"
     ratio = 1 + outcome.relative_excess
     by = f"{ratio:.1f}x the limit of" if ratio >= 2 else f"{100 * outcome.relative_excess:.2g} % beyond"
     return f"{_name(outcome)} {_value_text(outcome.metric, outcome.value)}, {by} {limit}"
@@ -171,10 +173,10 @@ def misses_text(misses: Sequence[Miss], most: int = 2) -> list[str]:
     """The limits that most requests exceed: `TTFT over 1,000 ms in 78 of 1,515 requests (p99 3,101 ms)`."""
     found = []
     for miss in sorted((miss for miss in misses if miss.misses), key=lambda miss: -miss.misses)[:most]:
-        who = "requests" if miss.classes is None else f"{miss.classes} requests"
+        noun = "requests" if miss.classes is None else f"{miss.classes} requests"
         tail = "" if math.isnan(miss.p99_ms) else f" (p99 {latency(miss.p99_ms)})"
         title = LATENCIES[miss.name].title
-        found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {who}{tail}")
+        found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {noun}{tail}")
     return found
 
 

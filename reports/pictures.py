@@ -1,54 +1,38 @@
-"""Every picture of a report by its name, in the order of the page, painted when asked for.
+"""The plots of a report in the order of the page, painted when asked for.
 
-A new picture is one file that returns a `Picture`, and one line here.
+A new plot is one file, with a function that returns a `Picture`, and one line in `plots`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol
 
 from reports.bars import latency_bars, throughput_bars
 from reports.cdf import Curve, Quantity, cdf, curves, quantities
-from reports.columns import Summaries, Summary
+from reports.columns import Summaries
 from reports.gantt import gantt
+from reports.run import ReportRun
 from reports.style import Picture, Style
 from reports.timeline import timeline
-from simulator.metrics.slo import Slo
-from simulator.results.records import Records
 
 
-class Drawn(Protocol):
-    """What pictures show of a run; `reports.build.ReportRun` has it."""
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture's name, the section of the page that it belongs to, and the function that paints it.
 
-    @property
-    def label(self) -> str:
-        """What tables and legends call it."""
+    Plots of a section that are `small` stand side by side, before the others.
+    """
 
-    @property
-    def records(self) -> Records:
-        """The rows of the first seed."""
-
-    @property
-    def summaries(self) -> Sequence[Summary]:
-        """One a seed."""
-
-    @property
-    def slo(self) -> Slo | None:
-        """The limits, drawn as lines."""
-
-    @property
-    def warmup_s(self) -> float:
-        """What the metrics leave out at the start."""
-
-    @property
-    def cooldown_s(self) -> float:
-        """What they leave out at the end."""
+    name: str
+    section: str
+    paint: Callable[[], Picture]
+    small: bool = False
 
 
-def painters(runs: Sequence[Drawn], style: Mapping[str, Style]) -> dict[str, Callable[[], Picture]]:
-    """What paints each picture, by the picture's name."""
+def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
+    """Every plot of these runs."""
     labelled = [(run.label, run.records) for run in runs]
     summaries: Summaries = {run.label: run.summaries for run in runs}
     slo = runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
@@ -61,10 +45,10 @@ def painters(runs: Sequence[Drawn], style: Mapping[str, Style]) -> dict[str, Cal
     def distribution(quantity: Quantity) -> Picture:
         return cdf(quantity, [each[quantity.name] for each in lines()], style)
 
-    return {
-        "gantt": lambda: gantt(labelled, style),
-        **{quantity.name: partial(distribution, quantity) for quantity in quantities(slo)},
-        "timeline": lambda: timeline(labelled, style),
-        "throughput": lambda: throughput_bars(summaries, style),
-        "latency": lambda: latency_bars(summaries, style, slo),
-    }
+    return [
+        Plot("gantt", "What the slots did", lambda: gantt(labelled, style)),
+        *(Plot(each.name, "Latency", partial(distribution, each), small=True) for each in quantities(slo)),
+        Plot("timeline", "Over time", lambda: timeline(labelled, style)),
+        Plot("throughput", "Throughput and latency", lambda: throughput_bars(summaries, style)),
+        Plot("latency", "Throughput and latency", lambda: latency_bars(summaries, style, slo)),
+    ]

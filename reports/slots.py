@@ -1,4 +1,4 @@
-"""Who held which slot when, and doing what: the numbers behind the slot Gantt.
+"""The slots of the batch over time: requests in them and their phases. The numbers behind the slot Gantt.
 
 A request holds a slot from the moment it is scheduled until its slot comes free, but for the times it waited again
 after a preemption. Each such stay is cut into prefill, decode and held (finished, but kept by its batch). Where
@@ -155,7 +155,7 @@ def _useful(records: Records, steps: _Steps, row: Ints, start: Floats, prefilled
 def _unseen(records: Records, steps: _Steps, row: Ints, start: Floats) -> tuple[Floats, Floats]:
     """When prefill and computing ended where the client only sees the whole batch return.
 
-    Prompts are computed one after the other in the order of the batch; then everybody computes a token a step.
+    Prompts are computed one after the other in the order of the batch; then each request computes a token a step.
     """
     batch, order = _batches(row, start)
     tokens, longest = _prompts(records, row, batch)

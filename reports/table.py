@@ -2,7 +2,7 @@
 
 Latencies of ten seconds and more put their column into seconds, minutes or hours; where others are far shorter, each
 cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns without a value are left out, and so are
-those of losses where there was none.
+those of losses where there was none; a flag is shown always, as "saturated: no" is worth knowing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def shown(summaries: Summaries, block: Block, *, paired: bool = True) -> list[tu
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
-    return not known or (column.better < 0 and not any(known))
+    return not known or (column.better < 0 and not column.flag and not any(known))
 
 
 def _block(block: Block, summaries: Summaries, terminal: Terminal, *, paired: bool) -> str:
@@ -190,13 +190,14 @@ def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
 
 
 def _texts(column: Sequence[Cell]) -> list[str]:
-    """The cells as text of equal width: means aligned right, intervals too, one place for the mark at the end."""
+    """The cells as text of equal width: means aligned right, intervals left, one place for the mark at the end."""
     mean = max(len(cell.mean) for cell in column)
     wide = max(len(cell.interval) for cell in column)
     texts = []
     for cell in column:
         text = cell.mean.rjust(mean)
         if wide:
-            text += f" {cell.interval.rjust(wide)}"
+            sign = "± " if cell.interval.startswith("± ") else ""
+            text += f" {sign}{cell.interval.removeprefix(sign).rjust(wide - len(sign))}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts

@@ -16,7 +16,7 @@ from simulator.errors import InputError
 from simulator.results.records import Records
 
 if TYPE_CHECKING:
-    from reports.build import ReportRun
+    from reports.run import ReportRun
     from reports.style import Picture as Picture  # for the annotations of others
 
 
@@ -62,16 +62,16 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 
 
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
-    """One picture of the report. Raises InputError for a kind that there is not."""
-    from reports.pictures import painters
+    """One picture of the report. Raises InputError for an unknown kind."""
+    from reports.pictures import plots
     from reports.style import styles
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
-    known = painters(drawn, styles([(run.label, run.policy) for run in drawn]))
+    known = {plot.name: plot for plot in plots(drawn, styles([(run.label, run.policy) for run in drawn]))}
     if kind not in known:
         raise InputError(f"no picture of the kind {kind!r}", hint=did_you_mean(kind, tuple(known)))
-    return known[kind]()
+    return known[kind].paint()
 
 
 def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) ->
 
 def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
-    from reports.build import ReportRun
+    from reports.run import ReportRun
 
     measure = run.scenario.measure
     return ReportRun(

@@ -19,6 +19,9 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 TOPS = ("simulator", "scenarios", "calibration", "gpu_backend", "reports")
 MAX_LINES = 420
+# A module in backticks or behind `python -m`, and the path of a file or a folder, as texts name them.
+MODULE = re.compile(rf"(?:`|python -m )((?:{'|'.join(TOPS)}|tests)(?:\.\w+)+)")
+PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOPS)}|tests|docs)/(?:[\w.-]+/)*[\w.-]*\w(?![\w*{{<])")
 
 # A path of somebody's machine, the host of a package registry, or an option that names one.
 PRIVATE = re.compile(
@@ -117,6 +120,43 @@ def test_private_words_are_found(line: str) -> None:
 @pytest.mark.parametrize("line", ["runs/tmp/x", "../work/x", "https://example.org/home/x", "a /tmpfs/ mount"])
 def test_harmless_words_are_not(line: str) -> None:
     assert not PRIVATE.search(line)
+
+
+def prose() -> Iterator[tuple[str, str]]:
+    """Every line of code and pages with its place; not of the changelog, which tells of files that are gone."""
+    for path, text in texts().items():
+        if path.suffix in (".py", ".md", ".yaml", ".toml", "") and path.name != "CHANGELOG.md":
+            for number, line in enumerate(text.splitlines(), start=1):
+                yield f"{path}:{number}", line
+
+
+def has_module(name: str) -> bool:
+    """Whether there is a module or a package of this dotted name, or one whose text has the word that follows it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        found = [texts()[file] for file in sources(Path(*parts[:count])) if file in texts()]
+        if found:
+            return count == len(parts) or any(re.search(rf"\b{parts[count]}\b", text) for text in found)
+    return False
+
+
+def sources(module: Path) -> tuple[Path, Path]:
+    """The files that may hold a module."""
+    return module.with_suffix(".py"), module / "__init__.py"
+
+
+def test_modules_named_in_texts_exist() -> None:
+    named = [(place, name) for place, line in prose() for name in MODULE.findall(line)]
+    assert len(named) > 50
+    assert [(place, name) for place, name in named if not has_module(name)] == []
+    assert not has_module("simulator.no_such_module")
+    assert not has_module("simulator.errors.NoSuchError")
+
+
+def test_paths_named_in_texts_exist() -> None:
+    named = [(place, path) for place, line in prose() for path in PATH.findall(line)]
+    assert len(named) > 50
+    assert [(place, path) for place, path in named if not (ROOT / path).exists()] == []
 
 
 def test_every_package_is_found() -> None:

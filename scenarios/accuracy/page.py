@@ -100,10 +100,10 @@ def _servers(cases: Sequence[CaseResult]) -> str:
     return "\n".join(lines)
 
 
-def _score_row(title: str, who: str, found: Validation) -> str:
+def _score_row(title: str, simulator: str, found: Validation) -> str:
     name, worst = found.worst
     each = f"{100 * found.per_request['e2e'].median_size:.1f}" if "e2e" in found.per_request else ""
-    return _row(title, who, f"{100 * found.score:.2f}", _percent(worst), name, each)
+    return _row(title, simulator, f"{100 * found.score:.2f}", _percent(worst), name, each)
 
 
 def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:

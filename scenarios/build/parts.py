@@ -49,7 +49,7 @@ class Parts:
 def build_workload(scenario: Scenario) -> Workload:
     """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
 
-    Raises InputError for a trace that cannot be read, and for weights or SLOs of classes that there are not.
+    Raises InputError for a trace that cannot be read, and for weights or SLOs of unknown classes.
     """
     workload = _given_workload(scenario)
     named = {

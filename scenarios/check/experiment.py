@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from simulator.memory.blocks import KVBlocks
-from simulator.plan import Policy
+from simulator.plan import OptionalMembers, Policy
 from simulator.simulate import Run
 from simulator.workload import Workload
 
@@ -58,5 +58,4 @@ Law = Callable[[Experiment, Run], Breach | None]
 
 def asynchronous(experiment: Experiment) -> bool:
     """Whether the policy plans a step while the one before it runs: results count for the plan after the next."""
-    traits = getattr(experiment.policy, "traits", None)
-    return bool(getattr(traits, "async_scheduling", False))
+    return OptionalMembers.of(experiment.policy).traits.async_scheduling

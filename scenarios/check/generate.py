@@ -72,8 +72,8 @@ def _blocks(rng: random.Random, requests: tuple[CaseRequest, ...], size: int) ->
 
 def _parameters(rng: random.Random, cls: type[Policy], fixed: Mapping[str, object]) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
-    for name, default in policy_parameters(cls).items():
-        values = _DRAWN.get(name, ())
+    for name, parameter in policy_parameters(cls).items():
+        values, default = _DRAWN.get(name, ()), parameter.default
         if name in _BUDGETS or default in values:
             drawn[name] = rng.choice(values)
         elif isinstance(default, bool) and rng.random() < 0.25:

@@ -39,7 +39,7 @@ def busy_until_s(records: Records) -> float:
 
 
 def steady_throughput(result: Result) -> float:
-    """Output tokens per second while requests wait: without the end, in which nobody refills the slots."""
+    """Output tokens per second while requests wait: without the end, in which slots stay empty."""
     records = result.records
     end_s = busy_until_s(records)
     rows, requests = records.rows, records.requests

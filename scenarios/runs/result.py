@@ -65,7 +65,7 @@ class Result:
     def plot(self, kind: str = "timeline") -> Picture:
         """A picture of the report: a notebook shows it, `.save("x.png")` or `.save("x.svg")` writes it.
 
-        Raises InputError for a kind that there is not, naming those that there are.
+        Raises InputError for an unknown kind, with the kinds that exist.
         """
         return picture([self.shown()], kind)
 

@@ -103,7 +103,7 @@ def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str]
 
     `overrides` are of parameters of the engine (`engine_overrides`): each is applied to the policies that take it.
 
-    Raises InputError, before anything runs, for a policy that there is not, for a setting that a policy does not take
+    Raises InputError, before anything runs, for an unknown policy, for a setting that a policy does not take
     or refuses, for an override that no policy takes, and for two variants that are the same.
     """
     asked = overridden(base.engine.given(), overrides)

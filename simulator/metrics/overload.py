@@ -103,6 +103,8 @@ def _backlogs(records: Records) -> list[tuple[float, float]]:
 def _overload(
     records: Records, taken: Bools, arrivals: Floats, begin: float, end: float, limit_s: float, served_s: float
 ) -> Overload | None:
+    if end - begin <= MIN_TURNOVERS * served_s:
+        return None
     waiting = waits(records)
     times = np.unique(waiting.from_s[(waiting.from_s >= begin) & (waiting.from_s < end)])
     depth = waiting.depth(times)
@@ -110,7 +112,7 @@ def _overload(
     peak, peak_s = int(depth[at]), float(times[at])
     came = arrivals[(arrivals >= begin) & (arrivals <= peak_s)]
     grown_s = peak_s - begin
-    if end - begin <= MIN_TURNOVERS * served_s or len(came) < 2 or grown_s <= 0.0:
+    if len(came) < 2 or grown_s <= 0.0:
         return None
     gaps = np.diff(came)
     variation = max(1.0, float(gaps.std() / gaps.mean())) if gaps.mean() > 0 else 1.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from scenarios.check.experiment import Breach, Experiment
+from simulator.plan import OptionalMembers
+from simulator.results.records import Ints
 from simulator.simulate import Run
 
 
@@ -16,10 +18,9 @@ def budgets(experiment: Experiment, run: Run) -> Breach | None:
     """
     rows = run.records.rows
     slots = experiment.policy.max_num_seqs
-    limits = [("runs", "requests", rows.running, "max_num_seqs", slots)]
-    budget = getattr(experiment.policy, "max_num_batched_tokens", None)
-    if isinstance(budget, int):
-        limits.append(("computes", "tokens", rows.tokens, "max_num_batched_tokens", budget))
+    limits: list[tuple[str, str, Ints, str, float]] = [("runs", "requests", rows.running, "max_num_seqs", slots)]
+    budget = OptionalMembers.of(experiment.policy).max_num_batched_tokens
+    limits.append(("computes", "tokens", rows.tokens, "max_num_batched_tokens", budget))
     for verb, noun, column, name, limit in limits:
         over = np.flatnonzero(column > limit)
         if len(over):

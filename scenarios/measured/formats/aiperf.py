@@ -2,8 +2,8 @@
 
 Read are metadata.request_start_ns and x_request_id, and of the metrics (each a value with its unit)
 time_to_first_token, request_latency, input_sequence_length and output_sequence_length. Times are the client's.
-Records of a phase other than `profiling` are left out, and those cancelled or with an error. (ai-dynamo/aiperf,
-docs/tutorials/working-with-profile-exports.md.)
+Records of a phase other than `profiling` are left out, and those cancelled or with an error. Source:
+ai-dynamo/aiperf/docs/tutorials/working-with-profile-exports.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Profiles as JSON: read, checked, and turned into tables. `calibration.write` is the other direction.
+"""Profiles as JSON: read, checked, and turned into tables. `calibration.document` is the other direction.
 
 Version 1. Times in microseconds unless a name says otherwise; `layer` tables count once a layer, `step` tables once a
 step. Corrections are log(measured / physics) x 10^4, rounded.

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import time
+from io import StringIO
+
+import pytest
+
+from scenarios.runs.progress import BAR_EVERY_S, LINE_EVERY_S, Progress
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, stream: StringIO) -> list[str]:
+    """What a simulation of 10 s and 1,000 requests shows."""
+    ticks = 0
+    monkeypatch.setattr(time, "monotonic", lambda: ticks / 8)
+    progress = Progress("static", 1000, stream=stream)
+    for ticks in range(80):
+        progress(ticks * 12 + 40)
+    progress.close()
+    return stream.getvalue().split("\r" if stream.isatty() else "\n")
+
+
+def test_progress_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = watch(monkeypatch, StringIO())
+    assert lines == [
+        "static: 232 of 1,000 requests, 23%, 7 s left",
+        "static: 712 of 1,000 requests, 71%, 3 s left",
+        "",
+    ]
+    assert LINE_EVERY_S == 5
+
+
+def test_progress_is_a_bar_on_a_terminal_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = watch(monkeypatch, Terminal())
+    assert shown[1].startswith("[######........................] static: 232 of 1,000")
+    assert len(shown) > 8 / BAR_EVERY_S / 2
+    assert shown[-2].strip() == ""
+    assert shown[-1] == ""
+
+
+def test_a_bar_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    shown = watch(monkeypatch, Terminal())
+    assert max(map(len, shown)) == 49
