@@ -51,11 +51,11 @@ def _with_unit(milliseconds: float) -> str:
     return f"{short(milliseconds / 1e3)} s"
 
 
-def slo_line(axes: Axes, limit_ms: float) -> None:
-    """A vertical line at the SLO, named above the plot, where no curve is."""
+def slo_line(axes: Axes, limit_ms: float, of: str = "") -> None:
+    """A vertical line at the SLO, named above the plot, where no curve is; `of` says whose limit it is."""
     axes.axvline(limit_ms, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=2.5)
     axes.annotate(
-        f"SLO {limit_ms:,g} ms",
+        f"SLO {limit_ms:,g} ms{of and f' ({of})'}",
         (limit_ms, 1.0),
         xycoords=("data", "axes fraction"),
         xytext=(0, 2.5),

@@ -68,7 +68,9 @@ def latency_bars(summaries: Summaries, style: Mapping[str, Style], slo: Slo | No
 
 def _panels(summaries: Summaries, keys: Sequence[str], slo: Slo | None) -> list[Panel]:
     limits = slo or Slo()
-    limit = {f"{p}_{name}_ms": each for name, each in limits.per_request().items() for p in ("p50", "p99")}
+    limit = {}
+    if not any(own.limits for own in limits.classes.values()):  # bars are of all requests, and so must be their limit
+        limit = {f"{p}_{name}_ms": each for name, each in limits.per_request().items() for p in ("p50", "p99")}
     limit |= limits.targets
     panels = []
     for key in keys:
@@ -83,7 +85,8 @@ def _bars(
     name: str, panels: Sequence[Panel], across: int, style: Mapping[str, Style], caption: str, count: int
 ) -> Picture:
     down = max(-(-len(panels) // across), 1)
-    runs = len(panels[0].found) if panels else 1
+    labels = list(panels[0].found) if panels else [""]
+    lines = max(_in_lines(label).count("\n") + 1 for label in labels)
 
     def paint(figure: Figure) -> str:
         grid = figure.subplots(down, across, squeeze=False)
@@ -96,7 +99,7 @@ def _bars(
             return f"{caption} The whiskers are 95 % confidence intervals over {count} seeds."
         return f"{caption} One seed: no intervals."
 
-    return draw(name, (10.0, down * (0.75 + 0.3 * runs) + 0.1), paint)
+    return draw(name, (10.0, down * (0.75 + max(0.3, 0.16 * lines) * len(labels)) + 0.1), paint)
 
 
 def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named: bool) -> None:

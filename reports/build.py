@@ -20,15 +20,17 @@ from reports.pictures import plots
 from reports.provenance import provenance_words
 from reports.run import ReportRun
 from reports.style import Picture, Style, styles
+from reports.table import MOST_OF_A_LABEL
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
-from reports.units import number, one_line
+from reports.units import fitted, number, one_line
 from reports.verdict import verdict_words
 
 
-def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = ()) -> Path:
+def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = (), *, paired: bool = True) -> Path:
     """Write the pictures and the page into `folder`; returns the path of report.html.
 
-    `notes` name what was skipped, clipped or ignored. Equal runs give equal bytes. Raises InputError
+    `notes` name what was skipped, clipped or ignored. `paired`: the runs saw the same requests and have the same SLO;
+    others are not ranked. Equal runs give equal bytes. Raises InputError
     where the folder cannot be written, ValueError without a run.
     """
     if not runs:
@@ -40,7 +42,7 @@ def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] =
         write(folder / "plots" / f"{name}.png", picture.png)
         write(folder / "plots" / f"{name}.svg", picture.svg)
     path = folder / "report.html"
-    write(path, _page(runs, style, pictures, notes))
+    write(path, _page(runs, style, pictures, notes, paired))
     return path
 
 
@@ -54,7 +56,7 @@ def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
     taken: set[str] = set()
     named = []
     for run in runs:
-        label = base = one_line(run.label, 60) or "run"
+        label = base = fitted(run.label, MOST_OF_A_LABEL) or "run"
         count = 1
         while label in taken:
             count += 1
@@ -65,24 +67,23 @@ def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
 
 
 def _page(
-    runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture], notes: Sequence[str]
+    runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture], notes: Sequence[str], paired: bool
 ) -> str:
     summaries: Summaries = {run.label: run.summaries for run in runs}
     labelled = [(run.label, run.records) for run in runs]
     first = runs[0]
-    by_class = class_summaries(labelled, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
+    slo = first.slo if paired else None
+    by_class = class_summaries(labelled, slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
-    known = {
-        run.label: facts(run.records, first.slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s) for run in runs
-    }
-    words = verdict_words(summaries, first.slo, known)
+    known = {run.label: facts(run.records, run.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs}
+    words = verdict_words(summaries, slo, known, paired=paired)
     if by_class is not None and (more := class_words(by_class, of_first)):
         words.append(more)
     sections = [
         html.section(
             "Verdict",
             html.paragraphs(words, "verdict"),
-            html.verdict_tables(summaries, style),
+            html.verdict_tables(summaries, style, paired=paired),
         ),
         *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),

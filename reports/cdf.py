@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import latency_axis, slo_line
+from reports.judged import classes_of
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
 from simulator.metrics.latency import finished, itl, request_latencies
-from simulator.metrics.slo import Slo
-from simulator.metrics.window import measured_window
+from simulator.metrics.slo import Slo, limited_requests
+from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Floats, Records
 
 # Percentiles drawn: even steps, and finer ones where the tail is.
@@ -30,24 +31,40 @@ MANY_GAPS = 1 << 18  # so many entries of token gaps are drawn from fewer percen
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A latency that has a picture: file name, title, what one sample is, and its SLO."""
+    """A latency that has a picture: file name, title, what one sample is, and its SLO.
+
+    The limit is that of all requests, or of the only class that has one (`of_class`).
+    """
 
     name: str
     title: str
     samples: str
     slo_ms: float | None
     by_tail: bool = False  # each further nine of the percentile as high as the one before
+    of_class: str | None = None
 
 
 def quantities(slo: Slo | None) -> tuple[Quantity, ...]:
     """The four latencies, in the order of the report."""
-    limit = slo or Slo()
+
+    def of_requests(latency: str, title: str) -> Quantity:
+        limit_ms, of_class = _limit(slo or Slo(), latency)
+        return Quantity(f"{latency}_cdf", title, "finished requests", limit_ms, of_class=of_class)
+
     return (
-        Quantity("ttft_cdf", "Time to first token (TTFT)", "finished requests", limit.ttft_ms),
-        Quantity("tpot_cdf", "Time per output token (TPOT)", "finished requests", limit.tpot_ms),
+        of_requests("ttft", "Time to first token (TTFT)"),
+        of_requests("tpot", "Time per output token (TPOT)"),
         Quantity("itl_cdf", "Gap between tokens (ITL)", "token gaps", None, by_tail=True),
-        Quantity("e2el_cdf", "End-to-end latency (E2E)", "finished requests", limit.e2el_ms),
+        of_requests("e2el", "End-to-end latency (E2E)"),
     )
+
+
+def _limit(slo: Slo, latency: str) -> tuple[float | None, str | None]:
+    """The limit to draw, and the class whose own it is: the default one, or else that of the only class with one."""
+    if (limit_ms := slo.per_request().get(latency)) is not None:
+        return limit_ms, None
+    own = [(limit_ms, name) for name, each in slo.classes.items() if (limit_ms := each.per_request().get(latency))]
+    return own[0] if len(own) == 1 else (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,8 @@ class Curve:
 
     label: str
     at_ms: Floats
-    within_slo: float | None = None  # share of the samples at or below the SLO
+    within_slo: float | None = None  # share of the samples that the SLO limits at or below it
+    limited: str = ""  # the classes that it limits, where it does not limit all
 
     def percentile(self, q: float) -> float:
         return float(np.interp(q, GRID, self.at_ms)) if len(self.at_ms) else float("nan")
@@ -68,12 +86,14 @@ def curves(
     """A run's curves by the names of `quantities`: over the finished of the measured requests, as in the summary."""
     window = measured_window(records, warmup_s, cooldown_s)
     done = finished(records) & window.measured
-    each, limit = request_latencies(records), slo or Slo()
-    found = {
-        "ttft_cdf": _curve(label, each.ttft_ms[done], limit.ttft_ms),
-        "tpot_cdf": _curve(label, each.tpot_ms[done], limit.tpot_ms),
-        "e2el_cdf": _curve(label, each.e2el_ms[done], limit.e2el_ms),
-    }
+    each = request_latencies(records)
+    took_ms = {"ttft_cdf": each.ttft_ms, "tpot_cdf": each.tpot_ms, "e2el_cdf": each.e2el_ms}
+    found = {}
+    for quantity in quantities(slo):
+        if quantity.name in took_ms:
+            those = _limited(records, slo or Slo(), quantity.of_class)
+            names = classes_of(records, those)
+            found[quantity.name] = _curve(label, took_ms[quantity.name][done], quantity.slo_ms, those[done], names)
     many = len(records.gaps.count) + records.num_steps > MANY_GAPS
     percents = COARSE if many else GRID
     gaps = itl(records, percents.tolist(), window)
@@ -81,12 +101,20 @@ def curves(
     return found | {"itl_cdf": Curve(label, at_ms)}
 
 
-def _curve(label: str, latency_ms: Floats, slo_ms: float | None) -> Curve:
-    known = latency_ms[~np.isnan(latency_ms)]
-    if not len(known):
+def _limited(records: Records, slo: Slo, of_class: str | None) -> Bools:
+    """The requests that a limit is for: those of `of_class`, or of all classes without limits of their own."""
+    groups = {group.class_name: group.requests for group in limited_requests(records, slo)}
+    return groups.get(of_class, np.zeros(len(records.requests.row), dtype=bool))
+
+
+def _curve(label: str, latency_ms: Floats, slo_ms: float | None, those: Bools, names: str) -> Curve:
+    known = ~np.isnan(latency_ms)
+    if not known.any():
         return Curve(label, np.zeros(0))
-    within = None if slo_ms is None else float((known <= slo_ms).mean())
-    return Curve(label, np.percentile(known, GRID), within)
+    at_ms, limited_ms = np.percentile(latency_ms[known], GRID), latency_ms[known & those]
+    if slo_ms is None or not len(limited_ms):
+        return Curve(label, at_ms)
+    return Curve(label, at_ms, float((limited_ms <= slo_ms).mean()), names)
 
 
 def cdf(quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> Picture:
@@ -115,15 +143,18 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
     axes.set_ylabel(f"share of {quantity.samples} (%)")
     axes.set_xlabel(quantity.title.partition(" (")[0].lower())
     axes.set_title(quantity.title, pad=18.0)
+    limited = next((shorten(curve.limited, 40) for curve in drawn if curve.limited), "")
     if slo_ms is not None:
-        slo_line(axes, slo_ms)
+        slo_line(axes, slo_ms, limited)
     if not drawn:
         axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", va="center", color=MUTED)
     _legend(figure, curves, style, slo_ms)
     text = f"Share of {quantity.samples} at or below a latency: the further left, the better."
     if quantity.by_tail:
         text += " Each further nine takes as much height as the one before: the right end is what users see as stutter."
-    if slo_ms is not None:
+    if slo_ms is not None and limited:
+        text += f" The curves are of all requests, the dotted line and the shares within it of {limited}."
+    elif slo_ms is not None:
         text += " Where a curve meets the dotted line, read off the share of all requests within this limit."
     return text
 
@@ -142,12 +173,18 @@ def _limits(axes: Axes, drawn: Sequence[Curve], slo_ms: float | None) -> None:
 
 def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:
     handles, texts = [], []
+    most = (
+        44 if slo_ms is None else 28 if any(curve.limited for curve in curves) else 30
+    )  # what fits beside the figures
     for curve in curves:
         handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
-        text = f"{shorten(curve.label, 44)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        text = (
+            f"{shorten(curve.label, most)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
+        )
         if not len(curve.at_ms):
-            text = f"{shorten(curve.label, 44)}:  no samples"
+            text = f"{shorten(curve.label, most)}:  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
-            text += f", {100 * curve.within_slo:.1f} % within {slo_ms:,g} ms"
+            whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {slo_ms:,g} ms"
+            text += f", {100 * curve.within_slo:.1f} % {whose}"
         texts.append(text)
     figure.legend(handles, texts, loc="outside lower left", ncols=1, labelcolor=INK, handlelength=3.2, borderpad=0.2)

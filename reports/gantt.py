@@ -31,6 +31,7 @@ class Panel:
     slot: Ints
     stall_s: tuple[Floats, Floats]
     shares: dict[Phase, float]
+    stalled: float  # the part of the decodes' share in which they stood still
     max_num_seqs: int
 
 
@@ -47,14 +48,15 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
     every = -(-in_use // MAX_SLOTS)
     panels = []
     for (label, records), stay, slot in zip(runs, shown, slots, strict=True):
-        sample = slot % every == 0
+        sample, stalled = slot % every == 0, stalls(records, from_s, to_s)
         panels.append(
             Panel(
                 label,
                 stay.pick(sample),
                 slot[sample] // every,
-                stalls(records, from_s, to_s),
+                stalled,
                 _shares(stay, from_s, to_s, records.max_num_seqs),
+                _stalled_share(stay, stalled, from_s, to_s, records.max_num_seqs),
                 records.max_num_seqs,
             )
         )
@@ -75,6 +77,17 @@ def _shares(stay: Stays, from_s: float, to_s: float, max_num_seqs: int) -> dict[
         clipped = np.clip(end, from_s, to_s) - np.clip(start, from_s, to_s)
         shares[phase] = float(clipped.sum()) / area
     return shares
+
+
+def _stalled_share(stay: Stays, stalled: tuple[Floats, Floats], from_s: float, to_s: float, max_num_seqs: int) -> float:
+    """The share of the slots' time in which decodes stood still for prefill steps."""
+    begin, end = (np.clip(each, from_s, to_s) for each in stalled)
+    if not len(begin):
+        return 0.0
+    edges = np.stack([begin, end], axis=1).ravel()
+    so_far = np.concatenate(([0.0], np.repeat(np.cumsum(end - begin), 2)[:-1]))  # stood still, up to each edge
+    first, last = (np.interp(np.clip(each, from_s, to_s), edges, so_far) for each in stay.bounds(Phase.DECODE))
+    return float((last - first).sum()) / ((to_s - from_s) * max_num_seqs)
 
 
 def _paint(
@@ -139,10 +152,15 @@ def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) 
     shares = panel.shares
     idle = max(1.0 - sum(shares.values()), 0.0)
     axis.set_title(shorten(panel.label), color=INK)
-    text = (
-        f"of {panel.max_num_seqs} slots: {shares[Phase.DECODE]:.0%} decode, {shares[Phase.PREFILL]:.0%} prefill, "
-        f"{shares[Phase.HELD] + shares[Phase.PADDING]:.0%} held or padding, {idle:.0%} idle"
+    parts = (
+        ("decode", shares[Phase.DECODE] - panel.stalled),
+        ("waiting", panel.stalled),
+        ("prefill", shares[Phase.PREFILL]),
+        ("held or padding", shares[Phase.HELD] + shares[Phase.PADDING]),
+        ("idle", idle),
     )
+    told = [f"{100 * share:.0f} % {name}" for name, share in parts if share >= 0.005]
+    text = f"of {panel.max_num_seqs} slots: {', '.join(told)}" if told else ""
     axis.set_title(text, loc="right", fontsize=8.5, fontweight="normal", color=INK)
     if not len(panel.stay):
         axis.text(0.5, 0.5, "nothing ran in this window", transform=axis.transAxes, ha="center", va="center")

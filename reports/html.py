@@ -78,16 +78,16 @@ class _Block:
     lines: Sequence[_Line]
 
 
-def verdict_tables(summaries: Summaries, style: Mapping[str, Style]) -> Markup:
-    """The blocks of the verdict table, and what their marks mean."""
+def verdict_tables(summaries: Summaries, style: Mapping[str, Style], *, paired: bool = True) -> Markup:
+    """The blocks of the verdict table, and what their marks mean; without marks where the runs are not paired."""
     blocks = []
     for block in BLOCKS:
-        if columns := shown(summaries, block):
+        if columns := shown(summaries, block, paired=paired):
             lines = [
                 _Line(label, style[label].color, [by_label[label] for _, by_label in columns]) for label in summaries
             ]
             blocks.append(_Block(block.title, [column for column, _ in columns], lines))
-    return _render("verdict_tables", blocks, note(summaries).replace("* best", "Highlighted: best"))
+    return _render("verdict_tables", blocks, note(summaries, paired=paired).replace("* best", "Highlighted: best"))
 
 
 def table(rows: TableRows | None, *, prose: bool = False, title: str = "") -> Markup:

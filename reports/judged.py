@@ -18,7 +18,7 @@ from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outco
 from simulator.metrics.overload import Overload, overload
 from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.table import METRICS
-from simulator.metrics.window import measured_window
+from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Records, Status
 
 KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
@@ -26,10 +26,10 @@ KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A limit of a request: how many of the requests that have it (of `class_name`, or all) exceed it."""
+    """A limit of a request: how many of the requests that have it (of `classes`, or all) exceed it."""
 
     name: str  # of the latency, as in `LATENCIES`
-    class_name: str | None
+    classes: str | None  # a name, or several: a and b
     limit_ms: float
     misses: int
     requests: int
@@ -63,13 +63,21 @@ def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> t
         measured = requests & taken
         if not measured.any():
             continue
+        classes = class_name if class_name is not None else classes_of(records, requests) or None
         for name, limit_ms in limits.items():
             took_ms = LATENCIES[name].of_request_s(records)[measured] * 1e3
             known = took_ms[np.isfinite(took_ms)]
             p99 = float(np.percentile(known, 99)) if len(known) else math.nan
             late = int((~(took_ms <= limit_ms)).sum())
-            found.append(Miss(name, class_name, limit_ms, late, int(measured.sum()), p99))
+            found.append(Miss(name, classes, limit_ms, late, int(measured.sum()), p99))
     return tuple(found)
+
+
+def classes_of(records: Records, requests: Bools) -> str:
+    """The classes of these requests (`a and b`); nothing where they are all."""
+    found = set(records.requests.class_index[requests].tolist())
+    names = [name for index, name in enumerate(records.class_names) if index in found]
+    return "" if requests.all() or not names else joined(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +173,7 @@ def misses_text(misses: Sequence[Miss], most: int = 2) -> list[str]:
     """The limits that most requests exceed: `TTFT over 1,000 ms in 78 of 1,515 requests (p99 3,101 ms)`."""
     found = []
     for miss in sorted((miss for miss in misses if miss.misses), key=lambda miss: -miss.misses)[:most]:
-        noun = "requests" if miss.class_name is None else f"{miss.class_name} requests"
+        noun = "requests" if miss.classes is None else f"{miss.classes} requests"
         tail = "" if math.isnan(miss.p99_ms) else f" (p99 {latency(miss.p99_ms)})"
         title = LATENCIES[miss.name].title
         found.append(f"{title} over {miss.limit_ms:,g} ms in {miss.misses:,} of {miss.requests:,} {noun}{tail}")

@@ -35,7 +35,7 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
     """Every plot of these runs."""
     labelled = [(run.label, run.records) for run in runs]
     summaries: Summaries = {run.label: run.summaries for run in runs}
-    slo = runs[0].slo
+    slo = runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
 
     @cache
     def lines() -> list[dict[str, Curve]]:

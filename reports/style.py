@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from reports.files import write
-from reports.units import one_line
+from reports.units import fitted
 from simulator.errors import InputError
 
 Dash = tuple[float, tuple[float, ...]] | Literal["-"]
@@ -179,5 +179,5 @@ def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str]) -
 
 def shorten(label: str, most: int = 44) -> str:
     """A label that fits a picture; matplotlib would hide one that begins with an underscore."""
-    text = one_line(label, most)
+    text = fitted(label, most)
     return f" {text}" if text.startswith("_") else text

@@ -1,8 +1,8 @@
 """The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
 
-Latencies of ten seconds and more make a column whose cells carry their own units, as people say them: 45.2 ms beside
-68.7 min. Columns without a value are left out, and so are those of losses where there was none; a flag is shown always,
-as "saturated: no" is worth knowing.
+Latencies of ten seconds and more put their column into seconds, minutes or hours; where others are far shorter, each
+cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns without a value are left out, and so are
+those of losses where there was none; a flag is shown always, as "saturated: no" is worth knowing.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
 from reports.judged import Facts
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, intervals, number, one_line, tied, time_unit
+from reports.units import MISSING, column_unit, decimals, fitted, intervals, number, tied, time_unit
 from reports.verdict import verdict_words
+from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
+from simulator.metrics.table import METRICS
 
 MARK = "*"
+MOST_OF_A_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,11 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     """A column's cells by label: with the same number of decimals, or each with its own unit of time."""
     if column.flag:
         return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
-    found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+    column = _in_its_unit(summaries, column)
+    found = _estimates(summaries, column)
     marked = best(summaries, column)
-    if _own_units(column, found):
-        made = {label: _timed_cell(each, label in marked) for label, each in found.items()}
+    if not column.unit and METRICS[column.key].unit == MS:
+        made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
     else:
         places = column.places
         if places is None:
@@ -54,9 +58,16 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     return made
 
 
-def _own_units(column: Column, found: Mapping[str, Estimate]) -> bool:
-    """Whether the column's cells are better read with a unit each."""
-    return column.unit == "ms" and any(each.mean >= OWN_UNITS_FROM_MS for each in found.values())
+def _estimates(summaries: Summaries, column: Column) -> dict[str, Estimate]:
+    return {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+
+
+def _in_its_unit(summaries: Summaries, column: Column) -> Column:
+    """The column in the unit that suits its latencies; without one where each cell has its own."""
+    if column.unit != MS:
+        return column
+    unit = column_unit(each.mean for each in _estimates(summaries, column).values())
+    return replace(column, unit="") if unit is None else replace(column, unit=unit.unit, scale=1 / unit.milliseconds)
 
 
 def _timed_cell(found: Estimate, is_best: bool) -> Cell:
@@ -72,6 +83,15 @@ def _timed_cell(found: Estimate, is_best: bool) -> Cell:
     return Cell(number(mean, places), f"{behind} {clock.unit}", is_best)
 
 
+def _signs_aligned(made: Mapping[str, Cell]) -> dict[str, Cell]:
+    """The cells with their ± one below the other."""
+    wide = max((len(cell.interval) for cell in made.values()), default=0)
+    return {
+        label: replace(cell, interval=f"± {cell.interval[2:].rjust(wide - 2)}") if cell.interval[:1] == "±" else cell
+        for label, cell in made.items()
+    }
+
+
 def _flag(seen: Sequence[float]) -> str:
     known = [value for value in seen if math.isfinite(value)]
     yes = sum(value > 0.0 for value in known)
@@ -80,16 +100,19 @@ def _flag(seen: Sequence[float]) -> str:
     return ("yes" if yes else "no") if yes in (0, len(known)) else f"{yes} of {len(known)}"
 
 
-def note(summaries: Summaries) -> str:
+def note(summaries: Summaries, *, paired: bool = True) -> str:
     """What the marks and the ± mean; empty where there is neither."""
     count = seeds(summaries)
     if count > 1:
         text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
-        if len(summaries) > 1:
+        if len(summaries) > 1 and paired:
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
-    if len(summaries) > 1:
-        return f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree."
+    if len(summaries) > 1 and paired:
+        return (
+            f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
+            "--seeds 5 gives intervals."
+        )
     return ""
 
 
@@ -98,16 +121,20 @@ def verdict_table(
     slo: Slo | None = None,
     facts: Mapping[str, Facts] | None = None,
     terminal: Terminal = PLAIN,
+    *,
+    paired: bool = True,
 ) -> str:
     """The table, what its marks mean, and the verdict in words; ends with a newline.
 
-    `summaries` has one summary a seed for every label, seeds in the same order.
+    `summaries` has one summary a seed for every label, seeds in the same order. Runs that are not `paired` (other
+    requests, or another SLO) are not ranked.
     """
     if not summaries:
         return "nothing to compare\n"
-    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal))]
-    parts.append(terminal.paint(wrapped(note(summaries), terminal.prose_width), "dim"))
-    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in verdict_words(summaries, slo, facts)))
+    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, paired=paired))]
+    parts.append(terminal.paint(wrapped(note(summaries, paired=paired), terminal.prose_width), "dim"))
+    words = verdict_words(summaries, slo, facts, paired=paired)
+    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -116,15 +143,16 @@ def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
     return textwrap.fill(tied(text), width).replace("\u00a0", " ")
 
 
-def shown(summaries: Summaries, block: Block) -> list[tuple[Column, dict[str, Cell]]]:
-    """The block's columns that tell something, with their cells; without a unit where the cells have their own."""
+def shown(summaries: Summaries, block: Block, *, paired: bool = True) -> list[tuple[Column, dict[str, Cell]]]:
+    """The block's columns that tell something, in the units that suit them, with their cells."""
     pairs = []
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
-        found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
-        head = replace(column, unit="") if not column.flag and _own_units(column, found) else column
-        pairs.append((head, cells(summaries, column)))
+        head = _in_its_unit(summaries, column)
+        found = cells(summaries, head)
+        unmarked = {label: replace(cell, is_best=False) for label, cell in found.items()}
+        pairs.append((head, found if paired else unmarked))
     return pairs
 
 
@@ -134,12 +162,12 @@ def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     return not known or (column.better < 0 and not column.flag and not any(known))
 
 
-def _block(block: Block, summaries: Summaries, terminal: Terminal) -> str:
-    columns = shown(summaries, block)
+def _block(block: Block, summaries: Summaries, terminal: Terminal, *, paired: bool) -> str:
+    columns = shown(summaries, block, paired=paired)
     if not columns:
         return ""
     labels = list(summaries)
-    left = [block.title, "", *(one_line(label, 60) for label in labels)]
+    left = [block.title, "", *(fitted(label, MOST_OF_A_LABEL) for label in labels)]
     wide = max(len(text) for text in left)
     title, *others = (text.ljust(wide) for text in left)
     lines = [[terminal.paint(title, "title"), *others]]

@@ -10,8 +10,9 @@ import numpy as np
 
 from reports.columns import Column, Summary, column_of
 from reports.compare import joined
-from reports.units import MISSING, OWN_UNITS_FROM_MS, decimals, latency, number, short
+from reports.units import MISSING, column_unit, decimals, latency, number, short
 from simulator.metrics.latency import queue_s
+from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
 from simulator.metrics.table import METRICS
@@ -102,12 +103,19 @@ def class_rows(by_run: ByClass) -> TableRows:
 
 
 def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str]]:
-    """The column's title, and its cells; long latencies carry their own units."""
+    """The column's title with its unit, and its cells; latencies that are far apart carry their own units."""
     found = [summary.get(column.key) for summary in summaries]
     numbers = [float("nan") if value is None else float(value) * column.scale for value in found]
-    if column.unit == "ms" and any(value >= OWN_UNITS_FROM_MS for value in numbers):
-        return column.title, [latency(value) if value == value else MISSING for value in numbers]
-    title = f"{column.title} ({column.unit})" if column.unit in ("ms", "%") else column.title
+    if column.unit == MS:
+        unit = column_unit(numbers)
+        if unit is None:
+            return column.title, [latency(value) if value == value else MISSING for value in numbers]
+        numbers = [value / unit.milliseconds for value in numbers]
+        title = f"{column.title} ({unit.unit})"
+        if unit.unit == MS:
+            return title, [number(value, decimals([value], 1)) for value in numbers]
+        return title, [number(value, decimals(numbers, 2)) for value in numbers]
+    title = f"{column.title} (%)" if column.unit == "%" else column.title
     places = column.places
     return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
 

@@ -156,12 +156,13 @@ def _paint(
     if more:
         axes[0].set_title(f"{more} →", loc="right", fontsize=8.5, fontweight="normal", pad=3.0)
     figure.align_ylabels(axes)
+    longest = max(len(shorten(label)) for label in labels)
     handles = [Line2D([], [], color=style[label].color, linestyle=style[label].dash) for label in labels]
     figure.legend(
         handles,
         [shorten(label) for label in labels],
         loc="outside upper left",
-        ncols=min(len(labels), 4),
+        ncols=min(len(labels), max(1, 104 // (longest + 10)), 4),  # about so many characters fit a line
         labelcolor=INK,
     )
     return (

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MISSING = "-"
-OWN_UNITS_FROM_MS = 10_000.0
-"""A column with a latency this long is read more easily with a unit in each cell (`latency`)."""
+LONG_FROM_MS = 10_000.0
+"""A column with a latency this long is not in milliseconds: people say seconds, minutes, hours."""
+FAR_APART = 100.0
+"""Latencies that differ by this factor have no unit in common that suits both: each says its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,15 @@ def one_line(text: str, most: int) -> str:
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
+def fitted(label: str, most: int) -> str:
+    """A label in one line of at most so many characters, cut in the middle: what differs stands at its end."""
+    clean = one_line(label, len(label) + 1)
+    if len(clean) <= most:
+        return clean
+    tail = most // 2
+    return f"{clean[: most - 1 - tail]}…{clean[len(clean) - tail :]}"
+
+
 @dataclass(frozen=True, slots=True)
 class TimeUnit:
     """A unit of time, and how many milliseconds it has."""
@@ -91,11 +102,18 @@ class TimeUnit:
 def time_unit(milliseconds: float) -> TimeUnit:
     """The unit in which people say a time: ms below ten seconds, s up to ten minutes, min up to three hours, then h."""
     size = abs(milliseconds)
-    if size < OWN_UNITS_FROM_MS:
+    if size < LONG_FROM_MS:
         return TimeUnit("ms", 1.0)
     if size <= 600_000.0:
         return TimeUnit("s", 1e3)
     return TimeUnit("min", 60e3) if size <= 3 * 3600e3 else TimeUnit("h", 3600e3)
+
+
+def column_unit(milliseconds: Iterable[float]) -> TimeUnit | None:
+    """The unit of a column of latencies: that of the longest; None where each had better say its own."""
+    sizes = [abs(value) for value in milliseconds if math.isfinite(value) and value != 0.0]
+    longest = max(sizes, default=0.0)
+    return time_unit(longest) if longest < LONG_FROM_MS or longest < FAR_APART * min(sizes) else None
 
 
 def latency(milliseconds: float) -> str:

@@ -16,16 +16,31 @@ from reports.units import short
 from simulator.metrics.outcomes import ATTAINMENT
 from simulator.metrics.slo import Slo
 
+_UNPAIRED = (
+    "The runs differ in workload, seed or SLO: each figure is that of its own run, and no run is recommended over "
+    "another."
+)
 
-def verdict_words(summaries: Summaries, slo: Slo | None = None, facts: Mapping[str, Facts] | None = None) -> list[str]:
+
+def verdict_words(
+    summaries: Summaries,
+    slo: Slo | None = None,
+    facts: Mapping[str, Facts] | None = None,
+    *,
+    paired: bool = True,
+) -> list[str]:
     """A few sentences, the most important first; none where nothing can be said.
 
-    `facts` are those of each run's first seed (`reports.judged.facts`).
+    `facts` are those of each run's first seed (`reports.judged.facts`). `paired`: the runs saw the same requests and
+    have the same SLO; runs that did not are not held against each other.
     """
     known = {label: (facts or {}).get(label, Facts()) for label in summaries}
     against = {label: judged(runs, slo) for label, runs in summaries.items()}
     first = winner(summaries, against)
     overloads = {label: None if is_saturated(summaries, label) else each.overload for label, each in known.items()}
+    if not paired:
+        overloaded = overload_words(overloads, of_first=seeds(summaries) > 1)
+        return [_UNPAIRED, *_losses(summaries), *filter(None, [_saturated(summaries, known)]), *overloaded]
     sentences = [
         *choice(summaries, against, first),
         *_slo(summaries, slo, against, known),

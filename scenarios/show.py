@@ -31,6 +31,12 @@ class Shown:
     summaries: Sequence[Mapping[str, Any]]
 
 
+def are_paired(runs: Sequence[Shown]) -> bool:
+    """Whether all runs saw the same requests and are held to the same SLO: only such runs can be ranked."""
+    asked = [(run.scenario.workload, run.scenario.seed, run.scenario.resolve_slo()) for run in runs]
+    return all(each == asked[0] for each in asked)
+
+
 def one_line(summary: Mapping[str, Any]) -> str:
     """The figures that say most of a run, in a line: requests, TTFT, TPOT, tokens a second."""
     from reports.units import latency, short
@@ -72,7 +78,7 @@ def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) ->
     """Plots and report.html into an existing folder."""
     from reports.build import write_report
 
-    write_report(folder, [report_run(run) for run in runs], notes)
+    write_report(folder, [report_run(run) for run in runs], notes, paired=are_paired(runs))
 
 
 def report_run(run: Shown) -> ReportRun:

@@ -53,6 +53,7 @@ def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        hint = did_you_mean(class_name, classes).rstrip()
-        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint or None)
+        own = [name for name in classes if vars(module)[name].__module__ == module.__name__]
+        hint = did_you_mean(class_name, own or classes).rstrip() or f"classes there: {', '.join(own) or 'none'}"
+        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint)
     return cls

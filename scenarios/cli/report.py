@@ -24,16 +24,19 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     """The verdict table, the table by class where there are several, and what the figures rest on."""
     from reports.judged import facts
     from reports.provenance import provenance_words
-    from reports.table import verdict_table, wrapped
+    from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
     from reports.tables import class_table
     from reports.terminal import aligned
+    from reports.units import fitted
+    from scenarios.show import are_paired
 
-    first = runs[0].scenario
-    slo = first.resolve_slo()
+    first, paired = runs[0].scenario, are_paired(runs)
+    slo = first.resolve_slo() if paired else None
     summaries = {run.label: run.summaries for run in runs}
-    known = {run.label: facts(run.records, slo, **first.measure.window()) for run in runs}
-    parts = [verdict_table(summaries, slo, known, terminal)]
-    by_class = class_table([(run.label, run.records) for run in runs], slo, **first.measure.window())
+    known = {run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window()) for run in runs}
+    parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
+    lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
+    by_class = class_table(lines, slo, **first.measure.window())
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)

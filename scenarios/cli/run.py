@@ -80,7 +80,9 @@ def run(
 def compare(
     scenario: Scenario,
     policies: Policies,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="K", help="So many seeds, from the scenario's.")] = 1,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, from the scenario's on.")
+    ] = 1,
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,

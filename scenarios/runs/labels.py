@@ -46,10 +46,11 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
     for place, run in enumerate(flat):
         groups.setdefault((str(run.get("name")), policies[place]), []).append(place)
     several = [len(set(words)) > 1 for words in zip(*groups, strict=True)]
-    everywhere = _common([key for key in _differing(flat) if not key.startswith("engine.")], flat)
+    of_name = {name: _elsewhere([run for run in flat if str(run.get("name")) == name]) for name, _ in groups}
     short = _shortest({key for run in flat for key in run})
     labels: list[Label] = []
     for head, members in groups.items():
+        everywhere = of_name[head[0]]
         of_group = _differing([flat[place] for place in members])
         keys = [*(key for key in of_group if key.startswith("engine.")), *everywhere]
         for place in sorted(members, key=lambda place: [_rank(flat[place].get(key)) for key in keys]):
@@ -92,6 +93,11 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
     """The keys that not all runs hold with one value, in the order of the scenarios."""
     keys = dict.fromkeys(key for run in runs for key in run)
     return [key for key in keys if key not in _HEAD and any(_at(run, key) != _at(runs[0], key) for run in runs)]
+
+
+def _elsewhere(runs: Sequence[Flat]) -> list[str]:
+    """The keys outside `engine` in which runs of one scenario differ: those of others differ as their names say."""
+    return _common([key for key in _differing(runs) if not key.startswith("engine.")], runs)
 
 
 def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:

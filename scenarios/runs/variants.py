@@ -55,6 +55,9 @@ def as_variant(source: str | Mapping[str, Any]) -> Variant:
             raise InputError(f"no policy in {dict(source)!r}", file=FLAG, hint="a mapping needs `policy`")
         return Variant(policy, settings, _written(policy, settings))
     policy, *parts = _split_policy(source.strip())
+    if re.search(r"[({\[ ]", policy) and not policy.partition(":")[0].endswith(".py"):
+        text = f"{policy!r} is no name of a policy: policies are parted by commas, settings by colons"
+        raise InputError(text, file=FLAG, hint=_FORM)
     settings = {}
     for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))

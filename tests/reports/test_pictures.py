@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import scenarios
 from reports import gantt as gantt_module
 from reports.axes import latency_axis, log_numbers, plain_numbers
 from reports.bars import latency_bars, throughput_bars
@@ -73,13 +74,14 @@ def test_gantt_says_what_it_shows(slots: Picture) -> None:
         assert text in said
     assert "held after finishing" in said
     assert "Look for grey" in slots.caption
-    assert re.search(r"of 16 slots: \d+% decode, \d+% prefill, \d+% held or padding, \d+% idle", said)
+    assert re.search(r"of 16 slots: \d+ % decode, \d+ % prefill, \d+ % held or padding", said)
+    assert re.search(r"of 16 slots: \d+ % decode, \d+ % waiting, \d+ % prefill", said), "prefill steps of their own"
 
 
 def test_gantt_shares_add_up(slots: Picture) -> None:
     for line in texts(slots):
         if line.startswith("of 16 slots"):
-            assert sum(int(share) for share in re.findall(r"(\d+)%", line)) == pytest.approx(100, abs=2)
+            assert sum(int(share) for share in re.findall(r"(\d+) %", line)) == pytest.approx(100, abs=2)
 
 
 def test_gantt_of_many_slots_draws_every_kth(style: Mapping[str, Style]) -> None:
@@ -206,6 +208,33 @@ def test_cdf_says_what_it_shows(runs: list[tuple[str, Records]], style: Mapping[
     assert "share of token gaps (%)" in gap
     assert "99.9" in gap
     assert "SLO" not in e2e
+
+
+def test_a_limit_of_some_classes_is_drawn_and_counted_as_theirs() -> None:
+    """A mean over all requests is no measure of a limit that only some of them have."""
+    scenario = {
+        "name": "two", "model": "llama-3.1-8b", "hardware": {"gpu": "h200"}, "cost": {"kind": "roofline"},
+        "workload": {
+            "requests": 60,
+            "classes": [
+                {"name": name, "arrival": {"process": "poisson", "rate": 10}, "input": size, "output": size}
+                for name, size in (("chat", {"dist": "fixed", "value": 50}), ("batch", {"dist": "fixed", "value": 900}))
+            ],
+        },
+    }  # fmt: skip
+    records = scenarios.run(scenario).records
+    slo = Slo(ttft_ms=20, classes={"batch": Slo(e2el_ms=1000)})
+    chat = records.requests.class_index == records.class_names.index("chat")
+    found = curves("a", records, slo)
+    ttft, _, _, e2e = quantities(slo)
+    assert found[ttft.name].within_slo == (1e3 * ttft_s(records)[chat] <= 20).mean()
+    assert found[e2e.name].within_slo == 0.0
+    look = styles([("a", "chunked_prefill")])
+    assert "SLO 20 ms (chat)" in everything(cdf(ttft, [found[ttft.name]], look))
+    assert "0.0 % of batch in SLO" in everything(cdf(e2e, [found[e2e.name]], look))
+    summary = {"a": [summarize(records, slo=slo)]}
+    assert "SLO" not in everything(latency_bars(summary, look, slo))
+    assert "SLO 20 dotted" in everything(latency_bars(summary, look, Slo(ttft_ms=20)))
 
 
 def test_equal_curves_do_not_hide_each_other(style: Mapping[str, Style]) -> None:

@@ -161,6 +161,6 @@ def test_labels_of_any_script_are_drawn_without_a_warning() -> None:
 
 
 def test_shorten() -> None:
-    assert shorten("a" * 50, 10) == "a" * 9 + "…"
+    assert shorten("policy max_num_seqs=256", 12) == "polic…qs=256", "what differs stands at the end"
     assert shorten("two\nlines\x1b[31m") == "two lines [31m"
     assert shorten("_hidden by matplotlib") == " _hidden by matplotlib"

@@ -47,7 +47,7 @@ def test_every_column_has_its_unit(three_seeds: Summaries) -> None:
                 assert units.ljust(end)[:end].endswith("   "), "each cell has its own"
             else:
                 assert units[:end].endswith(column.unit), column
-                assert column.unit or column.key in ("preemptions", "saturated")
+                assert column.unit or column.key in ("preemptions", "p99_ttft_ms", "saturated")
             seen.add(column.key)
     # No summary has the price; of the losses there was none.
     assert seen == {*COLUMNS} - {"usd_per_million_output_tokens", "rejected", "unfinished", "preemptions"}
@@ -181,7 +181,13 @@ def test_long_latencies_have_units_of_their_own() -> None:
 
 def test_intervals_take_the_unit_of_their_mean() -> None:
     found = cells(over("p99_ttft_ms", a=[60e3, 61e3, 62e3], b=[40.0, 41.0, 42.0]), COLUMNS["p99_ttft_ms"])
-    assert [(cell.mean, cell.interval) for cell in found.values()] == [("61.0", "± 2.5 s"), ("41.0", "± 2.5 ms")]
+    assert [(cell.mean, cell.interval) for cell in found.values()] == [("61.0", "±  2.5 s"), ("41.0", "± 2.5 ms")]
+
+
+def test_long_latencies_that_are_near_share_one_unit() -> None:
+    (column, found), *_ = shown(over("p99_ttft_ms", a=[14_585.0], b=[4_737.0], c=[3_500.0]), BLOCKS[1])
+    assert (column.unit, [cell.mean for cell in found.values()]) == ("s", ["14.59", "4.74", "3.50"])
+    assert found["c"].is_best
 
 
 def test_short_latencies_share_one_unit() -> None:
@@ -215,3 +221,9 @@ def test_the_table_needs_no_matplotlib() -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False False\n"
+
+
+def test_runs_that_are_not_paired_have_no_best() -> None:
+    runs = over("p99_ttft_ms", a=[10.0], b=[20.0])
+    assert MARK in verdict_table(runs)
+    assert MARK not in verdict_table(runs, paired=False)

@@ -239,3 +239,12 @@ def test_undefined_values_are_passed_over(slo: Slo | None) -> None:
     assert verdict_words({"c": [{}]}, slo) == []
     runs: Summaries = {"a": [summary(p99_tpot_ms=None, p50_tpot_ms=None)], "b": [BAD], "c": [{}]}
     assert words(runs)[0].startswith("Take a at this load")
+
+
+def test_runs_of_other_workloads_are_not_ranked() -> None:
+    runs = {"a": [summary(slo_attainment=1.0)], "b": [summary(slo_attainment=0.5, saturated=True)]}
+    assert verdict_words(runs, SLO)[0].startswith("Take a")
+    found = " ".join(verdict_words(runs, SLO, paired=False))
+    assert "no run is recommended over another" in found
+    assert "Take" not in found
+    assert "b is saturated" in found, "what is said of a run alone stays"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import json
 import zipfile
 import zlib
@@ -48,6 +49,11 @@ class SavedRun:
 
 def read_run(folder: Path) -> SavedRun:
     """Read a run folder. Raises InputError for another folder, and where a file is missing or damaged."""
+    if not folder.is_dir():
+        near = difflib.get_close_matches(folder.name, [path.name for path in _neighbours(folder)], n=1)
+        raise InputError(
+            f"no such folder: {folder}", hint=f"did you mean {folder.parent / near[0]}?" if near else _HINT
+        )
     for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
         if not (folder / name).is_file():
             raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
@@ -62,6 +68,14 @@ def read_run(folder: Path) -> SavedRun:
     parts = (requests, rows, rest, about, names, table)
     records = _read(folder / REST, lambda _: _assemble(*parts))
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
+
+
+def _neighbours(folder: Path) -> list[Path]:
+    """The folders beside it."""
+    try:
+        return sorted(path for path in folder.parent.iterdir() if path.is_dir())
+    except OSError:
+        return []
 
 
 def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -86,6 +86,8 @@ class ProfileCostConfig(Strict):
             path = Path(self.path)
             if not path.exists():
                 near = did_you_mean(path.name, [entry.name for entry in sorted(path.parent.glob("*.json"))])
+                if path.name in shipped:
+                    near = f"a shipped profile is given by its name: `cost.name={path.name}`"
                 raise scenario.error("cost.path", f"no such file: {path}", near)
             return read_profile(path)
         model, gpu, ranks = _wanted(scenario)

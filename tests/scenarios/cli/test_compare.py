@@ -81,7 +81,8 @@ def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
 
 
 def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str]) -> None:
+    def draw(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str], *, paired: bool) -> None:
+        assert paired, "the same requests and SLO"
         text = "\n".join([*(f"{run.label}: {len(run.summaries)}" for run in runs), *notes])
         (folder / "report.html").write_text(text)
 

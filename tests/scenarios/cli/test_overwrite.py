@@ -103,7 +103,7 @@ def test_a_report_into_another_runs_folder_is_refused(tmp_path: Path) -> None:
 def test_another_report_is_replaced_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "one"
 
-    def draw(folder: Path, *_: object) -> None:
+    def draw(folder: Path, *_: object, **__: object) -> None:
         (folder / "report.html").write_text(text)
 
     monkeypatch.setattr("reports.build.write_report", draw)
@@ -140,7 +140,7 @@ def test_a_calibration_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
 
 
 def test_reports_of_different_costs_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.build.write_report", lambda folder, *_: (folder / "report.html").touch())
+    monkeypatch.setattr("reports.build.write_report", lambda folder, *_, **__: (folder / "report.html").touch())
     small(tmp_path)
     batchlab("run", "small.yaml", "--out", "a", cwd=tmp_path)
     batchlab("run", "small.yaml", "--out", "b", "--set", "cost={kind: roofline}", cwd=tmp_path)

@@ -121,3 +121,8 @@ def test_paths_are_called_by_their_files() -> None:
 def test_classes_of_one_name_in_two_files_are_numbered() -> None:
     runs = [run(engine={"policy": f"/{folder}/p.py:Mine", "max_num_seqs": 4}) for folder in "ab"]
     assert texts(*runs) == ["Mine", "Mine-2"]
+
+
+def test_scenarios_of_other_names_are_told_apart_by_their_names_alone() -> None:
+    runs = run(name="one", seed=1), run(name="two", seed=2), run(name="two", seed=3)
+    assert texts(*runs) == ["one", "two seed=2", "two seed=3"]
