@@ -45,12 +45,6 @@ def cost_words(cost: Mapping[str, Any]) -> str:
     return f"{cost['kind']}{profile} ({error})"
 
 
-def cost_kinds(summaries: Summaries) -> dict[str, str]:
-    """The kind of step costs of each label, where it is known."""
-    first = {label: provenance_of(runs[0]) for label, runs in summaries.items() if runs}
-    return {label: str(each["cost"]["kind"]) for label, each in first.items() if each}
-
-
 def _hardware(each: Mapping[str, Any]) -> str:
     ranks, replicas = each["tensor_parallel"], each["replicas"]
     gpu = f"{ranks} x {each['gpu']}" if ranks > 1 else each["gpu"]

@@ -291,8 +291,8 @@ CLAIMS = (
         " {attainment_order:.1%}: order: priority, {preemptions_order:.0f}",
         "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): a request that"
         " loses its slot keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts"
-        " only when memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99 at"
-        " high throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
+        " only when memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99"
+        " at high throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
         " {ttft_order:,.0f}, at {throughput_overlap:,.0f} tok/s, the most of all, and others are served soonest too."
         " `auto` always swaps here.",
         "Reserving everything never preempts, and makes urgent requests wait for a slot and memory like all others"

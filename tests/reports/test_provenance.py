@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.provenance import cost_kinds, provenance_words
+from reports.provenance import provenance_words
 
 BASE: dict[str, Any] = {
     "scenario": "chat", "policy": "static", "model": "llama-3.1-8b", "gpu": "h200", "tensor_parallel": 1,
@@ -31,7 +31,6 @@ def test_what_differs_is_named() -> None:
     words = provenance_words(summaries(a=[{}], b=[{"gpu": "h100", "cost": linear}]))
     assert "llama-3.1-8b on h200, 1 replica / llama-3.1-8b on h100, 1 replica" in words
     assert "step costs: roofline (not validated) / linear (given)" in words
-    assert cost_kinds(summaries(a=[{}], b=[{"cost": linear}])) == {"a": "roofline", "b": "linear"}
 
 
 def test_a_profile_says_its_held_out_error() -> None:
@@ -43,4 +42,3 @@ def test_a_profile_says_its_held_out_error() -> None:
 
 def test_summaries_of_before_have_none() -> None:
     assert provenance_words({"a": [{"completed": 3}]}) == ""
-    assert cost_kinds({"a": [{"completed": 3}]}) == {}
