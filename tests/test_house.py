@@ -49,7 +49,8 @@ def walk(folder: Path) -> Iterator[Path]:
     """The files below `folder`, in order."""
     for path in sorted(folder.iterdir()):
         if path.is_file():
-            yield path
+            if path.name != ".git":  # a worktree's says where the repository is
+                yield path
         elif not left_by_a_tool(path):
             yield from walk(path)
 
