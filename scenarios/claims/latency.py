@@ -1,4 +1,4 @@
-"""Claims 10, 11, 12 and 14: who waits, how long, and for whom."""
+"""Claims 10, 11, 12 and 14: waits, and latencies at the median and at the tail."""
 
 from __future__ import annotations
 
@@ -258,8 +258,8 @@ CLAIMS = (
         "p99 of e2e latency x {e2e_p99_ratio:.2f}; p99 of ITL x {itl_p99_light:.1f} at a light load, x"
         " {itl_p99_stall:.1f} at a heavy one",
         "'p99 much better' is right of whole answers: at 1 request per second p99 of TTFT is {ttft_p99_ratio:.1%} of"
-        " static batching's and p99 of e2e latency {e2e_p99_ratio:.0%}, for nobody waits for a batch of strangers to"
-        " end. 'p99 worse' is right of the gaps between tokens (ITL) once the load is such that prompts strike more"
+        " static batching's and p99 of e2e latency {e2e_p99_ratio:.0%}, for no request waits for a batch of strangers"
+        " to end. 'p99 worse' is right of the gaps between tokens (ITL) once the load is such that prompts strike more"
         " than 1 % of them: at 6 per second {itl_p99_stall:.1f} times with prompts in steps of their own"
         " (`continuous`), {itl_p99_mixed:.1f} times with prompts in the same step (`chunked_prefill`). A static"
         " batch that decodes is never interrupted.",
@@ -289,13 +289,13 @@ CLAIMS = (
         "pause, or the queue's order; and swap",
         "all in time: pause preempts {preemptions_pause:.0f} times, swap {preemptions_swap:.0f};"
         " {attainment_order:.1%}: order: priority, {preemptions_order:.0f}",
-        "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): who loses its"
-        " slot keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts only when"
+        "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): a victim"
+        " keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts only when"
         " memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99 at high"
         " throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
         " {ttft_order:,.0f}, at {throughput_overlap:,.0f} tok/s, the most of all, and others are served soonest too."
         " `auto` always swaps here.",
-        "Reserving everything never preempts, and makes urgent requests wait for a slot and memory like everybody"
+        "Reserving everything never preempts, and makes urgent requests wait for a slot and memory like all others"
         " ({attainment_reserved:.1%} in time even at the head of the queue). Preempting by recomputing is fast for"
         " the urgent ({ttft_recompute:.0f} ms), but feeds on itself: {preemptions_recompute:.0f} preemptions, as"
         " what is computed again keeps memory and slots busy, and {throughput_recompute_over_swap:.0%} of swap's"

@@ -100,7 +100,8 @@ CLAIMS = (
         "An A100 hangs on PCIe 4.0 x16: 32 GB/s by name, about 25 in copies. {moved_gb:.2f} GB out and in cost"
         " {lost_ms:.0f} ms, {ms_per_gb:.0f} ms per GB. That is still {recompute_over_swap:.1f} times cheaper than"
         " computing the {recomputed_tokens:,.0f} tokens again ({recompute_ms:.0f} ms). Blocks copied one by one"
-        " reach less of the link, and cost more; a copy that overlaps with computing stalls nobody, and costs less.",
+        " reach less of the link, and cost more; a copy that overlaps with computing stalls no request, and costs"
+        " less.",
         _swap,
     ),
     Claim(

@@ -11,7 +11,7 @@ blocks, the time) and changes nothing itself. It never sees how long an answer w
 cap. `simulator/plan.py` has all that a view shows and all that a plan may say, preemption and swapping included.
 
 This one computes prompts in chunks, next to the decodes, within `max_num_batched_tokens`. A request enters when the
-memory for its prompt and its whole cap is free, so nobody is ever preempted; long prompts wait for short ones, and
+memory for its prompt and its whole cap is free, so no request is ever preempted; long prompts wait for short ones, and
 under load they may wait long: `priority`, `arrival_s` and `now_s` are there to do better.
 """
 
