@@ -20,7 +20,7 @@ from simulator.hardware.models import Model
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a step gave: a token for each part that samples, in the order of the parts, and its time.
+    """The result of a step: a token for each part that samples, in the order of the parts, and its time.
 
     `device_s` is the sum of its parts: the model's forward pass, and pages moved out and in. `host_s` is what the host
     took to prepare it. `best` are the two largest logits of each token sampled.
@@ -41,8 +41,9 @@ class Done:
 class Backend:
     """A model with random weights and its paged KV cache on one device.
 
-    `layers` cuts the model down to its first so many. `kernel` takes the Triton kernel for attention: without a word
-    on it, on a CUDA device. `graphs` are batch sizes at which decode steps are captured; a batch is padded to the next.
+    `layers` cuts the model down to its first so many. `kernel` says whether attention is the Triton kernel; by
+    default it is on a CUDA device. `graphs` are batch sizes at which decode steps are captured; a batch is padded to
+    the next.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Campaign:
         self.out.mkdir(parents=True, exist_ok=True)
 
     def say(self, text: str) -> None:
-        """Tell how it goes."""
+        """Print a line of progress."""
         print(f"[{time.monotonic() - self._started_s:5.0f} s] {text}", file=sys.stderr, flush=True)
 
     @property

@@ -24,17 +24,17 @@ class Checks:
         self._swapped: dict[int, int] = {}  # page of the host -> checksum
 
     def before(self, work: Work, blocks: BlockTables) -> None:
-        """Check the tables, poison what is new in them, and note what goes to the host."""
+        """Check the tables, poison new pages, and keep checksums of those that move to the host."""
         owners = Counter(block for table in blocks.tables.values() for block in table)
         assert not owners[0], "the null block is in use"
         assert all(count == blocks.references[block] for block, count in owners.items()), "owners are miscounted"
-        assert blocks.shares or max(owners.values(), default=1) == 1, "a page has two owners"
+        assert blocks.shares_blocks or max(owners.values(), default=1) == 1, "a page has two owners"
         free = blocks.num_free
         assert free + len(owners) == blocks.num_blocks == self._pool.num_blocks, "pages are missing"
         self._check_writes(work, blocks)
         leaving = self._pool.checksums(work.swap_out.source) if work.swap_out.source else []
         self._swapped |= dict(zip(work.swap_out.target, leaving, strict=True))
-        self._poison(work, set(owners), blocks.shares)
+        self._poison(work, set(owners), blocks.shares_blocks)
 
     def after(self, work: Work) -> None:
         """Check that pages hold on the host what they held on the device, and the reverse for returning ones."""
@@ -66,7 +66,7 @@ class Checks:
                 written.add(slot)
             assert part.table == blocks.tables[part.row], f"row {part.row} uses pages that are not its own"
 
-    def _poison(self, work: Work, owned: set[int], shares: bool) -> None:
+    def _poison(self, work: Work, owned: set[int], shares_blocks: bool) -> None:
         """Poison pages without an owner, and those that are taken and not yet written.
 
         A page of a prefix cache keeps its content without an owner: there, only pages that are written anew, from
@@ -79,7 +79,7 @@ class Checks:
             first = -(-part.computed // size)
             last = -(-(part.computed + len(part.tokens)) // size)
             begun.update(part.table[first:last])
-        if not shares:
+        if not shares_blocks:
             begun |= self._owned - owned
         pool.poison(sorted(begun - set(work.swap_out.source)))
         self._owned = owned

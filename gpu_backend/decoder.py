@@ -2,7 +2,7 @@
 
 Pre-norm layers: norm, grouped-query attention with rope (or learned positions), residual; norm, feed-forward (gated or
 not, or routed to experts), residual. One call computes all tokens of a step together; each layer writes the step's keys
-and values into their pages before anybody attends, as a request may share a page that is filled in the same step.
+and values into their pages before attention reads them, as a request may share a page that is filled in the same step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine that steps run on: where tensors live, how a stretch of work is timed, what the machine is."""
+"""The machine that steps run on: where tensors live, how work is timed, and the machine's fingerprint."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Device(Protocol):
         """How often a step is executed for one figure, of which the median counts."""
 
     def dtype(self, model: Model) -> torch.dtype:
-        """What weights, activations and pages are made of."""
+        """The type of weights, activations and pages."""
 
     def seconds(self, work: Callable[[], object]) -> float:
         """Device seconds of `work`, which may be done over: the median of `repeats` times."""
 
     def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
-        """The work as something that is launched at once, and gives the same tensors each time; itself on a CPU."""
+        """The work captured as a graph: each call replays it into the same tensors. On a CPU, the work itself."""
 
     def beside(self, work: Callable[[], object], other: Callable[[], object]) -> float | None:
-        """Seconds of both at once, `other` on a stream of its own; None where there is but one."""
+        """Seconds of both at once, `other` on a stream of its own; None on a device with one stream."""
 
     def host_s(self) -> float:
         """A clock for the host's part of a step."""
@@ -56,7 +56,7 @@ class Device(Protocol):
 class Cpu:
     """One thread of this machine, in float32, timed by the thread's own CPU clock.
 
-    Several threads, or the wall clock, vary by more than half on a machine that others use too. A step shorter than
+    On a shared machine, the times of several threads, or of the wall clock, vary by more than half. A step shorter than
     `settle_s` is first done over untimed for so long: behind one of another shape it takes up to twice as long, until
     caches and allocator have come round, and what came before it is no part of its shape.
     """
@@ -207,7 +207,7 @@ def _keep_freed_memory() -> None:
 
 
 def _processor() -> str:
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - not a file of anybody's
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:  # noqa: PTH123 - a file of the system
         for line in lines:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

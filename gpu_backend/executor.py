@@ -1,4 +1,4 @@
-"""The executor that does what the simulator prices: the same plans, on a real device over real pages.
+"""The executor of a device: the plans that the simulator prices, carried out over real pages.
 
 It keeps its own account of each request: its tokens, how many of them are in the KV cache, and the pages of its last
 step. Tables come from the block manager, whose ids are those of the pool. Decisions never depend on what is sampled:
@@ -50,7 +50,7 @@ class Story:
 
 
 class DeviceExecutor:
-    """A `simulator.timing.executor.Executor`: steps really run, and take as long as the device says.
+    """A `simulator.timing.executor.Executor`: steps run on the device, and last as long as it measures.
 
     `debug` checks the tables and poisons pages at every step, at a price. `measured` has an entry for each step, and
     `stories` one for each request. It serves one replica.
@@ -82,7 +82,7 @@ class DeviceExecutor:
         self.measured.append(DeviceStep(work.digest, done.device_s, done.host_s))
         return done.device_s
 
-    # What is to be done
+    # Preparing
 
     def work(self, step: Step) -> Work:
         """The step in the device's terms. Raises AssertionError where the engine's account differs from this one."""
@@ -155,7 +155,7 @@ class DeviceExecutor:
             story = self.stories[live.row] = Story(prompt, len(prompt), request.answer_tokens, known)
         return story
 
-    # What was done
+    # Committing
 
     def _commit(self, work: Work, done: Done) -> None:
         given = iter(zip(done.tokens, done.best, strict=True))

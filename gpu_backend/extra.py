@@ -1,4 +1,4 @@
-"""torch is an extra: what to say where it is not installed."""
+"""The error where torch, an extra, or the device named is missing."""
 
 from __future__ import annotations
 

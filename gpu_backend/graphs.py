@@ -70,6 +70,6 @@ class DecodeGraphs:
         cache_tokens = pool.num_blocks * pool.block_size
         reserved = self._attention.reserve(size, self._max_context, cache_tokens=cache_tokens)
         inputs = Inputs(zeros[0], zeros[1], all_of_them, reserved)
-        nobody = [Part(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
-        self._fill(inputs, step_arrays(nobody, size, pool.block_size))
+        dummy = [Part(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
+        self._fill(inputs, step_arrays(dummy, size, pool.block_size))
         return _Captured(inputs, self._device.capture(lambda: self._decoder.sampled(inputs)))

@@ -1,4 +1,4 @@
-"""How fast the attention kernels are, against what the device can do and against others: one command.
+"""The speed of the attention kernels, against the limits of the device and other kernels: one command.
 
     python -m gpu_backend.kernel_bench --out DIR [--device cuda|cpu] [--sweep] [--no-rivals]
 
@@ -135,7 +135,7 @@ class Bench:
         return measure(self.runs(case, kernel), self.device, self.repeats)
 
 
-def row(case: Case, who: str, timing: Timing, limits: Ceilings, itemsize: int) -> Row:
+def row(case: Case, kernel: str, timing: Timing, limits: Ceilings, itemsize: int) -> Row:
     """A measurement with its rates, and whether it breaks a physical limit, which means that it is wrong."""
     gb_s, tflops = case.bytes(itemsize) / timing.seconds / 1e9, case.flops / timing.seconds / 1e12
     share = gb_s / limits.copy_gb_s if case.bound == "bytes" else tflops / limits.matmul_tflops
@@ -144,7 +144,7 @@ def row(case: Case, who: str, timing: Timing, limits: Ceilings, itemsize: int) -
     )
     rates = {"seconds": timing.seconds, "spread": timing.spread, "gb_s": gb_s, "tflops": tflops, "share": share}
     judged = {"target": case.target, "best": case.best, "impossible": beyond, "method": timing.method}
-    return {"case": case.name, "kernel": who, "bound": case.bound, **rates, **judged}
+    return {"case": case.name, "kernel": kernel, "bound": case.bound, **rates, **judged}
 
 
 def measured_cases(bench: Bench, limits: Ceilings, *, rivals: bool, say: Callable[[str], None]) -> list[Row]:
@@ -162,7 +162,7 @@ def measured_cases(bench: Bench, limits: Ceilings, *, rivals: bool, say: Callabl
                 found = row(case, name, bench.measure(case, rival), limits, itemsize) | {"error": error}
             except NotHereError as reason:
                 found = {"case": case.name, "kernel": name, "skipped": str(reason)}
-            except (RuntimeError, TypeError, ValueError, ImportError) as failure:  # a rival's trouble is not ours
+            except (RuntimeError, TypeError, ValueError, ImportError) as failure:  # and the bench goes on
                 found = {"case": case.name, "kernel": name, "skipped": f"{type(failure).__name__}: {failure}"[:300]}
             rows.append(found)
             say(line(found))
@@ -239,7 +239,7 @@ def line(found: Row) -> str:
 
 
 def verdicts(report: Row) -> list[Row]:
-    """Target by target: what was asked, what was reached, whether that will do."""
+    """Target by target: the figure asked for, the figure reached, and whether it suffices."""
     found = [
         {
             "what": item["case"],
@@ -261,7 +261,7 @@ def verdicts(report: Row) -> list[Row]:
 
 
 def machine(device: torch.device, dtype: torch.dtype) -> Row:
-    """What was measured, on what, with what."""
+    """The report: measurements, device and software."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     name = platform.processor() or platform.machine()
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Measuring a device: shapes in shuffled passes, a canary among them, and what becomes of it as files.
+"""Measuring a device: shapes in shuffled passes with a canary among them, and the files of the result.
 
 `rows.jsonl.gz` holds the rows that `batchlab calibrate fit` reads; `calibration.rows` tells its format. Beside it,
 `measured.json` says what the device is, how steady it was, what the host takes for a step, and what swapping costs.
@@ -25,7 +25,7 @@ from simulator.errors import InputError
 PASSES = 3
 CANARY_EVERY = 20  # shapes
 MAX_DRIFT = {"cuda": 0.03, "cpu": 0.30}
-"""Of the canary, by device. A CPU that others use too wanders; its noise floor is told with every lockstep."""
+"""Of the canary, by device. The figures of a shared CPU drift; every lockstep reports its noise floor."""
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
 

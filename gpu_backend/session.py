@@ -67,7 +67,7 @@ def check_room(device: Device, model: Model, pool_bytes: int) -> None:
 
 
 def available_bytes() -> int | None:
-    """Bytes of memory that this machine can still give; None where it does not tell."""
+    """Bytes of memory that this machine can still give; None where it does not say."""
     with suppress(OSError, ValueError), Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):
@@ -90,10 +90,10 @@ def executors(
     repeats: int | None = None,
     debug: bool = False,
 ) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
-    """What makes executors that run a model over pages as `kv` has them, one after the other; and the device's data.
+    """A factory of executors of a model over the pages of `kv`, and the device's fingerprint.
 
-    They share one backend. A step is executed `repeats` times for one figure, or as often as is usual on the device.
-    Raises InputError for pages that the device has no room for.
+    The executors share one backend, so they serve one after the other. A step is executed `repeats` times for one
+    figure, or as often as is usual on the device. Raises InputError for pages that the device has no room for.
     """
     opened = open_device(device, repeats)
     cut = model if layers is None else replace(model, layers=layers)

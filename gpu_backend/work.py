@@ -1,4 +1,4 @@
-"""A step as a device is told of it: who computes which tokens, in which pages."""
+"""A step as a device executes it: the tokens that each request computes, and its pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Int64s = NDArray[np.int64]
 class Part:
     """One request's part of a step: `tokens` (ids), behind `computed` KV tokens, in the pages `table`.
 
-    The first `padding` KV tokens are padding, which nobody attends to. `samples`: the last token's logits are wanted.
+    The first `padding` KV tokens are padding, which no token attends to. `samples`: the last token's logits are wanted.
     A table may be shorter than the context: what lies beyond it goes to the null block 0. That is for `is_held`, a
     finished request that computes on in its slot.
     """

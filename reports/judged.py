@@ -16,7 +16,7 @@ from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FRACTION, MS
 from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
 from simulator.metrics.overload import Overload, overload
-from simulator.metrics.slo import Slo
+from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.table import METRICS
 from simulator.metrics.window import measured_window
 from simulator.results.records import Records, Status
@@ -58,21 +58,17 @@ def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_
 
 def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> tuple[Miss, ...]:
     taken = measured_window(records, warmup_s, cooldown_s).measured & (records.requests.status != Status.REJECTED)
-    own = [name for name in records.class_names if (each := slo.classes.get(name)) is not None and each.limits]
     found = []
-    for class_name in (None, *own):
-        places = [index for index, name in enumerate(records.class_names) if name == class_name]
-        others = [index for index, name in enumerate(records.class_names) if name in own]
-        of_class = records.requests.class_index
-        those = taken & (np.isin(of_class, others, invert=True) if class_name is None else np.isin(of_class, places))
-        if not those.any():
+    for class_name, requests, limits in limited_requests(records, slo):
+        measured = requests & taken
+        if not measured.any():
             continue
-        for name, limit_ms in slo.per_request(class_name).items():
-            took_ms = LATENCIES[name].of_request_s(records)[those] * 1e3
+        for name, limit_ms in limits.items():
+            took_ms = LATENCIES[name].of_request_s(records)[measured] * 1e3
             known = took_ms[np.isfinite(took_ms)]
             p99 = float(np.percentile(known, 99)) if len(known) else math.nan
             late = int((~(took_ms <= limit_ms)).sum())
-            found.append(Miss(name, class_name, limit_ms, late, int(those.sum()), p99))
+            found.append(Miss(name, class_name, limit_ms, late, int(measured.sum()), p99))
     return tuple(found)
 
 

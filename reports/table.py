@@ -169,6 +169,7 @@ def _texts(column: Sequence[Cell]) -> list[str]:
     for cell in column:
         text = cell.mean.rjust(mean)
         if wide:
-            text += f" {cell.interval.ljust(wide)}"
+            sign = "± " if cell.interval.startswith("± ") else ""
+            text += f" {sign}{cell.interval.removeprefix(sign).rjust(wide - len(sign))}"
         texts.append(text + (MARK if cell.is_best else " "))
     return texts

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 
 
@@ -31,9 +30,8 @@ def profile_path(given: str) -> Path:
     if given in shipped and not (there and path.is_file()):
         return shipped[given]
     if not there:
-        near = difflib.get_close_matches(given, shipped, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        hint = f"{meant}shipped profiles: {', '.join(shipped) or 'none'}; anything else is the path of a file"
+        listed = ", ".join(shipped) or "none"
+        hint = f"{did_you_mean(given, shipped)}shipped profiles: {listed}; anything else is the path of a file"
         raise InputError(f"no profile of the name {given!r}, and no such file", hint=hint)
     return path
 

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, which names the nearest of the known names; empty where none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
 
 class InputError(Exception):
     """Bad input: what is wrong, where, and what is allowed. The command line prints it and exits with 2.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 
 USER_MODULE = "batchlab_user_"
 """What the names of modules begin with that a user's own files are loaded as."""
@@ -32,10 +31,8 @@ def named_class(what: str, name: str, package: str, base: Path | None = None) ->
         return _users_class(what, Path(base or ".") / path, class_name)
     known = names_in(package)
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        listed = ", ".join(known)
-        raise InputError(f"unknown {what} {name!r}", hint=f"{hint}known: {listed}, or path/to/file.py:ClassName")
+        hint = f"{did_you_mean(name, known)}known: {', '.join(known)}, or path/to/file.py:ClassName"
+        raise InputError(f"unknown {what} {name!r}", hint=hint)
     module = importlib.import_module(f"{package}.{name}")
     found: type[Any] = getattr(module, "".join(part.capitalize() for part in name.split("_")))
     return found
@@ -56,6 +53,6 @@ def _users_class(what: str, path: Path, class_name: str) -> type[Any]:
     cls = getattr(module, class_name, None)
     if not isinstance(cls, type):
         classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        near = difflib.get_close_matches(class_name, classes, n=1)
-        raise InputError(f"no class {class_name!r}", file=str(path), hint=f"did you mean {near[0]}?" if near else None)
+        hint = did_you_mean(class_name, classes).rstrip()
+        raise InputError(f"no class {class_name!r}", file=str(path), hint=hint or None)
     return cls

@@ -5,7 +5,7 @@ A parameter is a field of a dataclass or an argument of a function, annotated wi
     max_waiting_tokens: Annotated[int, Ge(0), Le(10**9), doc("decode steps after which a prefill is due")] = 20
 
 The scenario's schema, the checks of what Python callers pass, the pages of the documentation and the random
-parameters of the laws are all read from there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and
+parameters of the laws all read them there. Types are `int`, `float`, `bool`, `str`, `None`, `Literal`, `dict` and
 unions of these; a value of any other type is not checked.
 """
 
@@ -50,6 +50,11 @@ class Parameter:
         if _fits(self.annotation, value):
             return None
         return f"must be {' or '.join(_expected(self.annotation, value))}, not {value!r}"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it takes any number: an int then stands for a float."""
+        return _fits(self.annotation, 0.5)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -72,8 +72,8 @@ def simulate(
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
-    that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is told now and
-    then how many requests have ended. The result does not depend on `fast_forward`, to the last bit.
+    that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is called now
+    and then with the number of requests that have ended. The result does not depend on `fast_forward`, to the last bit.
     """
     if make_executor is None:
         if cost is None:

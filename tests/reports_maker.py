@@ -10,16 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.results.records import (
-    GapColumns,
-    Records,
-    RequestColumns,
-    RequeueColumns,
-    RowColumns,
-    Status,
-    as_floats,
-    as_ints,
-)
+from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
+from tests.columns import as_floats, as_ints
 
 BLOCK_SIZE = 16
 

@@ -12,25 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulator.results.records import (
-    Floats,
     GapColumns,
-    Ints,
     Records,
     RequestColumns,
     RequeueColumns,
     RowColumns,
     Status,
 )
+from tests.columns import as_floats, as_ints
 
 NAN = float("nan")
-
-
-def as_floats(values: object) -> Floats:
-    return np.asarray(values, dtype=np.float64)
-
-
-def as_ints(values: object) -> Ints:
-    return np.asarray(values, dtype=np.int64)
 
 
 @dataclass

@@ -165,7 +165,7 @@ def _disassembled(cubin: bytes) -> tuple[str, str]:
 def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     if match is None:
-        raise ValueError(f"cuobjdump says nothing of {pattern}")
+        raise ValueError(f"the output of cuobjdump has no {pattern}")
     return match[1]
 
 

@@ -25,7 +25,7 @@ class Step:
     """A step's sequences, on the host. Tokens of the batch stand one sequence after another.
 
     `context`: keys of each, those of this step included; `query`: its tokens in this step, its last ones; `first`:
-    keys at its beginning that nobody attends to (left padding); `tables`: its pages in order; `slots`: where each
+    leading keys that no token attends to (left padding); `tables`: its pages in order; `slots`: where each
     token's key and value go, block * block_size + offset, negative for nowhere.
     """
 
@@ -49,7 +49,7 @@ class PagedStep(Protocol):
 
     @property
     def first(self) -> Ints:
-        """[seqs]: leading keys that nobody attends to."""
+        """[seqs]: leading keys that no token attends to."""
 
     @property
     def tables(self) -> Ints:

@@ -1,4 +1,4 @@
-"""Work lists: who computes what, as rows of integers that a kernel reads. numpy only.
+"""Work lists: the tile that each program computes, as rows of integers that a kernel reads. numpy only.
 
 The rows of a sequence are its query heads of one KV head, token by token: with a group of `G` query heads a KV head,
 row r is token r // G and head r % G of the group. Every KV head has the same tiles, so an *entry* stands for all of
@@ -39,7 +39,7 @@ def work_list(context: Longs, query: Longs, first: Longs, which: Longs, *, group
 
     `context`: keys of every sequence of the batch, those of this step's tokens included. `query`: its tokens in this
     step, which are its last. `first`: keys that it skips at its beginning. A tile's chunks begin at `first`, so a
-    sequence is cut by its own length alone, whoever is beside it. A token before `first` has no key at all.
+    sequence is cut by its own length alone, not by the rest of the batch. A token before `first` has no key at all.
     """
     if not which.size:
         return WorkList(np.empty((0, len(ENTRY)), np.int32), np.empty((0, len(MERGE)), np.int32), 0)

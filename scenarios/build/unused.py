@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.vllm_names import where
+from simulator.errors import did_you_mean
 from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
 from simulator.policies.parts.preemption import needs_host
@@ -103,6 +103,5 @@ def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:
         if fixed is not None:
             return message, f"its own is: {fixed}; {able}"
         return message, f"{able} ({DECLARED[key][0].doc}); it takes: {', '.join(own)}"
-    near = difflib.get_close_matches(key, own, n=1)
-    meant = where(key) or (f"did you mean {near[0]}?" if near else "")
+    meant = where(key) or did_you_mean(key, own).rstrip()
     return message, f"{meant} it takes: {', '.join(own)}".strip()

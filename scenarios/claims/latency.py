@@ -1,4 +1,4 @@
-"""Claims 10, 11, 12 and 14: waits, and latencies at the median and at the tail."""
+"""Claims 10, 11, 12 and 14: which requests wait, and how long."""
 
 from __future__ import annotations
 
@@ -258,8 +258,8 @@ CLAIMS = (
         "p99 of e2e latency x {e2e_p99_ratio:.2f}; p99 of ITL x {itl_p99_light:.1f} at a light load, x"
         " {itl_p99_stall:.1f} at a heavy one",
         "'p99 much better' is right of whole answers: at 1 request per second p99 of TTFT is {ttft_p99_ratio:.1%} of"
-        " static batching's and p99 of e2e latency {e2e_p99_ratio:.0%}, for no request waits for a batch of strangers"
-        " to end. 'p99 worse' is right of the gaps between tokens (ITL) once the load is such that prompts strike more"
+        " static batching's and p99 of e2e latency {e2e_p99_ratio:.0%}, for no answer waits for a batch of strangers to"
+        " end. 'p99 worse' is right of the gaps between tokens (ITL) once the load is such that prompts strike more"
         " than 1 % of them: at 6 per second {itl_p99_stall:.1f} times with prompts in steps of their own"
         " (`continuous`), {itl_p99_mixed:.1f} times with prompts in the same step (`chunked_prefill`). A static"
         " batch that decodes is never interrupted.",
@@ -289,10 +289,10 @@ CLAIMS = (
         "pause, or the queue's order; and swap",
         "all in time: pause preempts {preemptions_pause:.0f} times, swap {preemptions_swap:.0f};"
         " {attainment_order:.1%}: order: priority, {preemptions_order:.0f}",
-        "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): a victim"
-        " keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts only when"
-        " memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99 at high"
-        " throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
+        "With every urgent request in time, `pause` preempts least ({preemptions_pause:.0f} times): a request that"
+        " loses its slot keeps its KV where it is. With nearly all in time it is `order: priority`, which preempts"
+        " only when memory runs out ({preemptions_order:.0f} times, {attainment_order:.1%} within the SLO). A low p99"
+        " at high throughput is swap, best with swap_overlap: urgent p99 TTFT is {ttft_overlap:.0f} ms for"
         " {ttft_order:,.0f}, at {throughput_overlap:,.0f} tok/s, the most of all, and others are served soonest too."
         " `auto` always swaps here.",
         "Reserving everything never preempts, and makes urgent requests wait for a slot and memory like all others"

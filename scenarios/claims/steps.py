@@ -187,7 +187,7 @@ CLAIMS = (
         2,
         THREE,
         "right, and says little",
-        "{wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps; with an empty queue {saved_alone:.1%} of the time",
+        "{wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps; with no request waiting {saved_alone:.1%} of the time",
         "The count is right: {wasted_slot_steps:.0f} of {slot_steps:.0f} slot-steps, and one slot of three works in"
         " the last 600 steps ({tail_utilisation:.1%}). Over the whole batch utilisation is {whole_utilisation:.1%}."
         " With others waiting, all of the waste can be saved: {saved_with_queue:.0%} of the time.",

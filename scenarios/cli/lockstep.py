@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.measure import Device, Layers
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def lockstep(
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
+    no_report: NoReport = False,
 ) -> None:
     """Execute the simulator's plans on a device.
 

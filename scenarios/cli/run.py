@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.report import tables
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def compare(
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
+    no_report: NoReport = False,
 ) -> None:
     """Simulate the same requests under several policies.
 

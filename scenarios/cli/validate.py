@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 
 if TYPE_CHECKING:
     from reports.terminal import Terminal
@@ -44,7 +44,7 @@ def validate(
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
-    no_report: Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")] = False,
+    no_report: NoReport = False,
 ) -> None:
     """Compare a simulation with a server's own log.
 

@@ -42,7 +42,7 @@ class ShortestPrompt:
         return f"prompt and cap need {needed} blocks, there are {num_blocks}"
 
     def plan(self, view: View) -> StepPlan:
-        """Everyone decodes; what is left of the token budget goes to prompts."""
+        """All running requests decode; what is left of the token budget goes to prompts."""
         budget = self.max_num_batched_tokens - view.num_decoding
         free_blocks = view.num_free_blocks
         chunks: list[Chunk] = []

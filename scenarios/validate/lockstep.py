@@ -36,7 +36,7 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
 def case_of(workload: Workload, parts: Parts, swap_s_per_block: float | None = None) -> LockstepCase:
     """The parts of a scenario as a lockstep runs them: blocks get ids where counts of them would do."""
     swap_s = parts.swap_s_per_block if swap_s_per_block is None else swap_s_per_block
-    shares = parts.make_blocks is not BlockLedger
+    caches_prefixes = parts.make_blocks is not BlockLedger
 
     def predicted() -> Executor:
         return Predicted(parts.cost, swap_s)
@@ -46,8 +46,8 @@ def case_of(workload: Workload, parts: Parts, swap_s_per_block: float | None = N
         make_policy=parts.make_policy,
         kv=parts.kv,
         make_predicted=predicted,
-        make_blocks=parts.make_blocks if shares else BlockManager,
-        shares=shares,
+        make_blocks=parts.make_blocks if caches_prefixes else BlockManager,
+        caches_prefixes=caches_prefixes,
     )
 
 

@@ -31,15 +31,15 @@ class AsyncLoop:
         intake.receive(clock.now)
         while True:
             now_s = clock.now
-            flight = late.behind(replica.begin_step(now_s), replica.plan, now_s)
-            if flight is None:
+            step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
+            if step is None:
                 yield intake.rest(replica.rest_until_s(), not_before_s=late.end_s)
                 intake.woken()
                 continue
-            replica.execute(flight, intake.due_s)
-            look_s = flight.look_s()
+            replica.execute(step, intake.due_s)
+            look_s = step.look_s()
             if not (self._fast_forward and clock.skip_to(look_s)):
-                yield intake.watch(flight, look_s)
+                yield intake.watch(step, look_s)
                 intake.release()
             intake.receive(look_s)
-            replica.finish_step(flight)
+            replica.finish_step(step)

@@ -1,7 +1,7 @@
 """SimPy's environment with events at absolute times.
 
 `timeout(t - now)` fires at `now + (t - now)`, which in floating point is not always `t`. The engine computes the end
-of every step itself, and events must happen at those very numbers.
+of every step itself, and events must fire at exactly those times.
 """
 
 from __future__ import annotations

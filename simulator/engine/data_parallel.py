@@ -45,25 +45,25 @@ class DataParallelGroup:
         """Plan, apply, execute, commit on all ranks at once, for ever; at rest while none has anything to do."""
         clock = self._clock
         while True:
-            flights = [self._begin(replica, clock.now) for replica in self._replicas]
-            if not any(flights):
+            steps = [self._begin(replica, clock.now) for replica in self._replicas]
+            if not any(steps):
                 yield self._rest()
                 for intake in self.intakes:
                     intake.release()
                 continue
             start_s = max(clock.now, self._end_s)
-            self._end_s = self._execute(flights, start_s)
+            self._end_s = self._execute(steps, start_s)
             yield clock.at(start_s if self._overlaps else self._end_s)
-            for replica, flight in zip(self._replicas, flights, strict=True):
-                if flight is not None:
-                    replica.finish_step(flight)
+            for replica, step in zip(self._replicas, steps, strict=True):
+                if step is not None:
+                    replica.finish_step(step)
 
     def _begin(self, replica: Replica, now_s: float) -> InFlight | None:
         """A rank's step; None if it has nothing to compute and no result to wait for."""
-        flight = replica.begin_step(now_s)
+        step = replica.begin_step(now_s)
         if replica.plan.wait_until_s is not None:
             raise replica.state.broken("waits for a time, which ranks that step together cannot")
-        return flight if replica.late is None else replica.late.behind(flight, replica.plan, now_s)
+        return step if replica.late is None else replica.late.behind(step, replica.plan, now_s)
 
     def _rest(self) -> Event:
         event = self._clock.event()
@@ -71,13 +71,13 @@ class DataParallelGroup:
             intake.join_rest(event, not_before_s=self._end_s)
         return event
 
-    def _execute(self, flights: Sequence[InFlight | None], start_s: float) -> float:
+    def _execute(self, steps: Sequence[InFlight | None], start_s: float) -> float:
         """The common step's end; idle ranks compute along."""
-        shapes = [_NO_TOKENS if flight is None else flight.shape for flight in flights]
+        shapes = [_NO_TOKENS if step is None else step.shape for step in steps]
         end_s = start_s + (self._cost.group_step_s(shapes) if any(shape.tokens for shape in shapes) else 0.0)
-        for replica, flight in zip(self._replicas, flights, strict=True):
-            if flight is not None:
-                replica.execute_until(flight, start_s, end_s)
+        for replica, step in zip(self._replicas, steps, strict=True):
+            if step is not None:
+                replica.execute_until(step, start_s, end_s)
             elif replica.late is not None:
                 replica.late.end_s = end_s
         return end_s

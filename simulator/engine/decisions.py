@@ -26,18 +26,18 @@ class DecisionLog:
         self._planned_s = 0.0
         self._open: dict[str, Any] = {}  # asynchronous scheduling: the step whose results are still to come
 
-    def decided(self, state: ReplicaState, flight: InFlight, now_s: float) -> None:
+    def decided(self, state: ReplicaState, step: InFlight, now_s: float) -> None:
         """The plan has been applied, at `now_s`."""
         self._planned_s = now_s
-        chunks = {live: tokens - padding for live, tokens, padding in flight.prefill}
+        chunks = {live: tokens - padding for live, tokens, padding in step.prefill}
         scheduled = {}
         for live in state.running:
             if live in chunks:
                 if chunks[live]:
                     scheduled[live.request_id] = chunks[live]
-            elif flight.shape.decode_seqs and live.status is DECODING and not live.paused:
+            elif step.shape.decode_seqs and live.status is DECODING and not live.paused:
                 scheduled[live.request_id] = 1
-        plan = flight.plan
+        plan = step.plan
         self._waiting = list(state.waiting)
         self._decided = {
             "scheduled": scheduled,
@@ -51,16 +51,14 @@ class DecisionLog:
         }
         self._admissions = max([self._admissions, *[live.admission for live in chunks]])
 
-    def committed(
-        self, state: ReplicaState, flight: InFlight, used_blocks: list[int], done: list[RequestState]
-    ) -> None:
+    def committed(self, state: ReplicaState, step: InFlight, used_blocks: list[int], done: list[RequestState]) -> None:
         """The step, or the run of steps, is over."""
         num_blocks = state.blocks.num_blocks
-        start_s = flight.start_s
+        start_s = step.start_s
         decided = self._decided
-        last = len(flight.ends_s) - 1
+        last = len(step.ends_s) - 1
         waiting = [live.request_id for live in self._waiting]
-        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+        for i, (end_s, used) in enumerate(zip(step.ends_s, used_blocks, strict=True)):
             if i == 1:
                 # From here on the batch only decodes.
                 decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
@@ -81,18 +79,18 @@ class DecisionLog:
             )
             start_s = end_s
 
-    def turned(
-        self, state: ReplicaState, flight: InFlight, used_blocks: list[int], left: list[RequestState], freed: int
+    def committed_late(
+        self, state: ReplicaState, step: InFlight, used_blocks: list[int], left: list[RequestState], freed: int
     ) -> None:
-        """As `committed`, for asynchronous scheduling: the flight has been planned, and its results are still to come.
+        """As `committed`, for asynchronous scheduling: the steps are planned, and their results are still to come.
 
-        `left` finished with the step before the flight's first, and `freed` are the blocks that this gave.
+        `left` are the requests that finished with the step before, and `freed` the blocks that came free with them.
         """
         num_blocks = state.blocks.num_blocks
-        start_s = flight.start_s
+        start_s = step.start_s
         planned_s = self._planned_s
         decided = self._decided
-        for i, (end_s, used) in enumerate(zip(flight.ends_s, used_blocks, strict=True)):
+        for i, (end_s, used) in enumerate(zip(step.ends_s, used_blocks, strict=True)):
             if i == 1:
                 decided = {**decided, "admitted": {}, "preempted": []}
             waiting = self._waiting if i == 0 else [live for live in state.waiting if live.arrival_s <= planned_s]

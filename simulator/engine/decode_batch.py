@@ -222,7 +222,7 @@ class DecodeBatch:
         takes[0] = used
         return list(accumulate(takes))
 
-    # Going on
+    # Advancing
 
     def late_gaps(self, start_s: float, end_s: float) -> Sequence[tuple[float, int, float]]:
         """Gaps between tokens that a step closes, as (seconds, requests, end), but for those that begin with it."""

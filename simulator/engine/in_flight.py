@@ -1,4 +1,4 @@
-"""Steps in execution: what the engine launches, and the row of the records that they begin."""
+"""Steps in execution, and the row of the records that they begin."""
 
 from __future__ import annotations
 
@@ -93,38 +93,38 @@ def shape_of(
     return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs, *decode_contexts, longest)
 
 
-def record_row(flight: InFlight, records: ReplicaRecorder) -> None:
-    """Begin a row of the records with the flight's first step; the state is still that before the step's end."""
-    state = flight.state
-    shape = flight.shape
+def record_row(step: InFlight, records: ReplicaRecorder) -> None:
+    """Begin a row of the records with the first of these steps; the state is still that before their end."""
+    state = step.state
+    shape = step.shape
     decode_seqs = shape.decode_seqs
     late = 0
     if decode_seqs and state.traits.streams:
-        for gap in state.batch.late_gaps(flight.start_s, flight.ends_s[0]):
+        for gap in state.batch.late_gaps(step.start_s, step.ends_s[0]):
             late += gap[1]
             records.late_gaps.add(gap)
-    records.row(flight.start_s, flight.waiting, late, shape)
+    records.row(step.start_s, step.waiting, late, shape)
     padding = 0
     prefill_seqs = 0
-    if flight.prefill:
+    if step.prefill:
         prefill_seqs = shape.prefill_seqs
-        for _, _, padded in flight.prefill:
+        for _, _, padded in step.prefill:
             padding += padded
     # Held requests no longer run, except where asynchronous scheduling has not yet learnt that they finished.
     idle_slots = len(state.running) - decode_seqs - prefill_seqs
-    held = flight.held
+    held = step.held
     if state.held:
         idle_slots += held
         held = len(state.held)
     if state.paused:  # only as many of them hold a slot as there are slots
         idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
-    if idle_slots or padding or held or state.num_swapped or flight.is_odd:
+    if idle_slots or padding or held or state.num_swapped or step.is_odd:
         records.odd(
             idle_slots,
             held,
             state.num_swapped,
-            flight.held + padding,
-            len(flight.plan.preempt),
-            flight.swapped_out_blocks,
-            flight.swapped_in_blocks,
+            step.held + padding,
+            len(step.plan.preempt),
+            step.swapped_out_blocks,
+            step.swapped_in_blocks,
         )

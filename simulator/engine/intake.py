@@ -19,12 +19,12 @@ class Intake:
     `due_s` is the next arrival that is read ahead; infinity without one.
     """
 
-    __slots__ = ("_ahead", "_clock", "_due", "_flight", "_not_before_s", "_pause", "_replica", "due_s")
+    __slots__ = ("_ahead", "_clock", "_due", "_not_before_s", "_pause", "_replica", "_step", "due_s")
 
     def __init__(self, clock: Clock, replica: Replica) -> None:
         self._clock = clock
         self._replica = replica
-        self._flight: InFlight | None = None
+        self._step: InFlight | None = None
         self._pause: Event | None = None  # what the loop waits for
         self._not_before_s = 0.0
         self._ahead: Iterator[Request] = iter(())
@@ -37,10 +37,10 @@ class Intake:
         """`request` arrives now: it queues, or is rejected because it could never be served here."""
         if not self._replica.accept(request):
             return
-        flight = self._flight
-        if flight is not None:
-            if flight.until_arrival:
-                self._cut(flight, self._clock.now)
+        step = self._step
+        if step is not None:
+            if step.until_arrival:
+                self._cut(step, self._clock.now)
         elif self._pause is not None:  # plan again, after the other arrivals of this instant
             self._pause = self._clock.move(self._pause, max(self._clock.now, self._not_before_s))
             self._replica.progress.barren_steps = 0
@@ -63,19 +63,19 @@ class Intake:
         self._due = next(self._ahead, None)
         self.due_s = inf if self._due is None else self._due.arrival_s
 
-    def _cut(self, flight: InFlight, at_s: float) -> None:
+    def _cut(self, step: InFlight, at_s: float) -> None:
         """End the run in flight with the last step that is planned before an arrival at `at_s` is seen."""
-        steps = flight.steps_planned_by(at_s)
-        if steps < len(flight.ends_s):
-            del flight.ends_s[steps:]
+        steps = step.steps_planned_by(at_s)
+        if steps < len(step.ends_s):
+            del step.ends_s[steps:]
             assert self._pause is not None
-            self._pause = self._clock.move(self._pause, flight.look_s())
+            self._pause = self._clock.move(self._pause, step.look_s())
 
     # Waiting
 
-    def watch(self, flight: InFlight, until_s: float) -> Event:
-        """The event at `until_s`, which an arrival may move: the flight is in execution until then."""
-        self._flight = flight
+    def watch(self, step: InFlight, until_s: float) -> Event:
+        """The event at `until_s`, which an arrival may move: the step is in execution until then."""
+        self._step = step
         self._pause = self._clock.at(until_s)
         return self._pause
 
@@ -93,7 +93,7 @@ class Intake:
 
     def release(self) -> None:
         """The event has come."""
-        self._flight = self._pause = None
+        self._step = self._pause = None
 
     def woken(self) -> None:
         """The rest is over."""

@@ -1,4 +1,4 @@
-"""The results of asynchronous scheduling, which come when the next step has been planned.
+"""The results of asynchronous scheduling, which arrive after the next step has been planned.
 
 A plan sees the tokens of the running step as if they existed: their number is certain, only their content is not. So
 counts advance as ever, and what needs the content is put off until the next plan has been made:
@@ -38,40 +38,40 @@ class LateResults:
         self._done = _NONE
         self.end_s = 0.0
 
-    def behind(self, flight: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
-        """Let a flight begin at the end of the running step. Without a flight, wait for results if any are to come.
+    def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
+        """Let a step begin at the end of the running step. Without a step, wait for results if any are to come.
 
         Such a wait is a step without tokens that takes no time; None if no result is to come.
         """
         state = self._state
         end_s = self.end_s
         late = bool(self._done)
-        if flight is None:
+        if step is None:
             if not (state.running or state.waiting) or not (end_s > now_s or late):
                 if self._decisions is not None:
                     self._decisions.rests(state)
                 return None
-            flight = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, waiting=len(state.waiting))
+            step = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, waiting=len(state.waiting))
         if end_s > now_s:
-            flight.start_s = end_s
+            step.start_s = end_s
         if late:  # the next plan will see fewer requests
-            flight.is_run = flight.until_arrival = False
-        return flight
+            step.is_run = step.until_arrival = False
+        return step
 
-    def settle(self, flight: InFlight, use: list[int], done: list[RequestState]) -> bool:
-        """The flight has been planned and its end is known; the requests that finished a step earlier leave.
+    def settle(self, step: InFlight, use: list[int], done: list[RequestState]) -> bool:
+        """The step is planned and its end is known: the requests that finished with the step before it leave.
 
-        `done` have their last token with the flight's last step. Returns whether any request left.
+        `done` get their last token with this step, of a run with its last. Returns whether any request left.
         """
         state = self._state
         running, free = len(state.running), state.blocks.num_free
-        left = self._turn(sorted(done, key=admission), flight.ends_s[-1])
+        left = self._finish_previous(sorted(done, key=admission), step.ends_s[-1])
         if self._decisions is not None:
-            self._decisions.turned(state, flight, use, left, state.blocks.num_free - free)
+            self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         return len(state.running) < running
 
-    def _turn(self, done: list[RequestState], end_s: float) -> list[RequestState]:
-        """Let the requests of the previous step leave, and remember `done`; returns the former."""
+    def _finish_previous(self, done: list[RequestState], end_s: float) -> list[RequestState]:
+        """Let the requests that finished with the previous step leave, and keep `done`; returns the former."""
         state = self._state
         left, left_s = self._done, self.end_s
         if state.cache is not None and state.cache.enters_decoded:

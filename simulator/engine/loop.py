@@ -26,17 +26,17 @@ class Loop:
         begin_step, execute, finish_step = replica.begin_step, replica.execute, replica.finish_step
         intake.receive(clock.now)
         while True:
-            flight = begin_step(clock.now)
-            if flight is None:
+            step = begin_step(clock.now)
+            if step is None:
                 yield intake.rest(replica.rest_until_s())
                 intake.woken()
                 continue
-            execute(flight, intake.due_s)
-            end_s = flight.ends_s[-1]
+            execute(step, intake.due_s)
+            end_s = step.ends_s[-1]
             # Where nothing else happens until then, there is no need for an event.
             if not (self._fast_forward and clock.skip_to(end_s)):
-                yield intake.watch(flight, end_s)
+                yield intake.watch(step, end_s)
                 intake.release()
             if intake.due_s <= end_s:
                 intake.receive(end_s)
-            finish_step(flight)
+            finish_step(step)

@@ -1,4 +1,4 @@
-"""The bound on a policy that goes on but gets nowhere."""
+"""The bound on consecutive steps that produce no token."""
 
 from __future__ import annotations
 

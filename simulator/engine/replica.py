@@ -153,23 +153,23 @@ class Replica:
             shape = shape_of(prefill, decode_seqs, context, contexts)
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
-            flight = self._in_flight(state, plan, now_s, shape, waiting)
-            flight.prefill = prefill
-            flight.held = held
+            step = self._in_flight(state, plan, now_s, shape, waiting)
+            step.prefill = prefill
+            step.held = held
             if is_odd:
-                flight.is_odd = True
-                flight.swapped_out_blocks, flight.swapped_in_blocks = swapped
-            return flight
+                step.is_odd = True
+                step.swapped_out_blocks, step.swapped_in_blocks = swapped
+            return step
         if decode_seqs > self._budget:
             raise self._over_budget(decode_seqs)
         shape = StepShape(decode_seqs, context, 0, 0, 0, 0, *contexts)
-        flight = self._in_flight(state, plan, now_s, shape, waiting)
-        flight.held = held
+        step = self._in_flight(state, plan, now_s, shape, waiting)
+        step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
-            flight.is_run = True
-            flight.until_arrival = holds is _ARRIVAL or not self._timeless
-        return flight
+            step.is_run = True
+            step.until_arrival = holds is _ARRIVAL or not self._timeless
+        return step
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""
@@ -197,18 +197,18 @@ class Replica:
 
     # Execute
 
-    def execute(self, flight: InFlight, due_s: float = inf) -> None:
+    def execute(self, step: InFlight, due_s: float = inf) -> None:
         """Work out when the step ends; for a run of decode steps, when each does until something must change.
 
         `due_s` is the next arrival, as far as it is known.
         """
-        start_s = flight.start_s
-        if flight.is_run and self._decode_run_s is not None:
+        start_s = step.start_s
+        if step.is_run and self._decode_run_s is not None:
             batch = self.state.batch
             steps = batch.steps_to_finish()
             if steps > _LONGEST_RUN:
                 steps = _LONGEST_RUN
-            if not flight.until_arrival:
+            if not step.until_arrival:
                 due_s = inf
             if due_s != inf:
                 # About as many steps as fit before the arrival; the exact end is found below.
@@ -216,36 +216,36 @@ class Replica:
                 if before < steps:
                     steps = before if before > 0 else 1
             steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
-            ends = self._decode_run_s(flight.shape, steps)
+            ends = self._decode_run_s(step.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
-            flight.ends_s = ends = list(accumulate(ends))  # in the order in which single steps would add up
+            step.ends_s = ends = list(accumulate(ends))  # in the order in which single steps would add up
             if ends[-1] > due_s:
-                del ends[flight.steps_planned_by(due_s) :]
+                del ends[step.steps_planned_by(due_s) :]
         else:
-            flight.ends_s = [start_s + self._execute_step(flight)]
+            step.ends_s = [start_s + self._execute_step(step)]
         if self._decisions is not None:
-            self._decisions.decided(self.state, flight, self._view.now_s)
+            self._decisions.decided(self.state, step, self._view.now_s)
 
-    def execute_until(self, flight: InFlight, start_s: float, end_s: float) -> None:
+    def execute_until(self, step: InFlight, start_s: float, end_s: float) -> None:
         """Execute a step whose duration is not this replica's own to work out."""
-        flight.start_s, flight.ends_s = start_s, [end_s]
+        step.start_s, step.ends_s = start_s, [end_s]
         if self._decisions is not None:
-            self._decisions.decided(self.state, flight, self._view.now_s)
+            self._decisions.decided(self.state, step, self._view.now_s)
 
     # Commit
 
-    def finish_step(self, flight: InFlight) -> None:
+    def finish_step(self, step: InFlight) -> None:
         """Commit the steps, which have ended: their tokens exist, and finished requests leave."""
         state = self.state
-        ends = flight.ends_s
+        ends = step.ends_s
         end_s = ends[-1]
-        prefill = flight.prefill
+        prefill = step.prefill
         records = self._records
         # Steps that only continue the last row need none of their own.
-        if prefill or not self._unchanged or flight.start_s != records.end_s:
-            record_row(flight, records)
-        if flight.shape.decode_seqs:
+        if prefill or not self._unchanged or step.start_s != records.end_s:
+            record_row(step, records)
+        if step.shape.decode_seqs:
             sampled = True
             use = grow(state, len(ends))
             done = state.batch.advance(len(ends), end_s)
@@ -266,13 +266,13 @@ class Replica:
         else:
             self._unchanged = sampled and not done
         if self.late is not None:
-            if self.late.settle(flight, use, done):
+            if self.late.settle(step, use, done):
                 self._unchanged = False
         else:
             if done:
                 self._completion.finish_all(done, end_s)
             if self._decisions is not None:
-                self._decisions.committed(state, flight, use, done)
+                self._decisions.committed(state, step, use, done)
         if sampled:
             self.progress.barren_steps = 0
         else:

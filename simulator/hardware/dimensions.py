@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from simulator.errors import InputError
+from simulator.parameters import MISSING, parameters_of
 
 _Value = TypeVar("_Value")
 
@@ -27,25 +25,24 @@ def fields_from(
 ) -> _Value:
     """An instance of the dataclass `cls`, from the user's `values` over `defaults` over the class's own defaults.
 
-    Types follow the annotations `int`, `float`, `str`, `bool` and `float | None`; an int may stand for a float, a
-    bool for nothing else, and numbers are finite. InputError, starting with `what`, on unknown, missing or mistyped
-    values.
+    An int given for a float becomes one. InputError, which begins with `what`, on an unknown or missing key and on a
+    value that does not fit its annotation (`Parameter.refusal`).
     """
-    kinds = get_type_hints(cls)
+    owner: Callable[..., object] = cls
+    known = parameters_of(owner)
     for key in values:
-        if key not in kinds:
-            hint = f"{_guess(str(key), list(kinds))}allowed: {', '.join(kinds)}"
+        if key not in known:
+            hint = f"{_guess(str(key), list(known))}allowed: {', '.join(known)}"
             raise InputError(f"{what}: unknown key {key!r}", hint=hint)
     given: dict[str, Any] = {**defaults, **values}
-    missing = [
-        field.name
-        for field in fields(cls)  # type: ignore[arg-type] # any dataclass
-        if field.name not in given and field.default is MISSING
-    ]
+    missing = [name for name, field in known.items() if name not in given and field.default is MISSING]
     if missing:
         raise InputError(f"{what}: missing {', '.join(missing)}")
     for key, value in values.items():
-        given[key] = _typed(value, kinds[key], f"{what}: {key}")
+        if (wrong := known[key].refusal(value)) is not None:
+            raise InputError(f"{what}: {key} {wrong}")
+        if isinstance(value, int) and known[key].is_float:
+            given[key] = float(value)
     return cls(**given)
 
 
@@ -55,23 +52,3 @@ def _guess(name: str, names: list[str]) -> str:
     near = [known for known in names if name and known.startswith(name)]
     near = near or difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     return f"did you mean {' or '.join(near)}? " if near else ""
-
-
-_WORDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
-
-
-def _typed(value: object, kind: Any, where: str) -> object:
-    allowed = get_args(kind) or (kind,)
-    if value is None and NoneType in allowed:
-        return None
-    kind = allowed[0]
-    if kind is bool or isinstance(value, bool):
-        fits = kind is bool and isinstance(value, bool)
-    elif kind is float:
-        fits = isinstance(value, int | float) and math.isfinite(value)
-        value = float(value) if isinstance(value, int | float) else value
-    else:
-        fits = isinstance(value, kind)
-    if not fits:
-        raise InputError(f"{where} must be {_WORDS[kind]}, not {value!r}")
-    return value

@@ -54,7 +54,7 @@ class LockstepCase:
     kv: KVMemory
     make_predicted: Callable[[], Executor]
     make_blocks: Callable[[int, int], KVBlocks]
-    shares: bool = False  # prefixes: the plain run then needs block ids too, as counts do not suffice
+    caches_prefixes: bool = False  # the run without a device then needs block ids too, as counts do not suffice
 
     def run(self, executor: Executor, *, with_ids: bool = True, progress: Callable[[int], None] | None = None) -> Run:
         """Serve the workload with this executor, one step at a time."""
@@ -63,7 +63,7 @@ class LockstepCase:
             make_policy=self.make_policy,
             kv=self.kv,
             make_executor=lambda: executor,
-            make_blocks=self.make_blocks if with_ids or self.shares else BlockLedger,
+            make_blocks=self.make_blocks if with_ids or self.caches_prefixes else BlockLedger,
             fast_forward=False,
             progress=progress,
         )
@@ -84,7 +84,7 @@ def predicted_clock(
     devices = [make_device() for _ in range(2 if again else 1)]
     for device in devices:
         case.run(Lockstep(clock=case.make_predicted(), shadow=device), progress=progress)
-    return compared(alone.notes, devices[0].measured, devices[1].measured if again else None)
+    return compare_steps(alone.steps, devices[0].measured, devices[1].measured if again else None)
 
 
 def device_clock(
@@ -100,7 +100,7 @@ def device_clock(
         case.run(Lockstep(clock=clock, shadow=other), progress=progress)
         second = other.measured
     ticked = [step.device_s for step in device.measured if step.digest != _IDLE]
-    return compared(predicted.notes, device.measured, second, ticked), run
+    return compare_steps(predicted.steps, device.measured, second, ticked), run
 
 
 def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[ComparedStep]:
@@ -112,7 +112,7 @@ def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[Compa
     case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
     measured = [DeviceStep(step.device_digest, step.device_s, step.host_s) for step in recorded]
     again = [DeviceStep(step.device_digest, step.again_s, nan) for step in recorded]
-    return compared(today.notes, measured, again, [step.clock_s for step in recorded])
+    return compare_steps(today.steps, measured, again, [step.clock_s for step in recorded])
 
 
 def repriced(recorded: Sequence[ComparedStep], cost: CostModel, swap_s_per_block: float) -> list[ComparedStep]:
@@ -142,8 +142,8 @@ class _Recorded:
         return self._replay.execute(step) if self._left >= 0 else 1.0  # beyond the recording, digests differ anyway
 
 
-def compared(
-    notes: Sequence[LoggedStep],
+def compare_steps(
+    logged: Sequence[LoggedStep],
     measured: Sequence[DeviceStep],
     again: Sequence[DeviceStep] | None = None,
     clock_s: Sequence[float] | None = None,
@@ -153,29 +153,29 @@ def compared(
     The clock is the predicted one unless `clock_s` is given. Where one side has more steps than the other, the other's
     entries are an empty digest and NaN seconds.
     """
-    planned = [note for note in notes if note.digest != _IDLE]
+    planned = [step for step in logged if step.digest != _IDLE]
     done = [step for step in measured if step.digest != _IDLE]
     second = [step.device_s for step in again or () if step.digest != _IDLE]
     count = max(len(planned), len(done))
     planned += [_NOT_PLANNED] * (count - len(planned))
     done += [_NOT_MEASURED] * (count - len(done))
     second += [nan] * (count - len(second))
-    clock = [*(clock_s if clock_s is not None else [note.seconds for note in planned])]
+    clock = [*(clock_s if clock_s is not None else [plan.seconds for plan in planned])]
     clock += [nan] * (count - len(clock))
     return [
         ComparedStep(
-            digest=note.digest,
+            digest=plan.digest,
             device_digest=step.digest,
-            shape=note.shape,
-            swapped_out_blocks=note.swapped_out_blocks,
-            swapped_in_blocks=note.swapped_in_blocks,
-            predicted_s=note.seconds,
+            shape=plan.shape,
+            swapped_out_blocks=plan.swapped_out_blocks,
+            swapped_in_blocks=plan.swapped_in_blocks,
+            predicted_s=plan.seconds,
             device_s=step.device_s,
             host_s=step.host_s,
             again_s=again_s,
             clock_s=ticked_s,
         )
-        for note, step, again_s, ticked_s in zip(planned, done, second, clock, strict=False)
+        for plan, step, again_s, ticked_s in zip(planned, done, second, clock, strict=False)
     ]
 
 

@@ -1,4 +1,4 @@
-"""A log of what each step did: for comparing two runs of the same plans."""
+"""A log of the steps of a run: for comparing two runs of the same plans."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class LoggedStep:
 
 @dataclass(slots=True)
 class StepLog:
-    """An executor that passes every step on and notes it."""
+    """An executor that passes every step on and keeps what it did."""
 
     inner: Executor
-    notes: list[LoggedStep] = field(default_factory=list)
+    steps: list[LoggedStep] = field(default_factory=list)
 
     @property
     def traits(self) -> ExecutorTraits:
-        """Those of the inner executor, but for steps that are noted one at a time, with all of their counts."""
+        """Those of the inner executor, but steps come one at a time, with all of their counts."""
         return replace(self.inner.traits, decode_run_s=None, wants_context_stats=True)
 
     def execute(self, step: Step) -> float:
         named = _digest(step)
         seconds = self.inner.execute(step)
         out, back = step.swapped_out_blocks, step.swapped_in_blocks
-        self.notes.append(LoggedStep(named, step.shape, out, back, seconds))
+        self.steps.append(LoggedStep(named, step.shape, out, back, seconds))
         return seconds
 
 

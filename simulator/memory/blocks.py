@@ -30,7 +30,7 @@ class BlockTables(Protocol):
         """Requests that use a block, by its id."""
 
     @property
-    def shares(self) -> bool:
+    def shares_blocks(self) -> bool:
         """Whether a block may be in several tables."""
 
     @property
@@ -117,7 +117,7 @@ class BlockManager:
     last block first (as vLLM 0.33 does with blocks outside the prefix cache).
     """
 
-    shares = False
+    shares_blocks = False
 
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         self.num_blocks = num_blocks

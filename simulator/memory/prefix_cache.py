@@ -39,7 +39,7 @@ class PrefixCache:
         self._chains: Chains = {}
 
     enters_decoded = True
-    shares = True
+    shares_blocks = True
 
     @property
     def by_id(self) -> BlockTables:

@@ -40,13 +40,13 @@ def longest_gap_s(records: Records) -> Floats:
     starts = step_starts(records)
     for replica in range(records.replicas):
         here = replica_of_step == replica
-        those = np.flatnonzero(measured & (requests.replica == replica))
-        if len(those):
+        served = np.flatnonzero(measured & (requests.replica == replica))
+        if len(served):
             own = rows.replica == replica
             left_s = requeues.from_s[requests.replica[requeues.row] == replica]
             overlaps = not np.isin(left_s, rows.start_s[own & (rows.preempted > 0)]).all()
             steps = _Steps(starts[here], records.step_end_s[here], decodes[here], bool(pauses[own].any()), overlaps)
-            found[those] = _of_replica(records, steps, those, returns[those])
+            found[served] = _of_replica(records, steps, served, returns[served])
     return found
 
 
@@ -61,15 +61,15 @@ class _Steps:
     overlaps: bool  # whether preemptions were planned while the step before ran, which still gave the victims a token
 
 
-def _of_replica(records: Records, steps: _Steps, those: Ints, returns: Bools) -> Floats:
+def _of_replica(records: Records, steps: _Steps, served: Ints, returns: Bools) -> Floats:
     requests = records.requests
-    first = _nearest(steps.end_s, requests.first_token_s[those] - records.front_end_s)
-    last = _nearest(steps.end_s, requests.last_token_s[those] - records.front_end_s)
+    first = _nearest(steps.end_s, requests.first_token_s[served] - records.front_end_s)
+    last = _nearest(steps.end_s, requests.last_token_s[served] - records.front_end_s)
     decoding = np.flatnonzero(steps.decodes)
     so_far = np.cumsum(steps.decodes, dtype=np.int64)
     begin, end = so_far[first], so_far[last]  # of `decoding`: the steps that gave the tokens after the first
-    plain = ~returns & (end - begin == requests.output_tokens[those] - 1)
-    found = np.empty(len(those))
+    plain = ~returns & (end - begin == requests.output_tokens[served] - 1)
+    found = np.empty(len(served))
     token_s = steps.end_s[decoding]
     b, e = begin[plain], end[plain]
     within = _range_max(np.diff(token_s), b, e - 1)
@@ -77,7 +77,7 @@ def _of_replica(records: Records, steps: _Steps, those: Ints, returns: Bools) ->
     # A request that was paused holds no slot under some policies: that it sat out steps then shows here alone.
     pauses = steps.pauses or bool((~plain & ~returns).any())
     for place in np.flatnonzero(~plain).tolist():
-        found[place] = _interrupted(records, steps, pauses, int(those[place]), int(first[place]), int(last[place]))
+        found[place] = _interrupted(records, steps, pauses, int(served[place]), int(first[place]), int(last[place]))
     return found
 
 
@@ -147,8 +147,8 @@ def _range_max(values: Floats, begin: Ints, end: Ints) -> Floats:
     level: NDArray[np.float64] = values
     width = 1
     while len(level) and (width <= length).any():
-        those = (width <= length) & (length < 2 * width)
-        found[those] = np.maximum(level[begin[those]], level[end[those] - width])
+        fits = (width <= length) & (length < 2 * width)
+        found[fits] = np.maximum(level[begin[fits]], level[end[fits] - width])
         level = np.maximum(level[:-width], level[width:])
         width *= 2
     return found

@@ -101,9 +101,9 @@ class Sample:
         if self.class_index is None:
             gaps = self.latencies["itl"]
             return None if gaps is None else gaps.mean
-        requests, those = self.records.requests, self.measured & streamed(self.records)
-        count = int((requests.output_tokens[those] - 1).sum())
-        return float((requests.last_token_s[those] - requests.first_token_s[those]).sum()) / count if count else None
+        requests, chosen = self.records.requests, self.measured & streamed(self.records)
+        count = int((requests.output_tokens[chosen] - 1).sum())
+        return float((requests.last_token_s[chosen] - requests.first_token_s[chosen]).sum()) / count if count else None
 
     def rate(self, count: int | None) -> float | None:
         """A count per second of the window; None where either is undefined."""

@@ -83,8 +83,8 @@ def step_time(records: Records, replica: int | None = None) -> Points:
     starts = step_starts(records)
     seconds = records.step_end_s - starts
     if replica is not None:
-        those = _replica_of_steps(records) == replica
-        starts, seconds = starts[those], seconds[those]
+        of_replica = _replica_of_steps(records) == replica
+        starts, seconds = starts[of_replica], seconds[of_replica]
     elif records.replicas > 1:
         order = np.argsort(starts, kind="stable")
         starts, seconds = starts[order], seconds[order]
@@ -157,7 +157,7 @@ def _over_replicas(
     if records.replicas == 1:
         return _sum([_held(starts, ends, values)], run_end_s(records))
     parts = [of == r for r in (range(records.replicas) if replica is None else (replica,))]
-    return _sum([_held(starts[those], ends[those], values[those]) for those in parts], run_end_s(records))
+    return _sum([_held(starts[part], ends[part], values[part]) for part in parts], run_end_s(records))
 
 
 def _replica_of_steps(records: Records) -> Ints:

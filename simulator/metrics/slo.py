@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,55 +59,28 @@ def meets_slo(records: Records, slo: Slo) -> Bools:
     A TPOT that is undefined counts as 0, as in vLLM, and so does an undefined gap between tokens.
     """
     good = finished(records)
-    for limit in _limits(records, slo):
-        good = good & (~limit.those | limit.met)
+    groups = limited_requests(records, slo)
+    for latency, found in LATENCIES.items():
+        limited = [(requests, limits[latency]) for _, requests, limits in groups if latency in limits]
+        if not limited:
+            continue
+        seconds = found.of_request_s(records)
+        for requests, limit_ms in limited:
+            good = good & (~requests | (seconds <= limit_ms / 1e3))  # NaN is not within a limit
     return good
 
 
-@dataclass(frozen=True, slots=True)
-class LimitShare:
-    """The share of the requests of a class (None: of those without limits of their own) that meet one limit."""
+class LimitedRequests(NamedTuple):
+    """The requests that share their limits: of a class with limits of its own, or all others."""
 
-    latency: str  # its name in LATENCIES
-    class_name: str | None
-    limit_ms: float
-    share: float
+    class_name: str | None  # None: the classes without limits of their own
+    requests: Bools  # one entry a request
+    limits: Mapping[str, float]  # milliseconds by name of the latency
 
 
-def limit_shares(records: Records, slo: Slo, measured: Bools) -> tuple[LimitShare, ...]:
-    """How many of the measured requests meet each limit by itself; a request that did not finish meets none.
-
-    Limits that no measured request has are left out.
-    """
-    done = finished(records)
-    return tuple(
-        LimitShare(limit.latency, limit.class_name, limit.limit_ms, float((done & limit.met)[those].mean()))
-        for limit in _limits(records, slo)
-        if (those := limit.those & measured).any()
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """One limit: the requests that have it, and those among all whose latency is not above it."""
-
-    latency: str
-    class_name: str | None
-    limit_ms: float
-    those: Bools
-    met: Bools
-
-
-def _limits(records: Records, slo: Slo) -> Iterator[_Limit]:
+def limited_requests(records: Records, slo: Slo) -> list[LimitedRequests]:
+    """All requests by the limits that hold for them: the default ones first, then class by class."""
     index = records.requests.class_index
     own = {i: name for i, name in enumerate(records.class_names) if name in slo.classes and slo.classes[name].limits}
-    groups: list[tuple[str | None, Bools]] = [(None, ~np.isin(index, list(own)))]
-    groups += [(name, index == i) for i, name in own.items()]
-    limited = [(name, those, slo.per_request(name)) for name, those in groups]
-    for latency, what in LATENCIES.items():
-        if not any(latency in limits for _, _, limits in limited):
-            continue
-        seconds = what.of_request_s(records)
-        for name, those, limits in limited:
-            if latency in limits:
-                yield _Limit(latency, name, limits[latency], those, seconds <= limits[latency] / 1e3)  # NaN is no less
+    groups = [LimitedRequests(None, ~np.isin(index, list(own)), slo.per_request())]
+    return groups + [LimitedRequests(name, index == i, slo.per_request(name)) for i, name in own.items()]

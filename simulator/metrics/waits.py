@@ -88,39 +88,31 @@ def _requeue_waits(records: Records) -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Starvation:
-    """The longest waits and the most preemptions of one request, each with its row; 0 and -1 where there were none.
+    """The longest waits and the most preemptions of one request; 0 where there were none.
 
     `longest_queue_s` is the wait until first scheduled, `longest_requeue_s` a single wait after a preemption. Requests
     that still wait at the end of the run count with their wait until then.
     """
 
     longest_queue_s: float
-    longest_queue_row: int
     longest_requeue_s: float
-    longest_requeue_row: int
     most_preemptions: int
-    most_preemptions_row: int
 
 
 def starvation(records: Records, only: Bools | None = None) -> Starvation:
-    """The worst cases among all requests, or among those that `only` names; of equals the first row."""
+    """The worst cases among all requests, or among those that `only` names."""
     requests = records.requests
     counts = np.ones(len(requests.row), dtype=np.bool_) if only is None else only
     queue_from, queue_to = _first_waits(records)
-    queue_row, queue = _longest(np.where(counts, queue_to - queue_from, 0.0))
+    waited_s = np.where(counts, queue_to - queue_from, 0.0)
     again_from, again_to = _requeue_waits(records)
-    entry, again = _longest(np.where(counts[records.requeues.row], again_to - again_from, 0.0))
-    again_row = int(records.requeues.row[entry]) if entry >= 0 else -1
-    times_row, times = _longest(np.where(counts, requests.preemptions, 0).astype(np.float64))
-    return Starvation(queue, queue_row, again, again_row, int(times), times_row)
+    again_s = np.where(counts[records.requeues.row], again_to - again_from, 0.0)
+    times = np.where(counts, requests.preemptions, 0)
+    return Starvation(_longest(waited_s), _longest(again_s), int(times.max(initial=0)))
 
 
-def _longest(values: Floats) -> tuple[int, float]:
-    values = np.nan_to_num(values)
-    if not len(values) or values.max() <= 0:
-        return -1, 0.0
-    index = int(np.argmax(values))
-    return index, float(values[index])
+def _longest(seconds: Floats) -> float:
+    return float(np.nan_to_num(seconds).max(initial=0.0))
 
 
 def saturated(records: Records, window: Window, waiting: Waits) -> bool:

@@ -46,8 +46,8 @@ def measured_window(records: Records, warmup_s: float = 0.0, cooldown_s: float =
         return Window(0.0, 0.0, np.zeros(0, dtype=np.bool_), True)
     first, last = float(arrival.min()), float(arrival.max())
     if warmup_s == 0 and cooldown_s == 0:
-        everyone = np.ones(len(arrival), dtype=np.bool_)
-        return Window(first, _end_s(records, everyone, first), everyone, True)
+        measured = np.ones(len(arrival), dtype=np.bool_)
+        return Window(first, _end_s(records, measured, first), measured, True)
     measured = (arrival >= first + warmup_s) & (arrival <= last - cooldown_s)
     if not measured.any():
         raise InputError(

@@ -6,13 +6,12 @@ A user's own policy is named `path/to/file.py:ClassName` and loaded the same way
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 from simulator.named_class import named_class, names_in
 from simulator.parameters import MISSING, Parameter, parameters_of
 from simulator.plan import Policy
@@ -55,9 +54,8 @@ def load_policy(name: str, parameters: Mapping[str, object], base: Path | None =
     known = policy_parameters(cls)
     for key in parameters:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise InputError(f"policy {name} does not use {key!r}", hint=f"{hint}it takes: {', '.join(known)}")
+            hint = f"{did_you_mean(key, known)}it takes: {', '.join(known)}"
+            raise InputError(f"policy {name} does not use {key!r}", hint=hint)
         if (wrong := known[key].refusal(parameters[key])) is not None:
             raise InputError(f"policy {name} refuses its parameters: {key} {wrong}")
     missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in parameters]

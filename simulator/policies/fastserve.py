@@ -61,7 +61,7 @@ class Fastserve:
         builder = PlanBuilder(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
         builder.fit_decodes()
         builder.fit_prompts(view.prefilling)
-        if not builder.gone:
+        if not builder.preempted:
             self._admit(builder)
         return builder.plan()
 
@@ -76,12 +76,12 @@ class Fastserve:
                 victims = builder.victims(self._below(builder, request), needed, slots)
                 if not victims:
                     return
-            budget = builder.budget + sum([builder.gives(victim) for victim, _ in victims])
+            budget = builder.budget + sum([builder.tokens_freed(victim) for victim, _ in victims])
             tokens = 1 if request.is_swapped else request.num_tokens_to_compute
             if budget == 0 or (tokens > budget and builder.prefill):
                 return
             for victim, _ in victims:
-                builder.leave(victim)
+                builder.preempt(victim)
             slots += len(victims) - 1
             builder.enter(request)
 
@@ -98,9 +98,9 @@ class Fastserve:
     def _below(self, builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
         """The running requests on a lower level than `request`, the next victim first."""
         mine = self.level(request)
-        if not builder.gone and not any(level > mine for level in self._levels(builder.view.running)):
+        if not builder.preempted and not any(level > mine for level in self._levels(builder.view.running)):
             return ()  # spares the sorting
-        return takewhile(lambda other: self.level(other) > mine, reversed(builder.stays))
+        return takewhile(lambda other: self.level(other) > mine, reversed(builder.remaining))
 
     def _levels(self, requests: Iterable[RequestView]) -> Iterator[int]:
         return levels(requests, self.min_quantum_tokens, self.prompt_tokens_per_quantum)

@@ -69,7 +69,7 @@ class Preemptive:
                 builder.pause(request)
         builder.fit_decodes()
         builder.fit_prompts(sorted(view.prefilling, key=rank))
-        if not builder.gone:
+        if not builder.preempted:
             self._admit(builder)
         return builder.plan(Holds.ARRIVAL)
 
@@ -85,9 +85,9 @@ class Preemptive:
                 victims = builder.victims(_less_important(builder, request), needed, slots, pauses=pauses)
                 if not victims:
                     return
-                for victim, stays in victims:
+                for victim, only_slot in victims:
                     slots += victim not in builder.paused
-                    (builder.pause if stays else builder.leave)(victim)
+                    (builder.pause if only_slot else builder.preempt)(victim)
             builder.enter(request)
             slots -= 1
 
@@ -104,9 +104,9 @@ class Preemptive:
 def _less_important(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
     """The running requests of lower priority than `request`, the next victim first."""
     priority = request.priority
-    if not builder.gone and not any(other.priority > priority for other in builder.view.running):
+    if not builder.preempted and not any(other.priority > priority for other in builder.view.running):
         return ()  # spares the sorting
-    return takewhile(lambda other: other.priority > priority, reversed(builder.stays))
+    return takewhile(lambda other: other.priority > priority, reversed(builder.remaining))
 
 
 def _decodes(request: RequestView) -> bool:

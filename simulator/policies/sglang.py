@@ -95,7 +95,7 @@ class Sglang:
         holds = Holds.ARRIVAL
         if view.prefilling or (view.waiting and not note.full and running < self.slots):
             adder = self._adder(view, note)
-            adder.go_on()
+            adder.continue_prompt()
             adder.admit()
             if adder.chunks:
                 if adder.decodes:  # the ratio falls only where decodes are alone
@@ -114,7 +114,7 @@ class Sglang:
         return PrefillAdder(view, self, ratio)
 
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
-        """The step, or an instalment of it."""
+        """The step, or a part of it."""
         if adder.is_refused and view.num_decoding:  # what a new batch had no room for is retried beside it
             note = note._replace(full=adder.running)
         more = view.caches_prefixes and bool(adder.chunks) and not adder.is_cut
@@ -124,16 +124,16 @@ class Sglang:
         """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
         stay = sorted([r for r in view.running if r.is_decoding], key=VICTIMS["fewest_outputs"])
         needed, freed = view.decode_blocks_needed, 0
-        gone: list[RequestView] = []
+        retracted: list[RequestView] = []
         while needed > view.num_free_blocks + freed and len(stay) > (not view.prefilling):
-            gone.append(stay.pop())
-            needed -= gone[-1].num_computed_tokens % view.block_size == 0
-            freed = view.blocks_freed(gone)
+            retracted.append(stay.pop())
+            needed -= retracted[-1].num_computed_tokens % view.block_size == 0
+            freed = view.blocks_freed(retracted)
         adder = self._adder(view, note)
         if not stay:
-            adder.go_on_alone(freed)
+            adder.continue_alone(freed)
         note = Note(ratio_after_retraction(stay), view.decode_steps + bool(stay))
-        return StepPlan(tuple([Preemption(request) for request in gone]), (), tuple(adder.chunks), note=note)
+        return StepPlan(tuple([Preemption(request) for request in retracted]), (), tuple(adder.chunks), note=note)
 
 
 _AT_REST = StepPlan(holds=Holds.ARRIVAL)

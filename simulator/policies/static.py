@@ -46,7 +46,7 @@ class Static:
 
     def plan(self, view: View) -> StepPlan:
         if view.prefilling:
-            return StepPlan(prefill=self._continue(view), decode=False)
+            return StepPlan(prefill=self._continue_prompts(view), decode=False)
         if len(view.running):
             return _DECODE
         if not view.waiting:
@@ -82,7 +82,7 @@ class Static:
             chunks.append(Chunk(request, tokens, reserve, longest - request.input_tokens))
         return tuple(chunks)
 
-    def _continue(self, view: View) -> tuple[Chunk, ...]:
+    def _continue_prompts(self, view: View) -> tuple[Chunk, ...]:
         """Continue the prompts, in order, as far as the budget goes."""
         budget = self.max_num_batched_tokens
         chunks = []

@@ -74,20 +74,20 @@ class TensorrtLlm:
                 return _UNTIL_CHANGE
             if not view.waiting:
                 return _UNTIL_ARRIVAL
-        draft = _Draft(view, self)
-        draft.pause_latest()
-        draft.go_on()
-        if not draft.paused:
-            draft.admit()
-        if draft.paused or draft.chunks:
-            return StepPlan(preempt=tuple(draft.paused.values()), prefill=tuple(draft.chunks))
+        builder = _StepBuilder(view, self)
+        builder.pause_latest()
+        builder.continue_prompts()
+        if not builder.paused:
+            builder.admit()
+        if builder.paused or builder.chunks:
+            return StepPlan(preempt=tuple(builder.paused.values()), prefill=tuple(builder.chunks))
         # No slot for an arrival, or it queues behind a head that waits for a request to finish.
-        if len(view.running) >= draft.slots or (view.waiting and self.order == "fcfs"):
+        if len(view.running) >= builder.slots or (view.waiting and self.order == "fcfs"):
             return _UNTIL_CHANGE
         return _UNTIL_ARRIVAL
 
 
-class _Draft:
+class _StepBuilder:
     """A step under construction: what is left of blocks and budget, the paused requests, and the prompts computed."""
 
     def __init__(self, view: View, policy: TensorrtLlm) -> None:
@@ -108,7 +108,7 @@ class _Draft:
             self.free += cdiv(request.num_tokens, self.view.block_size)
             self.budget += request.is_decoding
 
-    def go_on(self) -> None:
+    def continue_prompts(self) -> None:
         """Continue the prompts begun, in order of admission."""
         for request in self.view.prefilling:
             tokens = self._cut(request.num_tokens_to_compute)

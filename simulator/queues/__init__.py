@@ -6,7 +6,6 @@ of requests are taken from a `RequestView`, which has no true output length: no 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import doc
 
-from simulator.errors import InputError
+from simulator.errors import InputError, did_you_mean
 from simulator.parameters import Parameter, check_arguments
 from simulator.queues.order import Order, OrderKind
 from simulator.queues.protocol import WaitingQueue
@@ -57,10 +56,8 @@ def make_queue(order: str, **parameters: Any) -> WaitingQueue:
     known = kind.parameters
     for name in parameters:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
             takes = f"it takes: {', '.join(known)}" if known else "it takes none"
-            hint = f"did you mean {near[0]}? {takes}" if near else takes
-            raise InputError(f"the order {order} has no parameter {name!r}", hint=hint)
+            raise InputError(f"the order {order} has no parameter {name!r}", hint=did_you_mean(name, known) + takes)
     try:
         check_arguments(kind.make, parameters)
         return kind.make(**parameters)

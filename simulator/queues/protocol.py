@@ -19,7 +19,7 @@ class WaitingQueue(Protocol):
 
     @property
     def timeless(self) -> bool:
-        """The order among those who wait changes neither with time nor with what is served.
+        """Whether the order of the waiting requests changes neither with time nor with the tokens served.
 
         Where it does, no plan may hold for more than a step while a request waits, nor beyond an arrival.
         """

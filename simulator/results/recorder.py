@@ -108,8 +108,8 @@ class ReplicaRecorder:
     def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
         """A row begins at `start_s` with a step of this shape.
 
-        `late` of those who decode got their last token before `start_s`: their gaps are in `late_gaps`. The gap of the
-        others is the row's first step.
+        `late` of the decoding requests got their last token before `start_s`: their gaps are in `late_gaps`. The gap
+        of the others is the row's first step.
         """
         self.num_rows += 1
         if self.num_steps >= self._cut_at:
@@ -119,7 +119,7 @@ class ReplicaRecorder:
         self._rows.add((self.num_steps, start_s, waiting, late, *shape[:_COUNTS]))
 
     def odd(self, *columns: int) -> None:
-        """What is unusual about the row that has just begun: the columns of `_ODD` but the first.
+        """Record the rare columns of the row that has just begun: those of `_ODD` but the first.
 
         `idle_slots` are requests in the batch that compute nothing: paused, or admitted for later.
         """
@@ -136,9 +136,9 @@ class ReplicaRecorder:
     def columns(self, replica: int, streams: bool, step_end_s: NDArray[Any]) -> tuple[Columns, Columns]:
         """The columns of the rows and those of the gaps, the derived ones too."""
         rows = self._rows.columns()
-        rows |= _spread(self._odd.columns(), self.num_rows)
+        rows |= _to_every_row(self._odd.columns(), self.num_rows)
         first_step, start_s, held = rows["first_step"], rows["start_s"], rows["held"]
-        # Held requests compute along whenever anybody decodes.
+        # Held requests compute in every step that decodes.
         decoding = rows["decoding"] = rows.pop("decode_seqs") - np.where(rows["decode_context"] > 0, held, 0)
         padded = rows["padded_tokens"]
         padding = padded - np.where(rows["decode_context"] > 0, held, 0)
@@ -162,15 +162,15 @@ class ReplicaRecorder:
         return rows, gaps
 
 
-def _spread(few: Columns, rows: int) -> Columns:
+def _to_every_row(few: Columns, rows: int) -> Columns:
     """Columns of `rows` values from those of the few rows named in the column `row`: zero for all others."""
     place = few.pop("row")
-    spread = {}
+    full = {}
     for name, values in few.items():
         column = np.zeros(rows, dtype=values.dtype)
         column[place] = values
-        spread[name] = column
-    return spread
+        full[name] = column
+    return full
 
 
 class Recorder:
@@ -227,7 +227,7 @@ class Recorder:
         order = np.argsort(requests["row"], kind="stable")
         for name in requests:
             requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
-        requests |= _spread(self._setbacks.columns(), len(workload))
+        requests |= _to_every_row(self._setbacks.columns(), len(workload))
         for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
             requests[name] = getattr(workload, name)
         return requests

@@ -129,13 +129,3 @@ class Records:
     @property
     def num_steps(self) -> int:
         return len(self.step_end_s)
-
-
-def as_floats(values: object) -> Floats:
-    """A float column of any sequence."""
-    return np.asarray(values, dtype=np.float64)
-
-
-def as_ints(values: object) -> Ints:
-    """An integer column of any sequence."""
-    return np.asarray(values, dtype=np.int64)

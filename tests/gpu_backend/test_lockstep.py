@@ -67,7 +67,7 @@ def test_shared_prefixes_are_executed_as_planned() -> None:
         Memory(40, 4),
         lambda: Predicted(COST),
         partial(PrefixCache, block_size=4),
-        shares=True,
+        caches_prefixes=True,
     )
     assert agreement(predicted_clock(shared, partial(device, 40), again=False)).plans_equal
 

@@ -13,15 +13,15 @@ Requests = list[Any]  # of the naive engine: as a `RequestView`, with `token_s` 
 
 
 class NaiveOrder:
-    """Waiting requests as a list, sorted when somebody looks. `everybody` is a list of all that ever came."""
+    """Waiting requests as a list, sorted when somebody looks. `all_requests` are those that ever came."""
 
-    def __init__(self, order: str, everybody: Requests) -> None:
+    def __init__(self, order: str, all_requests: Requests) -> None:
         given = order.parameters if isinstance(order, Order) else {}
         self.parameters: dict[str, Any] = {
             **{name: known.default for name, known in order_parameters(order).items()},
             **given,
         }
-        self.everybody = everybody
+        self.all_requests = all_requests
         self.waiting: Requests = []
         self.now_s = 0.0
         self.virtual_now = 0.0
@@ -161,7 +161,7 @@ class NaiveOrder:
 
     def counter(self, class_name: str) -> float:
         """Everything that a class was ever given: prompts of who was admitted, and every token."""
-        mine = [r for r in self.everybody if r.class_name == class_name]
+        mine = [r for r in self.all_requests if r.class_name == class_name]
         prompts = sum(r.input_tokens for r in mine if r.scheduled_s == r.scheduled_s)
         outputs = sum(len(r.token_s) for r in mine)
         return self.lifts.get(class_name, 0.0) + self.prices(prompts, outputs) / self.weight(class_name)

@@ -159,8 +159,8 @@ LOPSIDED = [("a", 20, 1), ("b", 1, 20), ("c", 10, 10)] * 150
 @pytest.mark.parametrize("jobs", [A_FLOOD, LOPSIDED], ids=["flood", "lopsided"])
 def test_first_come_first_served_breaks_the_bound(jobs: list[Job]) -> None:
     """Everybody waits from the start: a class that comes first, or that has the longer answers, is served far more."""
-    everybody = [(0, job) for job in jobs]
-    fair, unfair = Server("vtc", everybody, 45, 1.0, 2.0), Server("fcfs", everybody, 45, 1.0, 2.0)
+    all_jobs = [(0, job) for job in jobs]
+    fair, unfair = Server("vtc", all_jobs, 45, 1.0, 2.0), Server("fcfs", all_jobs, 45, 1.0, 2.0)
     fair.run()
     unfair.run()
     assert fair.widest_gap({}) <= 2 * most(fair, {}) == 180

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.differences import differences
-from simulator.policies.parts.preemption import MODES
+from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
 from tests.laws.orders import ORDERS, dressed, orders
 from tests.laws.scenarios import Scenario, scenarios
@@ -21,7 +21,7 @@ from tests.laws.test_naive_engine import dealt_in_turn, same_story
 from tests.laws.test_purity import asked_twice
 
 WAYS = [
-    *[("preemptive", "priority", mode) for mode in MODES],
+    *[("preemptive", "priority", mode) for mode in get_args(get_args(PreemptionMode)[0])],
     *[("vllm_v0", order, mode) for order in ("fcfs", *ORDERS) for mode in ("recompute", "swap", "auto")],
     ("fastserve", "mlfq", "swap"),
 ]

@@ -21,7 +21,8 @@ from simulator.metrics.series import Points, StepFunction, queue_depth, step_tim
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize
 from simulator.metrics.window import run_end_s
-from simulator.results.records import Records, as_floats
+from simulator.results.records import Records
+from tests.columns import as_floats
 from tests.reports_maker import continuous, static
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

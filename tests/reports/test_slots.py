@@ -12,10 +12,11 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.continuous import Continuous
 from simulator.policies.preemptive import Preemptive
 from simulator.policies.static import Static
-from simulator.results.records import Records, as_floats, as_ints
+from simulator.results.records import Records
 from simulator.simulate import simulate
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
+from tests.columns import as_floats, as_ints
 from tests.reports_maker import continuous, static
 
 PAIRS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=40)

@@ -8,7 +8,8 @@ import pytest
 from reports.tables import ByClass, class_table, class_words, rejection_table, starvation_table
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import summarize_by_class
-from simulator.results.records import Records, Status, as_floats, as_ints
+from simulator.results.records import Records, Status
+from tests.columns import as_floats, as_ints
 from tests.reports_maker import continuous, static
 
 SLO = Slo(ttft_ms=1000, tpot_ms=50)

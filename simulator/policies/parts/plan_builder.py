@@ -9,7 +9,7 @@ from simulator.request import RequestView
 
 
 class PlanBuilder:
-    """A step in which all decodes go on, until one is paused or leaves.
+    """A step in which every request decodes that is neither paused nor preempted.
 
     `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left under the plan so far.
     `ranked` gives the running requests, the next victim last; it is called when first needed. `to_host` says whether
@@ -27,36 +27,36 @@ class PlanBuilder:
         self.free = view.num_free_blocks - view.decode_blocks_needed
         self.free_host = view.num_free_host_blocks
         self.budget = budget - view.num_decoding
-        self.gone: dict[RequestView, Preemption] = {}
+        self.preempted: dict[RequestView, Preemption] = {}
         self.resume: list[RequestView] = []
         self.prefill: dict[RequestView, Chunk] = {}
         self.paused: dict[RequestView, None] = {}
         self._ranked = ranked
         self._to_host = to_host
-        self._stays: list[RequestView] | None = None
+        self._remaining: list[RequestView] | None = None
 
     @property
-    def stays(self) -> list[RequestView]:
-        """The running requests that stay, the next victim last."""
-        if self._stays is None:
-            self._stays = self._ranked()
-        return self._stays
+    def remaining(self) -> list[RequestView]:
+        """The running requests that are not preempted, the next victim last."""
+        if self._remaining is None:
+            self._remaining = self._ranked()
+        return self._remaining
 
     def fit_decodes(self) -> None:
         """Preempt victims until the remaining decodes fit."""
         while self.free < 0:
-            self.leave(self.stays[-1])
+            self.preempt(self.remaining[-1])
 
     def fit_prompts(self, prompts: Iterable[RequestView]) -> None:
         """Continue prompts, in this order; preempt victims where one lacks a block."""
         for request in prompts:
             tokens = min(request.num_tokens_to_compute, self.budget)
-            if tokens == 0 or request in self.gone:
+            if tokens == 0 or request in self.preempted:
                 continue
             needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
-            while needed > self.free and request not in self.gone:
-                self.leave(self.stays[-1])
-            if request not in self.gone:
+            while needed > self.free and request not in self.preempted:
+                self.preempt(self.remaining[-1])
+            if request not in self.preempted:
                 self._compute(request, tokens, needed)
 
     def blocks_to_enter(self, request: RequestView) -> int:
@@ -85,45 +85,45 @@ class PlanBuilder:
         if pauses and slots <= 0:
             below = list(below)
             active = next((request for request in below if request not in self.paused), None)
-            if active is not None and active.is_decoding and needed <= self.free + self._grows(active):
+            if active is not None and active.is_decoding and needed <= self.free + self._needs_block(active):
                 return [(active, True)]
         found = []
         free = self.free
         for request in below:
             is_paused = request in self.paused
-            spares = 0 if is_paused else self._grows(request)
+            spares = 0 if is_paused else self._needs_block(request)
             only_slot = pauses and request.is_decoding and needed <= free + spares
             if only_slot and is_paused:
                 continue  # it holds none
             found.append((request, only_slot))
-            free += spares if only_slot else self._frees(request)
+            free += spares if only_slot else self._blocks_freed(request)
             slots += not (pauses and is_paused)
             if needed <= free and slots > 0:
                 return found
         return []
 
-    def leave(self, request: RequestView) -> None:
+    def preempt(self, request: RequestView) -> None:
         """Preempt a running request: its KV goes to the host, or is computed again."""
-        if self.stays[-1] is request:
-            self.stays.pop()
+        if self.remaining[-1] is request:
+            self.remaining.pop()
         else:
-            self.stays.remove(request)
-        self.free += self._frees(request)
-        self.budget += self.gives(request)
+            self.remaining.remove(request)
+        self.free += self._blocks_freed(request)
+        self.budget += self.tokens_freed(request)
         self.prefill.pop(request, None)
         self.paused.pop(request, None)
         swap = request.is_decoding and request.num_blocks <= self.free_host and self._to_host(request)
         if swap:
             self.free_host -= request.num_blocks
-        self.gone[request] = Preemption(request, swap)
+        self.preempted[request] = Preemption(request, swap)
 
     def pause(self, request: RequestView) -> None:
         """Pause a decoding request for the step."""
         self.paused[request] = None
-        self.free += self._grows(request)
+        self.free += self._needs_block(request)
         self.budget += 1
 
-    def gives(self, request: RequestView) -> int:
+    def tokens_freed(self, request: RequestView) -> int:
         """Tokens of the budget that come free when `request` leaves."""
         if request in self.prefill:
             return self.prefill[request].num_tokens
@@ -131,10 +131,10 @@ class PlanBuilder:
 
     def plan(self, holds: Holds = Holds.STEP) -> StepPlan:
         """The finished plan; `holds` counts where it changes nothing."""
-        if self.gone or self.resume or self.prefill:
+        if self.preempted or self.resume or self.prefill:
             holds = Holds.STEP
         return StepPlan(
-            preempt=tuple(self.gone.values()),
+            preempt=tuple(self.preempted.values()),
             resume=tuple(self.resume),
             prefill=tuple(self.prefill.values()),
             paused=tuple(self.paused),
@@ -146,15 +146,15 @@ class PlanBuilder:
         self.free -= blocks
         self.budget -= tokens
 
-    def _frees(self, request: RequestView) -> int:
+    def _blocks_freed(self, request: RequestView) -> int:
         """Blocks that come free when `request` leaves: its own, and those planned for it in this step."""
         if request in self.prefill:
             tokens = request.num_computed_tokens + self.prefill[request].num_tokens
             return cdiv(tokens, self.view.block_size)
         if request.is_decoding and request not in self.paused:
-            return request.num_blocks + self._grows(request)
+            return request.num_blocks + self._needs_block(request)
         return request.num_blocks
 
-    def _grows(self, request: RequestView) -> bool:
+    def _needs_block(self, request: RequestView) -> bool:
         """Whether its next token needs a new block."""
         return request.num_computed_tokens % self.view.block_size == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from annotated_types import doc
 
@@ -13,8 +13,6 @@ from simulator.request import RequestView
 SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("how a victim leaves the batch")]
 PreemptionMode = Annotated[Literal["recompute", "swap", "auto", "pause"], doc("how a victim leaves the batch")]
 """The parameter `preemption_mode` of a policy without and with `pause`."""
-
-MODES: tuple[str, ...] = get_args(get_args(PreemptionMode)[0])
 
 
 def needs_host(mode: object) -> bool:

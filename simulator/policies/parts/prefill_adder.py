@@ -47,7 +47,7 @@ class PrefillAdder:
         self.begun = 0  # prompt tokens of the step
         self.running = len(view.running)  # and admitted in this step
         self.room = view.num_free_blocks * view.block_size
-        if view.step_tokens is not None:  # the blocks of earlier instalments are taken, and their prompts complete
+        if view.step_tokens is not None:  # the blocks of earlier parts are taken, and their prompts complete
             self.begun = view.step_tokens - self.decodes
             self.room -= sum([self._reserved(request) for request in view.prefilling])
         elif self.decodes:
@@ -59,7 +59,7 @@ class PrefillAdder:
         self.unit = min(view.block_size, budget)
         self.budget = budget - self.decodes - self.begun
 
-    def go_on(self) -> None:
+    def continue_prompt(self) -> None:
         """Continue the prompt that is computed in chunks."""
         view, size = self.view, self.view.block_size
         for request in view.prefilling:
@@ -72,11 +72,11 @@ class PrefillAdder:
                 blocks = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
                 self._add(request, tokens, blocks)
 
-    def go_on_alone(self, freed: int) -> None:
+    def continue_alone(self, freed: int) -> None:
         """Continue that prompt after all decodes have left, `freed` blocks with them."""
         self._hold_decodes()
         self.room += freed * self.view.block_size
-        self.go_on()
+        self.continue_prompt()
 
     def _hold_decodes(self) -> None:
         if self.decodes:

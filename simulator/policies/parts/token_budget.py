@@ -39,7 +39,7 @@ def split_budget(view: View, budget: int, threshold: int, order: str, passes_its
     scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
     preempted: list[Preemption] = []
     free = view.num_free_blocks
-    gone: list[RequestView] = []
+    victims: list[RequestView] = []
     index = freed = 0
     while index < len(running) and budget > 0:
         request = running[index]
@@ -54,8 +54,8 @@ def split_budget(view: View, budget: int, threshold: int, order: str, passes_its
             place = running.index(victim)
             del running[place]
             index -= place < index
-            gone.append(victim)
-            freed, before = view.blocks_freed(gone), freed
+            victims.append(victim)
+            freed, before = view.blocks_freed(victims), freed
             free += freed - before
             returned, taken = scheduled.pop(victim, (0, 0))
             budget += returned

@@ -21,7 +21,7 @@ from simulator.timing.profile.step import joint_us
 ACTIVATION_BYTES = 2
 LINK_EFFICIENCY = 0.6
 LINK_LATENCY_US = 20.0
-"""What collectives get of a link's nominal bandwidth and need at least, where nobody measured them."""
+"""The part of a link's nominal bandwidth that collectives reach, and their least time, where neither was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ExpertParallelCost:
-    """The waves of ranks with the same profile, which must have experts. Implements WaveCost."""
+    """Common steps of ranks with the same profile, which must have experts. Implements GroupCost."""
 
     cost: ProfileCost
     experts: Experts
@@ -72,7 +72,7 @@ class ExpertParallelCost:
 
     @classmethod
     def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu) -> ExpertParallelCost:
-        """Waves of a model `hidden` wide. InputError where the profile has no experts."""
+        """Common steps of a model `hidden` wide. InputError where the profile has no experts."""
         if cost.profile.experts is None:
             raise InputError(f"the profile {cost.profile.name} has no experts to share")
         return cls(cost, cost.profile.experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))

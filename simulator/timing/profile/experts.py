@@ -1,4 +1,4 @@
-"""The experts of a mixture: what they cost depends on the tokens, and on how many of them anybody asked for."""
+"""The experts of a mixture: their cost depends on the tokens, and on how many experts these activate."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ being read while the rest has finished. The extra is measured with batches of tw
 longest exceeds the mean: it then hardly depends on the mean.
 
 Any batch is looked up as the two-length batch of the same mean, longest and variance: with a share s of long ones,
-variance / (longest - mean)^2 = s / (1 - s). Both are exact in integers and stay as they are while everybody decodes,
+variance / (longest - mean)^2 = s / (1 - s). Both are exact in integers and do not change while the whole batch decodes,
 so the extra is the same, to the bit, in every step of a run.
 """
 

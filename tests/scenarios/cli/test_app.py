@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from reports.run import ReportRun
 from scenarios.profiles import shipped_profiles
 from scenarios.schema.loader import shipped
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.policies import built_in_policies
-from tests.command import ROOT, SMALL, START, batchlab, small, start, tree
+from tests.command import ROOT, SMALL, batchlab, small, start, tree
 from tests.shared_data import shared_for
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
@@ -141,109 +137,6 @@ def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
     assert summary["unfinished"] == 0
 
 
-# ------------------------------------------------------------------------------------------------------------ compare
-
-
-def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = small(tmp_path)
-    flags = ["--policies", "static, chunked_prefill", "--seeds", "2", "--set", "engine.order=priority"]
-    folder = "runs/small-compare-static+chunked_prefill-seeds=2-order=priority"
-    done = batchlab("compare", path, *flags, cwd=tmp_path)
-    assert done.code == 0
-    assert done.out.endswith(f"\nrun folders: {folder}\nreport: {folder}/report.html\n")
-    assert "2 seeds" in done.out
-    assert "note: --set engine.order is applied to chunked_prefill alone: static does not take order" in done.err
-    target = tmp_path / folder
-    for run in ("static/seed-7", "static/seed-8", "chunked_prefill/seed-7", "chunked_prefill/seed-8"):
-        assert set(tree(target / run)) == RUN_FILES
-    assert (target / "report.html").stat().st_size > 10_000
-    assert yaml.safe_load((target / "scenario.yaml").read_text())["engine"]["policy"] == "chunked_prefill"
-
-    again = batchlab("compare", path, *flags, "--out", "again", cwd=tmp_path)
-    assert again.out.replace("again", folder) == done.out
-    before = tree(target)
-    assert tree(tmp_path / "again") == before
-
-    path.unlink()
-    monkeypatch.setattr("scenarios.runs.runner.simulate", None)  # nothing is simulated
-    (target / "report.html").unlink()
-    drawn = batchlab("report", target.relative_to(tmp_path), cwd=tmp_path)
-    assert drawn.out == done.out.replace(f"run folders: {folder}\n", "")
-    assert tree(target) == before
-
-
-def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
-    done = batchlab(
-        "compare", small(tmp_path), "--policies", "static,continuous", "--seeds", "3", "--json", "--no-report",
-        cwd=tmp_path,
-    )  # fmt: skip
-    folder = tmp_path / "runs/small-compare-static+continuous-seeds=3"
-    found = json.loads(done.out)
-    assert list(found) == ["static", "continuous"]
-    assert found == json.loads((folder / "compare.json").read_text())
-    low, high = found["static"]["intervals"]["p99_ttft_ms"]
-    assert low < found["static"]["p99_ttft_ms"] < high
-    assert found["static"]["completed"] == 60
-    assert not (folder / "report.html").exists()
-    single = json.loads((folder / "static/seed-7/summary.json").read_text())
-    assert single.keys() <= found["static"].keys()
-
-
-def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
-    policies = "chunked_prefill,static,chunked_prefill:max_num_batched_tokens=64"
-    done = batchlab("compare", small(tmp_path), "--policies", policies, "--json", "--no-report", cwd=tmp_path)
-    found = json.loads(done.out)
-    plain, other = (f"chunked_prefill max_num_batched_tokens={value}" for value in (256, 64))
-    assert list(found) == [other, plain, "static"]
-    assert found[other]["runs"] == ["chunked_prefill-max_num_batched_tokens=64/seed-7"]
-    assert (tmp_path / "runs/small-compare" / found[plain]["runs"][0] / "summary.json").is_file()
-    again = batchlab("report", "runs/small-compare", cwd=tmp_path)
-    assert f"\n{other} " in again.out
-    bad = batchlab("compare", "small.yaml", "--policies", "static:max_num_seq=3", cwd=tmp_path)
-    assert bad.code == 2
-    assert "--policies: static:max_num_seq=3: static does not take max_num_seq" in bad.err
-    assert "did you mean `max_num_seqs`?" in bad.err
-
-
-# ------------------------------------------------------------------------------------------------------------- report
-
-
-def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def draw(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str]) -> None:
-        text = "\n".join([*(f"{run.label}: {len(run.summaries)}" for run in runs), *notes])
-        (folder / "report.html").write_text(text)
-
-    monkeypatch.setattr("reports.build.write_report", draw)
-    path = small(tmp_path)
-    batchlab("run", path, "--out", "a", cwd=tmp_path)
-    batchlab("run", path, "--out", "b", "--set", "engine.max_num_seqs=2", cwd=tmp_path)
-    batchlab("compare", path, "--policies", "static", "--seeds", "2", "--no-report", "--out", "c", cwd=tmp_path)
-    done = batchlab("report", "a", "b", "c", "a", cwd=tmp_path)
-    assert done.code == 0
-    assert done.out.endswith("report: runs/report-a+b+c/report.html\n")
-    labels = ["chunked_prefill max_num_seqs=2", "chunked_prefill max_num_seqs=8", "static"]
-    assert all(f"\n{label} " in done.out for label in labels)
-    assert "different numbers of seeds" in done.err
-    page = (tmp_path / "runs/report-a+b+c/report.html").read_text().splitlines()
-    assert page[:3] == [f"{label}: 1" for label in labels]
-    assert "different numbers of seeds" in page[3]
-    again = batchlab("report", "b", "a", cwd=tmp_path)
-    assert again.code == 0, "an earlier report of others is no obstacle"
-    assert (tmp_path / "runs/report-b+a/report.html").exists()
-    assert again.out.index("\nmax_num_seqs=2 ") < again.out.index("\nmax_num_seqs=8 "), "in the order of the values"
-    assert "step costs" not in again.err
-    cost = "cost={kind: linear, base_s: 0.01, per_token_s: 2.0e-5, per_context_token_s: 0}"
-    batchlab("run", path, "--out", "e", "--set", cost, cwd=tmp_path)
-    assert "step costs" not in batchlab("report", "a", "e", cwd=tmp_path).err, "of one kind"
-    batchlab("run", path, "--out", "f", "--set", "cost={kind: roofline}", cwd=tmp_path)
-    mixed = batchlab("report", "a", "f", cwd=tmp_path)
-    assert "warning: the runs have different step costs (linear, roofline)" in mixed.err
-    assert "\ncost.kind=linear " in mixed.out
-    shutil.copytree(tmp_path / "a", tmp_path / "d")
-    same = batchlab("report", "a", "d", cwd=tmp_path).out
-    assert all(f"\nchunked_prefill ({folder}) " in same for folder in "ad")
-
-
 # --------------------------------------------------------------------------------------------------------------- look
 
 
@@ -334,25 +227,6 @@ def test_short_runs_show_no_progress(tmp_path: Path) -> None:
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-
-def cpu_seconds(*arguments: str, cwd: Path) -> float:
-    """CPU seconds of the command as a process of its own, the least of three."""
-    found = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*START, *arguments], cwd=cwd, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
-
-
-def test_help_is_there_at_once(tmp_path: Path) -> None:
-    assert cpu_seconds("--help", cwd=tmp_path) < 0.3
-
-
-def test_a_thousand_requests_as_a_whole_process(tmp_path: Path) -> None:
-    assert cpu_seconds("run", "quickstart", "--set", "workload.requests=1000", "--quiet", cwd=tmp_path) < 1.2
 
 
 def test_run_loads_nothing_heavy(tmp_path: Path) -> None:

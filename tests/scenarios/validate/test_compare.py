@@ -200,9 +200,9 @@ def test_without_arrivals_there_is_no_makespan_error_and_no_verdict(tmp_path: Pa
 
 def test_nothing_finished_is_an_error(tmp_path: Path) -> None:
     records = served().records
-    nobody = replace(records, requests=replace(records.requests, status=np.ones(250, dtype=np.int64)))
+    unserved = replace(records, requests=replace(records.requests, status=np.ones(250, dtype=np.int64)))
     with pytest.raises(InputError, match="finished no request"):
-        validate(log_of(served(), tmp_path), nobody)
+        validate(log_of(served(), tmp_path), unserved)
 
 
 @pytest.mark.shared

@@ -45,11 +45,11 @@ class Fake:
     traits = ExecutorTraits()
 
     def __post_init__(self) -> None:
-        self._noting = StepLog(Predicted(COST, 0.125))
+        self._log = StepLog(Predicted(COST, 0.125))
 
     def execute(self, step: Step) -> float:
-        seconds = self.factor * self._noting.execute(step)
-        named = "wrong" if len(self.measured) == self.wrong_at else self._noting.notes[-1].digest
+        seconds = self.factor * self._log.execute(step)
+        named = "wrong" if len(self.measured) == self.wrong_at else self._log.steps[-1].digest
         self.measured.append(DeviceStep(named, seconds, 0.01))
         return seconds
 
@@ -119,13 +119,13 @@ def test_digests_name_rows_places_and_counts() -> None:
     assert len({one, *others}) == 7
 
 
-def test_noting_changes_nothing() -> None:
-    noting = StepLog(Predicted(COST))
-    plain: Sequence[Any] = differences(case().run(noting).records, case().run(Predicted(COST)).records)
+def test_log_changes_nothing() -> None:
+    log = StepLog(Predicted(COST))
+    plain: Sequence[Any] = differences(case().run(log).records, case().run(Predicted(COST)).records)
     assert plain == []
-    assert sum(note.seconds for note in noting.notes) > 0
-    assert all(note.shape.decode_longest for note in noting.notes if note.shape.decode_seqs), "spreads are kept"
-    assert noting.traits.outlook is noting.inner.traits.outlook is not None
+    assert sum(step.seconds for step in log.steps) > 0
+    assert all(step.shape.decode_longest for step in log.steps if step.shape.decode_seqs), "spreads are kept"
+    assert log.traits.outlook is log.inner.traits.outlook is not None
 
 
 def test_a_shared_prefix_keeps_its_ids_in_the_plain_run() -> None:
@@ -135,6 +135,6 @@ def test_a_shared_prefix_keeps_its_ids_in_the_plain_run() -> None:
         Memory(16, 4),
         lambda: Predicted(COST),
         partial(PrefixCache, block_size=4),
-        shares=True,
+        caches_prefixes=True,
     )
     assert agreement(predicted_clock(shared, Fake)).plans_equal

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from simulator.metrics.longest_gap import longest_gap_s
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.preemptive import Preemptive
-from simulator.results.records import Floats, Records, as_floats, as_ints
+from simulator.results.records import Floats, Records
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
+from tests.columns import as_floats, as_ints
 from tests.laws.naive_engine import serve
 from tests.laws.scenarios import POLICIES, Memory, Scenario, scenarios
 from tests.laws.test_naive_engine import dealt_in_turn, wild_scenarios

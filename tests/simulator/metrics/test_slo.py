@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from simulator.metrics.outcomes import Outcome, entries, mean_outcomes, outcomes, outcomes_of
-from simulator.metrics.slo import LimitShare, Slo, limit_shares, meets_slo
+from simulator.metrics.slo import Slo, limited_requests, meets_slo
 from simulator.metrics.summary import Summary, summarize, summarize_by_class
-from simulator.results.records import Records, Status, as_floats
+from simulator.results.records import Records, Status
+from tests.columns import as_floats
 from tests.records_maker import single_server
 
 
@@ -119,13 +120,12 @@ def test_over_seeds_the_mean_is_held_against_the_limit() -> None:
     assert not mean_outcomes([seed(80.0, True), seed(None, False)])[0].met, "one seed served none"
 
 
-def test_how_many_meet_each_limit() -> None:
+def test_each_request_has_the_limits_of_its_class_or_the_default_ones() -> None:
     slo = Slo(ttft_ms=2000, queue_time_ms=1, classes={"batch": Slo(e2el_ms=4000), "rare": Slo(e2el_ms=1)})
     records = replace(five(), class_names=("chat", "batch", "rare"))
-    assert limit_shares(records, slo, np.ones(5, dtype=np.bool_)) == (
-        LimitShare("ttft", None, 2000, 2 / 3),
-        LimitShare("e2el", "batch", 4000, 0.5),
-        LimitShare("queue_time", None, 1, 1.0),
-    )
-    first = np.array([True, False, False, False, False])
-    assert [each.share for each in limit_shares(records, slo, first)] == [1.0, 1.0]
+    groups = limited_requests(records, slo)
+    assert [(name, int(requests.sum()), limits) for name, requests, limits in groups] == [
+        (None, 3, {"ttft": 2000, "queue_time": 1}),
+        ("batch", 2, {"e2el": 4000}),
+        ("rare", 0, {"e2el": 1}),
+    ]

@@ -38,5 +38,5 @@ def test_a_rejected_request_has_no_last_token() -> None:
     status = np.array([Status.FINISHED, Status.FINISHED, Status.REJECTED], dtype=np.int64)
     records = replace(records, requests=replace(records.requests, status=status))
     assert measured_window(records).end_s == 2.0
-    nobody = replace(records, requests=replace(records.requests, status=np.full(3, Status.REJECTED, dtype=np.int64)))
-    assert measured_window(nobody).duration_s == 0.0
+    unserved = replace(records, requests=replace(records.requests, status=np.full(3, Status.REJECTED, dtype=np.int64)))
+    assert measured_window(unserved).duration_s == 0.0

@@ -27,14 +27,14 @@ def prefills(told: Told) -> list[float]:
 def test_a_new_batch_comes_when_enough_wait() -> None:
     """Four run: one that waits is not half as many, two are; the four are paused while these are prefilled."""
     told = serve(tgi(0.5), [(4, 9)] * 4 + [(4, 3)] * 2, [0.0] * 4 + [1.5, 3.5])
-    everybody = {str(row): 1 for row in range(4)}
+    all_four = {str(row): 1 for row in range(4)}
     assert told.scheduled[:6] == [
         {str(row): 4 for row in range(4)},
-        everybody,
-        everybody,
-        everybody,
+        all_four,
+        all_four,
+        all_four,
         {"4": 4, "5": 4},
-        {**everybody, "4": 1, "5": 1},
+        {**all_four, "4": 1, "5": 1},
     ]
     assert told.column("scheduled_s") == [0.0] * 4 + [4.0, 4.0]
     assert told.column("first_token_s")[4:] == [5.0, 5.0]

@@ -119,16 +119,16 @@ def test_vllms_scheduler_takes_it_too(scenario: Scenario) -> None:
 @given(steps=st.lists(st.tuples(st.sampled_from(["push", "remove", "at", "look"]), st.integers(0, 9)), max_size=40))
 def test_it_is_a_sorted_list(steps: list[tuple[str, int]]) -> None:
     """Whatever is done: everybody is in it once, and after a step has begun in order."""
-    everybody = requests(10)
+    all_requests = requests(10)
     cache = Found(r1=2, r2=5, r3=2, r7=9)
     queue = queue_of([], cache)
     waiting: list[int] = []
     for time, (what, row) in enumerate(steps):
         if what == "push" and row not in waiting:
-            queue.push(everybody[row])
+            queue.push(all_requests[row])
             waiting.append(row)
         elif what == "remove" and row in waiting:
-            queue.remove(everybody[row])
+            queue.remove(all_requests[row])
             waiting.remove(row)
         elif what == "at":
             queue.at(float(time))

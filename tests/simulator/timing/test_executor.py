@@ -9,13 +9,14 @@ import pytest
 
 from scenarios.check.differences import differences
 from simulator.errors import InputError
+from simulator.lockstep.step_log import StepLog
 from simulator.memory.blocks import BlockManager
 from simulator.plan import StepPlan
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
-from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step, StepPair
+from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step
 from simulator.timing.linear import Linear
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
@@ -93,17 +94,19 @@ def test_a_replay_gives_one_duration_a_step() -> None:
     assert [replay.execute(AStep(SHAPE)) for _ in range(2)] == [1.0, 2.0]
 
 
-def test_lockstep_follows_the_clock_and_notes_the_shadow() -> None:
+def test_lockstep_follows_the_clock_and_shows_the_shadow_every_step() -> None:
     slow = Linear(2.0, 1.0, 0.5)
-    lockstep = Lockstep(clock=Predicted(COST), shadow=Predicted(slow))
+    clock, shadow = StepLog(Predicted(COST)), StepLog(Predicted(slow))
+    lockstep = Lockstep(clock, shadow)
     together, alone = serve(lockstep), serve(Predicted(COST), fast_forward=False)
     assert differences(together.records, alone.records) == []
     assert together.decisions == alone.decisions
-    assert len(lockstep.pairs) == together.records.num_steps
-    for pair in lockstep.pairs:
-        assert pair == StepPair(pair.shape, COST.step_s(pair.shape), slow.step_s(pair.shape))
-        assert pair.shadow_s == 2 * pair.clock_s
-    assert sum(pair.shape.tokens for pair in lockstep.pairs) == sum((5 + 6, 12 + 2, 2 + 8))
+    assert len(clock.steps) == together.records.num_steps
+    for priced, shadowed in zip(clock.steps, shadow.steps, strict=True):
+        assert priced.shape == shadowed.shape
+        assert priced.seconds == COST.step_s(priced.shape)
+        assert shadowed.seconds == slow.step_s(priced.shape) == 2 * priced.seconds
+    assert sum(step.shape.tokens for step in clock.steps) == sum((5 + 6, 12 + 2, 2 + 8))
 
 
 def test_a_lockstep_does_not_run_ahead() -> None:

@@ -1,0 +1,36 @@
+"""The command as a process of its own, in CPU seconds: `--help`, and a thousand requests from start to run folder."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import ROOT, START
+
+
+def children_s() -> float:
+    """CPU seconds of the processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.benchmark(timer=children_s, warmup=False)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["run", "azure-conv", "--set", "workload.requests=1000", "--quiet", "--overwrite"],
+    ],
+    ids=["help", "a-thousand-requests"],
+)
+def test_start(benchmark: Any, tmp_path: Path, arguments: list[str]) -> None:
+    def command() -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        subprocess.run([*START, *arguments], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    benchmark.pedantic(command, rounds=5)
