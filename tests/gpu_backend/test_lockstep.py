@@ -177,7 +177,7 @@ def test_measured_fitted_and_predicted(tiny: Path, tmp_path: Path, monkeypatch: 
     try:
         least = of_a_real_trace(tiny)
     except pytest.skip.Exception:
-        least = 250
+        least = 200
     done = predicted(tiny, tmp_path, "--json")
     found = told(done, least)
     assert done.code == 0, done.out
@@ -198,7 +198,7 @@ def test_measured_by_this_machines_own_clock(tiny: Path, tmp_path: Path) -> None
         folder = tmp_path / str(attempt)
         folder.mkdir()
         done = predicted(tiny, folder, "--json")
-        found = told(done, 250)
+        found = told(done, 200)
         print(f"MAPE {found['step_mape']:.1%}, floor {found['noise_floor_mape']:.1%}, drift {found['drift']:+.1%}")
         if done.code == 0:
             break
