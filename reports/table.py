@@ -23,7 +23,7 @@ from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS
 
 MARK = "*"
-MOST_OF_A_LABEL = 72
+MOST_OF_A_LABEL = 60
 
 
 @dataclass(frozen=True, slots=True)
