@@ -7,7 +7,7 @@ A file of rows is JSON lines, gzipped where the name ends in .gz. The first line
 
 Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kinds and columns, all numbers but `op`:
 
-    dense       op, tokens                one operator of one layer, or of a step: `LAYER_OPS`, `STEP_OPS`
+    dense       op, tokens                one operator of one layer (qkv, gate_up, norm, ...), or of a step: `STEP_OPS`
     sampled     op, seqs                  lm_head, sampler: once a step, for so many rows of logits
     attention   chunk, cached, seqs, context, chunks
                 one layer's attention for `chunks` (1) prompt chunks of `chunk` tokens, each behind `cached` ones, and
@@ -44,8 +44,8 @@ VERSION = 1
 Table = dict[str, NDArray[Any]]
 """Columns by name, of equal length."""
 
-LAYER_OPS = ("qkv", "output_projection", "gate_up", "down", "norm", "rope", "activation", "cache_write", "router")
 STEP_OPS = ("embedding", "final_norm", "pooling")
+"""Dense operators that a step has once; all others count once a layer."""
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "dense": ("op", "tokens", "us"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean
-from simulator.timing.profile import read_profile
+from simulator.timing.profile import Profile, read_profile
 
 
 @cache
@@ -35,18 +36,23 @@ def profile_path(given: str) -> Path:
     return path
 
 
+def held_out_mape(profile: Profile) -> dict[str, float]:
+    """Mean absolute error, in percent, of each kind of kernel on rows that the fit had not seen; empty if untested."""
+    errors: Mapping[str, Mapping[str, Mapping[str, float]]] = profile.document.get("errors", {})
+    return {kind: each["random"]["mape"] for kind, each in errors.items() if "random" in each}
+
+
 def describe(path: Path) -> tuple[str, ...]:
     """A profile in a line: name, what it is of, where it comes from, what it was tested with."""
     profile = read_profile(path)
-    errors = profile.document.get("errors", {})
-    worst = ", ".join(f"{kind} {errors[kind]['random']['mape']:.1f} %" for kind in errors if "random" in errors[kind])
+    errors = ", ".join(f"{kind} {percent:.1f} %" for kind, percent in held_out_mape(profile).items())
     sources = "; ".join(str(source.get("source", "")) for source in profile.document.get("sources", ()))
     return (
         path.stem,
         f"{profile.model} on {profile.gpu}",
         f"tensor_parallel {profile.tensor_parallel}",
         str(profile.document.get("software", "")),
-        f"held out: {worst}" if worst else "held out: not tested",
+        f"held out: {errors}" if errors else "held out: not tested",
         sources,
     )
 

@@ -49,7 +49,8 @@ def walk(folder: Path) -> Iterator[Path]:
     """The files below `folder`, in order."""
     for path in sorted(folder.iterdir()):
         if path.is_file():
-            yield path
+            if path.name != ".git":  # a worktree's says where the repository is
+                yield path
         elif not left_by_a_tool(path):
             yield from walk(path)
 
@@ -154,7 +155,7 @@ def test_modules_named_in_texts_exist() -> None:
 
 
 def test_paths_named_in_texts_exist() -> None:
-    named = [(place, path) for place, line in prose() for path in PATH.findall(line)]
+    named = [(place, path) for place, line in prose() for path in PATH.findall(line) if "some_" not in path]
     assert len(named) > 50
     assert [(place, path) for place, path in named if not (ROOT / path).exists()] == []
 

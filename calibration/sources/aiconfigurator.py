@@ -80,11 +80,11 @@ def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
         )
         if "window_size" in frame:
             chosen &= frame["window_size"] == 0
-        frame = frame[chosen]
-        if not len(frame):
-            has = sorted(set(zip(frame["num_heads"], frame["num_key_value_heads"], strict=True)))
+        if not chosen.any():
+            has = sorted(set(zip(frame["num_heads"].tolist(), frame["num_key_value_heads"].tolist(), strict=True)))
             what = f"no rows of {heads} query and {kv_heads} KV heads of {model.head_dim}"
             raise InputError(what, file=str(folder / f"{file}.parquet"), hint=f"heads here: {has}" if has else None)
+        frame = frame[chosen]
         batch, length = frame["batch_size"].to_numpy(float), frame[count].to_numpy(float)
         decodes = count == "step"
         nothing = np.zeros(len(frame))

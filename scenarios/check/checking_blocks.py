@@ -62,8 +62,3 @@ class CheckingBlocks(BlockManager):
             raise LeakError(f"{on_device} owned and {self.num_free} free of {self.num_blocks} blocks")
         if both := set(self.tables) & set(self.host_tables):
             raise LeakError(f"rows {sorted(both)} own blocks on both sides")
-
-    @property
-    def is_empty(self) -> bool:
-        """No request owns a block."""
-        return not self.tables and not self.host_tables and self.num_free == self.num_blocks

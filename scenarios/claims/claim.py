@@ -39,9 +39,6 @@ class Expectation:
     written: str  # the two as the scenario has them
     why: str
 
-    def is_met(self, figures: Figures) -> bool:
-        return abs(figures[self.figure] - self.value) <= self.tolerance + 1e-9
-
 
 @dataclass(frozen=True, slots=True)
 class Head:

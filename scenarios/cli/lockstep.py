@@ -188,17 +188,16 @@ def _tell(
     from reports.terminal import aligned
     from scenarios.build.parts import resolved_yaml
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import LOCKSTEP, LOCKSTEP_STEPS, REPORT, to_json
+    from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
     from scenarios.validate.lockstep import lockstep_json, lockstep_verdict
-    from simulator.lockstep.csv import write_csv
+    from scenarios.validate.storage import write_lockstep as write_results
     from simulator.lockstep.step_errors import LIMITS, agreement
 
     found = agreement(steps)
     fine, words = lockstep_verdict(found, LIMITS[device])
     data = lockstep_json(found, fingerprint)
     with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
-        write_csv(folder / LOCKSTEP_STEPS, steps)
-        (folder / LOCKSTEP).write_text(to_json(data), encoding="utf-8", newline="\n")
+        write_results(folder, data, steps)
         if report:
             console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
@@ -230,10 +229,11 @@ def _free_running(
 ) -> None:
     from reports.terminal import aligned
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import FREE_RUNNING, to_json
+    from scenarios.runs.storage.run_folder import to_json
     from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows
     from scenarios.validate.free_running import free_running as run_both
     from scenarios.validate.lockstep import lockstep_case
+    from scenarios.validate.storage import write_free_running
 
     lockstep_case(scenario)  # refuses what one device cannot be
     # Sums over a whole run need no median of each step.
@@ -241,7 +241,7 @@ def _free_running(
     points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
     data = free_running_json(points, fingerprint)
     with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
-        (folder / FREE_RUNNING).write_text(to_json(data), encoding="utf-8", newline="\n")
+        write_free_running(folder, data)
     if json:
         console.out(to_json(data))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -63,7 +62,7 @@ def validate(
     from scenarios.schema.loader import load
     from scenarios.validate.compare import to_data
     from scenarios.validate.compare import validate as compare
-    from scenarios.validate.parts import diagnose
+    from scenarios.validate.parts import diagnose, diagnosis_data
     from scenarios.validate.storage import write_validation
 
     console = Console(quiet=quiet)
@@ -87,7 +86,7 @@ def validate(
         verdict = diagnose(found, at_client=log.at_client)
         console.notes((*result.notes, *log.notes, *found.notes))
         result.write(folder)
-        data = {**to_data(found), **_verdict_data(verdict)}
+        data = {**to_data(found), **diagnosis_data(verdict)}
         write_validation(folder, data, found)
         facing = _facing(chosen.name, policy_label(chosen.engine.policy), log, ticks, result, found, verdict)
         if not no_report:
@@ -118,17 +117,6 @@ def _text(facing: Facing, terminal: Terminal) -> str:
     texts = [aligned([table.head, *table.body], table.text_columns, terminal.width) for table in tables]
     words = "\n".join(wrapped(text, terminal.prose_width) for text in facing.words)
     return "\n\n".join([*texts, words]) + "\n\n"
-
-
-def _verdict_data(verdict: Diagnosis | None) -> dict[str, object]:
-    if verdict is None:
-        return {"carrier": None, "parts": {}}
-    parts = {part.name: {"error": _known(part.error), "carries_ms": part.carries_ms} for part in verdict.parts}
-    return {"carrier": verdict.carrier or None, "parts": parts}
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _facing(

@@ -77,11 +77,6 @@ class MeasuredRun:
         return bool(np.isfinite(self.arrival_s).all())
 
     @property
-    def has_queue(self) -> bool:
-        """Whether the log says when requests were first scheduled."""
-        return self.has_arrivals and bool(np.isfinite(self.scheduled_s).all())
-
-    @property
     def queue_s(self) -> Floats:
         """Seconds until first scheduled; NaN where not logged."""
         return self.scheduled_s - self.arrival_s

@@ -5,14 +5,14 @@ Nothing here tells when or on which machine the simulation ran: equal runs have 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from scenarios.build.parts import policy_label
+from scenarios.profiles import held_out_mape
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.timing.cost import CostModel
-from simulator.timing.profile import Profile, ProfileCost
+from simulator.timing.profile import ProfileCost
 
 PROVENANCE = "provenance"
 """The key of summary.json."""
@@ -40,11 +40,6 @@ def provenance(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
 def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """The profile's name, and how far step times are known to be off."""
     if isinstance(cost, ProfileCost):
-        return {"profile": cost.profile.name, "error": held_out_errors(cost.profile) or NOT_TESTED}
+        errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(cost.profile).items()}
+        return {"profile": cost.profile.name, "error": errors or NOT_TESTED}
     return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}
-
-
-def held_out_errors(profile: Profile) -> dict[str, float]:
-    """Mean absolute error, in percent, of each kind of kernel on rows that the fit had not seen; empty if untested."""
-    errors: Mapping[str, Mapping[str, Mapping[str, float]]] = profile.document.get("errors", {})
-    return {f"{kind}_mape_percent": each["random"]["mape"] for kind, each in errors.items() if "random" in each}

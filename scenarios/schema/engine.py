@@ -114,15 +114,7 @@ def _field(declared: list[Parameter]) -> Any:
         kind = Annotated[kind, BeforeValidator(partial(_as_word, words))]
     defaults = [parameter.default for parameter in declared]
     default = defaults[0] if all(other == defaults[0] for other in defaults) else None
-    doc = next((parameter.doc for parameter in declared if parameter.doc), "")
-    return kind, Field(default=default, json_schema_extra=partial(_describe, doc, default == defaults[0]))
-
-
-def _describe(doc: str, has_default: bool, schema: dict[str, Any]) -> None:
-    """The description, for the JSON schema alone: errors say what a value must be, not what it is for."""
-    schema["description"] = doc if has_default else f"{doc}; the default is the policy's own"
-    if not has_default:
-        del schema["default"]
+    return kind, Field(default=default)
 
 
 def _without_doc(annotation: Any) -> Any:

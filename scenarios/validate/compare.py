@@ -192,8 +192,8 @@ def to_data(found: Validation) -> dict[str, object]:
     e2e = found.per_request.get("e2e")
     return {
         "errors": {metric: dict(of) for metric, of in found.errors.items()},
-        "makespan": _known(found.makespan),
-        "throughput": {key: _known(value) for key, value in found.throughput.items()},
+        "makespan": known(found.makespan),
+        "throughput": {key: known(value) for key, value in found.throughput.items()},
         "score": found.score,
         "worst": worst,
         "worst_of": name,
@@ -263,5 +263,6 @@ def _per_request(measured: Floats, simulated: Floats) -> PerRequest | None:
     return PerRequest(float(np.median(errors)), float(np.median(sizes)), float(np.percentile(sizes, 90)))
 
 
-def _known(value: float) -> float | None:
+def known(value: float) -> float | None:
+    """A figure as JSON has it: None where it is not known."""
     return value if math.isfinite(value) else None

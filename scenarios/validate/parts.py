@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.validate.compare import Side, Validation
+from scenarios.validate.compare import Side, Validation, known
 from simulator.results.records import Floats, Ints
 
 QUIET = 0.25  # of the most requests in flight: a request that finds fewer meets a quiet server
@@ -71,6 +71,14 @@ def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
     words += _memory_words(measured, simulated) if logged else []
     words += _preemption_words(measured, simulated)
     return Diagnosis(tuple(parts), tuple(text for text in words if text))
+
+
+def diagnosis_data(verdict: Diagnosis | None) -> dict[str, object]:
+    """The diagnosis as JSON has it; nothing carries an error where there is none."""
+    if verdict is None:
+        return {"carrier": None, "parts": {}}
+    parts = {part.name: {"error": known(part.error), "carries_ms": part.carries_ms} for part in verdict.parts}
+    return {"carrier": verdict.carrier or None, "parts": parts}
 
 
 def in_flight(side: Side, at_s: Floats) -> Floats:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import nan
 
 from simulator.engine.state import ReplicaState
-from simulator.plan import cdiv
 from simulator.request_state import DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
@@ -56,6 +55,7 @@ class Completion:
         state = self._state
         if len(done) > 1:
             done.sort(key=admission)
+        size = state.batch.block_size
         for live in done:
             del state.running[live]
             if self._keeps_finished:
@@ -63,9 +63,11 @@ class Completion:
                 continue
             if live.status is DECODING:
                 state.batch.leave(live)
-            blocks = cdiv(max(live.base_computed, live.reserved_tokens), state.batch.block_size)
+            tokens = live.base_computed
+            if tokens < live.reserved_tokens:
+                tokens = live.reserved_tokens
             live.status = FINISHED
-            state.blocks.free(live.row, blocks)
+            state.blocks.free(live.row, -(-tokens // size))
             self.end(live, Status.FINISHED, end_s)
         if state.held and not state.running:
             self._release_held(end_s)

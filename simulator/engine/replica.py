@@ -76,6 +76,7 @@ class Replica:
         self.late = LateResults(state, self._completion, decisions) if overlaps else None
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
+        self._ask = policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._view = self._viewer.view
         self._execute_step = executor.execute
@@ -109,7 +110,7 @@ class Replica:
         state = self.state
         viewer = self._viewer
         viewer.look(now_s)
-        plan = state.policy.plan(self._view)
+        plan = self._ask(self._view)
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
@@ -155,7 +156,8 @@ class Replica:
                 raise self._over_budget(shape.tokens)
             step = self._in_flight(state, plan, now_s, shape, waiting)
             step.prefill = prefill
-            step.held = held
+            if held:
+                step.held = held
             if is_odd:
                 step.is_odd = True
                 step.swapped_out_blocks, step.swapped_in_blocks = swapped
@@ -164,7 +166,8 @@ class Replica:
             raise self._over_budget(decode_seqs)
         shape = StepShape(decode_seqs, context, 0, 0, 0, 0, *contexts)
         step = self._in_flight(state, plan, now_s, shape, waiting)
-        step.held = held
+        if held:
+            step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
             step.is_run = True

@@ -1,6 +1,6 @@
 """KV memory in blocks, by id or by count.
 
-`BlockManager` keeps every block by its id: block tables, reference counts, a free queue in vLLM's order. `BlockLedger`
+`BlockManager` keeps every block by its id: block tables and a free queue in vLLM's order. `BlockLedger`
 keeps counts, which suffice for scheduling as long as no block is shared and no device reads one. Both check, then act:
 an allocation that fails changes nothing.
 """
@@ -111,7 +111,7 @@ class BlockLedger:
 
 
 class BlockManager:
-    """Blocks by id, reference-counted.
+    """Blocks by id, each in one table at most: sharing is for the prefix caches.
 
     The free queue is vLLM's: allocation takes from its front, and the blocks of a freed request return to the front,
     last block first (as vLLM 0.33 does with blocks outside the prefix cache).
@@ -146,7 +146,7 @@ class BlockManager:
         table = self.tables.setdefault(row, [])
         for _ in range(num_blocks):
             block = self._free.popleft()
-            self.references[block] += 1
+            self.references[block] = 1
             table.append(block)
 
     def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
@@ -155,24 +155,14 @@ class BlockManager:
         for row in rows:
             self.allocate(row, 1)
 
-    def share(self, row: int, blocks: Iterable[int]) -> None:
-        """Begin the request's table with `blocks`, which other requests hold. ValueError for a free block."""
-        table = self.tables.setdefault(row, [])
-        for block in blocks:
-            if self.references[block] < 1:
-                raise ValueError(f"block {block} is free: it cannot be shared")
-            self.references[block] += 1
-            table.append(block)
-
     def free(self, row: int, num_blocks: int) -> None:
         table = self.tables.get(row, [])
         if len(table) != num_blocks:
             raise ValueError(f"row {row} holds {len(table)} blocks, not {num_blocks}")
         self.tables.pop(row, None)
         for block in reversed(table):
-            self.references[block] -= 1
-            if self.references[block] == 0:
-                self._free.appendleft(block)
+            self.references[block] = 0
+            self._free.appendleft(block)
 
     def swap_out(self, row: int, num_blocks: int) -> None:
         if num_blocks > len(self._free_host):

@@ -137,6 +137,9 @@ def test_aiconfigurator_needs_a_model_and_its_heads() -> None:
     pytest.importorskip("pyarrow", reason="reads parquet")
     with pytest.raises(InputError, match="of which model"):
         read_source(folder)
+    with pytest.raises(InputError, match="no rows of 12 query and 12 KV heads of 64") as found:
+        read_source(folder, model="gpt2")
+    assert "heads here: [(" in str(found.value.hint)
     rows = read_source(folder, model="llama-3.1-70b", tensor_parallel=4)
     assert (rows.gpu, rows.software) == ("a100-80gb", "vLLM 0.14.0")
     decode = rows.table("attention")

@@ -18,6 +18,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear import Linear
 from tests.laws.scenarios import SWAPPING, Memory, Scenario, make_policy, make_workload, scenarios
+from tests.laws.test_memory import is_empty
 
 
 def swapping(scenario: Scenario, *, num_host_blocks: int, mode: str = "swap") -> Scenario:
@@ -40,7 +41,7 @@ def test_both_sides_are_conserved(policy: str, data: st.DataObject, mode: str, h
         return managers[-1]
 
     records = scenario.run(make_blocks=make_blocks).records
-    assert all(manager.is_empty and manager.num_free_host == host for manager in managers)
+    assert all(is_empty(manager) and manager.num_free_host == host for manager in managers)
     requests, rows = records.requests, records.rows
     assert (requests.swapped_out_blocks == requests.swapped_in_blocks).all()
     assert rows.swapped_out_blocks.sum() == rows.swapped_in_blocks.sum() == requests.swapped_out_blocks.sum()

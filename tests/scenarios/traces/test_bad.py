@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import scenarios
 from scenarios.traces import TraceOptions, read_trace
+from scenarios.traces.formats import readable_formats
 from simulator.errors import InputError
 from tests.scenarios.traces.test_native import FULL_CSV
 from tests.scenarios.traces.test_read import AZURE, FIXTURES, NATIVE, jsonl, write
@@ -264,7 +265,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 OPTIONS: list[tuple[Callable[[], TraceOptions], str]] = [
     (lambda: TraceOptions(format="azur"), "unknown trace format 'azur'\n.*did you mean azure"),
-    (lambda: TraceOptions(format="csv"), "allowed: auto, azure, guidellm, llmservingsim, mooncake, native, run"),
+    (lambda: TraceOptions(format="csv"), f"allowed: auto, {', '.join(readable_formats())}"),
     (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is no unit of time"),  # type: ignore[arg-type]  # on purpose
     (lambda: TraceOptions(rate_scale=0), "rate_scale: 0 is not above 0"),
     (lambda: TraceOptions(rate_scale=float("nan")), "rate_scale: nan is not above 0"),

@@ -28,7 +28,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_router_is_a_file_of_the_folder() -> None:
-    assert built_in_routers() == ("least_loaded", "round_robin")
+    assert {"least_loaded", "round_robin"} <= set(built_in_routers())
     folder = Path(__file__).parents[3] / "simulator" / "fleet" / "routers"
     assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(built_in_routers())
 
@@ -82,4 +82,5 @@ def test_a_broken_router_is_bad_input_with_its_file(case: str, tmp_path: Path) -
 def test_an_unknown_router_has_the_nearest_name_and_all_names() -> None:
     with pytest.raises(InputError, match="unknown router 'round_robbin'") as caught:
         load_router("round_robbin")
-    assert "did you mean round_robin? known: least_loaded, round_robin, or path/to/file.py" in str(caught.value)
+    known = ", ".join(built_in_routers())
+    assert f"did you mean round_robin? known: {known}, or path/to/file.py" in str(caught.value)

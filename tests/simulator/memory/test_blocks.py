@@ -53,26 +53,6 @@ def test_growing_goes_by_the_order_of_the_rows() -> None:
     assert next(rows) == 8, "a ledger has no need of rows"
 
 
-def test_a_shared_block_is_free_when_the_last_has_left() -> None:
-    blocks = BlockManager(4)
-    blocks.allocate(1, 2)
-    blocks.share(2, [1])
-    blocks.allocate(2, 1)
-    assert blocks.references == [0, 2, 1, 1, 0]
-    blocks.free(1, 2)
-    assert blocks.num_free == 2
-    blocks.check()
-    blocks.free(2, 2)
-    assert blocks.num_free == 4
-    blocks.check()
-
-
-def test_a_free_block_cannot_be_shared() -> None:
-    blocks = BlockManager(4)
-    with pytest.raises(ValueError, match="block 3 is free"):
-        blocks.share(1, [3])
-
-
 def test_swapping_moves_blocks_to_the_other_side() -> None:
     for blocks in (BlockManager(5, 4), BlockLedger(5, 4)):
         blocks.allocate(1, 3)
