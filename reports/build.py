@@ -20,10 +20,11 @@ from reports.pictures import plots
 from reports.provenance import provenance_words
 from reports.run import ReportRun
 from reports.style import Picture, Style, styles
-from reports.table import MOST_OF_A_LABEL
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
 from reports.units import fitted, number, one_line
 from reports.verdict import verdict_words
+
+_MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
 
 def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] = (), *, paired: bool = True) -> Path:
@@ -56,7 +57,7 @@ def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
     taken: set[str] = set()
     named = []
     for run in runs:
-        label = base = fitted(run.label, MOST_OF_A_LABEL) or "run"
+        label = base = fitted(run.label, _MOST_OF_A_LABEL) or "run"
         count = 1
         while label in taken:
             count += 1

@@ -26,6 +26,7 @@ GRID = np.unique(
 
 
 COARSE = np.array([0, 1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.9, 99.99, 100.0])
+LINE = 76  # about so many characters of a legend fit the picture
 MANY_GAPS = 1 << 18  # so many entries of token gaps are drawn from fewer percentiles
 
 
@@ -173,18 +174,14 @@ def _limits(axes: Axes, drawn: Sequence[Curve], slo_ms: float | None) -> None:
 
 def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:
     handles, texts = [], []
-    most = (
-        44 if slo_ms is None else 28 if any(curve.limited for curve in curves) else 30
-    )  # what fits beside the figures
     for curve in curves:
         handles.append(Line2D([], [], color=style[curve.label].color, linestyle=style[curve.label].dash))
-        text = (
-            f"{shorten(curve.label, most)}:  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
-        )
+        text = f":  p50 {latency(curve.percentile(50))}, p99 {latency(curve.percentile(99))}"
         if not len(curve.at_ms):
-            text = f"{shorten(curve.label, most)}:  no samples"
+            text = ":  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
             whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {slo_ms:,g} ms"
             text += f", {100 * curve.within_slo:.1f} % {whose}"
+        text = shorten(curve.label, min(44, LINE - len(text))) + text
         texts.append(text)
     figure.legend(handles, texts, loc="outside lower left", ncols=1, labelcolor=INK, handlelength=3.2, borderpad=0.2)

@@ -76,7 +76,7 @@ class ReplicaState:
         policy = type(self.policy)
         file = sys.modules[policy.__module__].__file__ if policy.__module__.startswith(USER_MODULE) else None
         step, now_s = self._records.num_steps, self._clock.now
-        return PolicyError(f"{policy.__name__} at step {step:,} ({now_s} s): plan {what}", file=file)
+        return PolicyError(f"{policy.__name__} at step {step:,} ({round(now_s, 6)} s): plan {what}", file=file)
 
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""

@@ -47,6 +47,7 @@ CASES: dict[str, list[str]] = {
     "run small.yaml --set engine.max_num_seqs=many": ["whole number", "'many'"],
     "run small.yaml --seed -1": ["seed", "-1"],
     "run small.yaml --seed x": ["--seed"],
+    "run quickstart --set cost.kind=profile --set cost.path=h200-llama-3.1-8b": ["cost.name=h200-llama-3.1-8b"],
     # the policy
     "run small.yaml --set engine.policy=statc": ["unknown policy 'statc'", "did you mean `static`?"],
     "run ignored.yaml": ["ignored.yaml:13:35: engine.stream", "chunked_prefill does not use this key", "it takes: "],
