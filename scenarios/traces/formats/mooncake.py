@@ -10,7 +10,7 @@ from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, Source, TimeUnit, TraceFormat
 from scenarios.traces.rows import Row, RowError, integers, json_object, ticks_ns, tokens, word
-from scenarios.traces.stamps import sampled_stamps, usual_step
+from scenarios.traces.tick_units import sampled_stamps, usual_step
 from simulator.errors import InputError
 
 LENGTHS = ("timestamp", "input_length", "output_length")

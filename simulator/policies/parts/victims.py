@@ -28,13 +28,19 @@ VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
 
 `last` is the latest admitted, `lowest_priority` the latest to arrive of the least important, `least_progress` has the
 fewest tokens computed and so the least to lose, `most_memory` frees the most, and `fewest_outputs` has answered least,
-of equals the longest prompt (as in SGLang).
+of equals the longest prompt (as in SGLang). `preemptive` applies a rule among requests of the least important priority
+(`Preemptive._importance`).
 """
 
 if TYPE_CHECKING:
     Victim = str
 else:
-    Victim = Annotated[Literal[tuple(VICTIMS)], doc("which request is preempted first; null: the rule of the order")]
+    Victim = Annotated[
+        Literal[tuple(VICTIMS)],
+        doc(
+            "which request is preempted first (preemptive: among those of the lowest priority); null: the order's rule"
+        ),
+    ]
 """The parameter `victim`: one of `VICTIMS`."""
 
 
