@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 else:
     Victim = Annotated[
         Literal[tuple(VICTIMS)],
-        doc(
-            "which request is preempted first (preemptive: among those of the lowest priority); null: the order's rule"
-        ),
+        doc("request preempted first (preemptive: of the lowest priority); null: the order's rule"),
     ]
 """The parameter `victim`: one of `VICTIMS`."""
 
