@@ -86,6 +86,18 @@ class Console:
         finally:
             timed.close()
 
+    @contextmanager
+    def counted(self, label: str, total: int, noun: str) -> Iterator[Callable[[int], None]]:
+        """Show how many of `total` are done; yields what takes the number so far."""
+        if self.quiet:
+            yield _silent
+            return
+        progress = Progress(label, total, noun=noun)
+        try:
+            yield progress
+        finally:
+            progress.close()
+
 
 class Timed:
     """The progress of one simulation after the other, and the time of all of them."""
