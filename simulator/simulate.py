@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from simpy.events import Event
 
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
@@ -16,9 +14,7 @@ from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.replica import Replica
-from simulator.engine.view import ReplicaLoad
-from simulator.errors import RouterError
-from simulator.fleet.router import Router
+from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.routers import load_router
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -103,7 +99,8 @@ def simulate(
     if replicas == 1 and fast_forward and group_cost is None:
         intakes[0].read_ahead(workload.requests())
     else:
-        clock.process(_arrivals(clock, workload, chosen, [server.load for server in servers], intakes))
+        dispatch = Dispatch(clock, chosen, [server.load for server in servers], intakes)
+        clock.process(dispatch.serve(workload.requests()))
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     for server in servers:
@@ -135,21 +132,6 @@ def _drive(clock: Clock, servers: list[Replica], group_cost: GroupCost | None, *
         clock.process(loop.serve())
         intakes.append(loop.intake)
     return intakes
-
-
-def _arrivals(
-    clock: Clock, workload: Workload, router: Router, loads: list[ReplicaLoad], intakes: list[Intake]
-) -> Generator[Event, object, None]:
-    """Each request to a replica at the moment it arrives, before any decision of that moment."""
-    now_s = 0.0
-    for request in workload.requests():
-        if request.arrival_s > now_s:
-            now_s = request.arrival_s
-            yield clock.at(now_s, urgent=True)
-        chosen = router.choose(request.arriving(), loads)
-        if not isinstance(chosen, ReplicaLoad):
-            raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
-        intakes[chosen.index].submit(request)
 
 
 def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:
