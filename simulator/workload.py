@@ -26,6 +26,9 @@ class Workload:
 
     `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap. Optional columns are
     None where the source has none; `request_ids` None means that a request is named by its row.
+    `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
+    request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
+    (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
     """
 
@@ -41,6 +44,8 @@ class Workload:
     predicted_output_tokens: Ints | None = None  # -1: none
     deadline_s: Floats | None = None  # NaN: none
     content: Sequence[PromptContent | None] | None = None
+    after_row: Ints | None = None  # -1: arrives at its own time
+    delay_s: Floats | None = None  # 0 where after_row is -1
     notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
