@@ -104,6 +104,15 @@ class RequeueColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class CallColumns:
+    """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
+
+    attempt: Ints  # 1: the first
+    first_row: Ints  # row of the first attempt: the attempts of one request have the same
+    left_s: Floats  # when the client lost its patience; NaN: it stayed
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """The whole result of a run."""
 
@@ -121,6 +130,9 @@ class Records:
     class_names: tuple[str, ...]
     request_ids: tuple[str, ...] | None  # None: named by row
     streams: bool = True  # False: answers come whole, and there are no gaps between tokens
+    calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
+    session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
+    turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
     def request_id(self, row: int) -> str:
