@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from simpy.events import Event
 
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
@@ -16,9 +14,8 @@ from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.replica import Replica
-from simulator.engine.view import ReplicaLoad
-from simulator.errors import RouterError
-from simulator.fleet.router import Router
+from simulator.engine.timetable import Door, Inlet, OnEnd
+from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.routers import load_router
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -67,6 +64,8 @@ def simulate(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    max_queued_requests: int | None = None,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload, and return what happened.
 
@@ -74,6 +73,9 @@ def simulate(
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
     that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is called now
     and then with the number of requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+
+    A replica rejects a request that finds `max_queued_requests` waiting. `make_listener` is given where further
+    requests and aborts can be put, and returns what is told of each end.
     """
     if make_executor is None:
         if cost is None:
@@ -85,6 +87,8 @@ def simulate(
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
+    door = Door()
+    on_end = None if make_listener is None else make_listener(door)
     servers = [
         Replica(
             index,
@@ -96,14 +100,21 @@ def simulate(
             recorder,
             fast_forward=fast_forward and group_cost is None,
             decisions=None if logs is None else logs[index],
+            max_queued_requests=max_queued_requests,
+            on_end=on_end,
         )
         for index in range(replicas)
     ]
     intakes = _drive(clock, servers, group_cost, fast_forward=fast_forward)
     if replicas == 1 and fast_forward and group_cost is None:
         intakes[0].read_ahead(workload.requests())
+        door.open(intakes[0])
     else:
-        clock.process(_arrivals(clock, workload, chosen, [server.load for server in servers], intakes))
+        loads = [server.load for server in servers]
+        has_listener = on_end is not None
+        dispatcher = Dispatcher(clock, workload.requests(), chosen, loads, intakes, is_open=has_listener)
+        door.open(dispatcher)
+        clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     for server in servers:
@@ -135,21 +146,6 @@ def _drive(clock: Clock, servers: list[Replica], group_cost: GroupCost | None, *
         clock.process(loop.serve())
         intakes.append(loop.intake)
     return intakes
-
-
-def _arrivals(
-    clock: Clock, workload: Workload, router: Router, loads: list[ReplicaLoad], intakes: list[Intake]
-) -> Generator[Event, object, None]:
-    """Each request to a replica at the moment it arrives, before any decision of that moment."""
-    now_s = 0.0
-    for request in workload.requests():
-        if request.arrival_s > now_s:
-            now_s = request.arrival_s
-            yield clock.at(now_s, urgent=True)
-        chosen = router.choose(request.arriving(), loads)
-        if not isinstance(chosen, ReplicaLoad):
-            raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
-        intakes[chosen.index].submit(request)
 
 
 def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:
