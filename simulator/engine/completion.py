@@ -6,6 +6,7 @@ from math import nan
 
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
+from simulator.request import Request
 from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
@@ -51,18 +52,17 @@ class Completion:
         if self._state.cache is not None:
             self._state.cache.end(live.row)
 
-    def rejects(self, live: RequestState) -> bool:
+    def rejects(self, request: Request, live: RequestState) -> bool:
         """Reject an arriving request if it could never be served here or the queue is full; returns whether it is."""
         state = self._state
         most = self._max_queued_requests
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
-        answer_tokens = state.tokens_left(live)
         # The last sampled token is never computed.
-        needed = -(-(live.input_tokens + answer_tokens - 1) // size)
+        needed = -(-(request.input_tokens + request.output_tokens - 1) // size)
         if needed > num_blocks:
             reason: str | None = (
-                f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
+                f"{request.input_tokens} input and {request.output_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
         else:

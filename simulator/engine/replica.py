@@ -103,7 +103,7 @@ class Replica:
         live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
         state.lives[request.row] = live
-        if self._completion.rejects(live):
+        if self._completion.rejects(request, live):
             return False
         state.waiting.push(live)
         return True

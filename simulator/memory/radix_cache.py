@@ -132,7 +132,7 @@ class RadixCache:
         """Insert all that a finished request has computed, and unlock it."""
         request = self._holders[row].request
         # The last token is never computed.
-        self.abort(row, num_blocks, request.input_tokens + request.answer_tokens - 1)
+        self.abort(row, num_blocks, request.input_tokens + request.output_tokens - 1)
 
     def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
         """Insert all that an aborted request has computed, and unlock it, as SGLang's `cache_finished_req` does."""
