@@ -14,7 +14,9 @@ from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.replica import Replica
+from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.routers import load_router
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -63,6 +65,8 @@ def simulate(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    max_queued_requests: int | None = None,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload, and return what happened.
 
@@ -70,6 +74,9 @@ def simulate(
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
     that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is called now
     and then with the number of requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+
+    A replica rejects a request that finds `max_queued_requests` waiting. `make_listener` is given where further
+    requests and aborts can be put, and returns what is told of each end.
     """
     if make_executor is None:
         if cost is None:
@@ -81,6 +88,8 @@ def simulate(
     recorder = Recorder(replicas, progress)
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
+    door = Door()
+    on_end = None if make_listener is None else make_listener(door)
     servers = [
         Replica(
             index,
@@ -92,15 +101,20 @@ def simulate(
             recorder,
             fast_forward=fast_forward and group_cost is None,
             decisions=None if logs is None else logs[index],
+            max_queued_requests=max_queued_requests,
+            on_end=on_end,
         )
         for index in range(replicas)
     ]
     intakes = _drive(clock, servers, group_cost, fast_forward=fast_forward)
     if replicas == 1 and fast_forward and group_cost is None:
         intakes[0].read_ahead(workload.requests())
+        door.open(intakes[0])
     else:
-        dispatch = Dispatch(clock, chosen, [server.load for server in servers], intakes)
-        clock.process(dispatch.serve(workload.requests()))
+        dispatch = Dispatch(chosen, [server.load for server in servers], intakes)
+        dispatcher = Dispatcher(clock, workload.requests(), dispatch, intakes, is_open=on_end is not None)
+        door.open(dispatcher)
+        clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     for server in servers:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 
-from simpy.events import Event
-
-from simulator.engine.clock import Clock
 from simulator.engine.intake import Intake
 from simulator.engine.view import ReplicaLoad
 from simulator.errors import RouterError
@@ -17,8 +14,7 @@ from simulator.request import Request
 class Dispatch:
     """Gives requests to replicas, each to the one that the router chooses as it arrives."""
 
-    def __init__(self, clock: Clock, router: Router, loads: Sequence[ReplicaLoad], intakes: Sequence[Intake]) -> None:
-        self._clock = clock
+    def __init__(self, router: Router, loads: Sequence[ReplicaLoad], intakes: Sequence[Intake]) -> None:
         self._router = router
         self._loads = loads
         self._intakes = intakes
@@ -30,13 +26,3 @@ class Dispatch:
             raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
         self._intakes[chosen.index].submit(request)
         return chosen.index
-
-    def serve(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
-        """The SimPy process of requests in order of arrival: each before any decision of its moment."""
-        clock = self._clock
-        now_s = clock.now
-        for request in requests:
-            if request.arrival_s > now_s:
-                now_s = request.arrival_s
-                yield clock.at(now_s, urgent=True)
-            self.submit(request)

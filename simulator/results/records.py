@@ -14,7 +14,7 @@ was paused between them, and the second starts when the first ends. It does not 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ class Status(IntEnum):
     FINISHED = 0
     REJECTED = 1
     UNFINISHED = 2
+    ABORTED = 3  # its client gave up; `FINISHED_ABORTED` in vLLM
+
+
+class Cause(Enum):
+    """Why a request was rejected: of the two, only a full queue is worth another try."""
+
+    TOO_LARGE = "too large"  # it could never be served here
+    QUEUE_FULL = "queue full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class RequestColumns:
     scheduled_s: Floats  # first time scheduled
     first_token_s: Floats
     last_token_s: Floats  # when the client has the last token
-    released_s: Floats  # when slot and KV came free: later than last_token_s where a batch holds its finished
+    released_s: Floats  # when slot, KV or place in the queue came free: may be later than last_token_s
     input_tokens: Ints
     output_tokens: Ints  # generated
     max_tokens: Ints
@@ -54,6 +62,7 @@ class RequestColumns:
     swapped_in_blocks: Ints
     cached_tokens: Ints  # prompt tokens found in the prefix cache, all admissions together
     requeued_s: Floats  # seconds spent waiting again after preemption
+    aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,8 @@ class RowColumns:
 class GapColumns:
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
-    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. Where answers do not
+    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. A token that an abort
+    took back has no gap: an entry with a `count` of -1 cancels the one there. Where answers do not
     stream (`Records.streams`), there are no gaps, inside rows or here.
     """
 
