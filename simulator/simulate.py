@@ -24,6 +24,7 @@ from simulator.results.recorder import Recorder
 from simulator.results.records import Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor, Predicted
+from simulator.traffic.clients import Clients
 from simulator.workload import Workload
 
 
@@ -65,6 +66,7 @@ def simulate(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    front_end_s: float = 0.0,
     max_queued_requests: int | None = None,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
@@ -75,8 +77,9 @@ def simulate(
     that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is called now
     and then with the number of requests that have ended. The result does not depend on `fast_forward`, to the last bit.
 
-    A replica rejects a request that finds `max_queued_requests` waiting. `make_listener` is given where further
-    requests and aborts can be put, and returns what is told of each end.
+    Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
+    arrived, in order of arrival. A replica rejects a request that finds `max_queued_requests` waiting. `make_listener`
+    is given where further requests and aborts can be put, and returns what is told of each end.
     """
     if make_executor is None:
         if cost is None:
@@ -89,7 +92,10 @@ def simulate(
     logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
     num_blocks = kv.num_gpu_blocks - 1
     door = Door()
+    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
+    if clients is not None:
+        on_end = clients.on_end
     servers = [
         Replica(
             index,
@@ -107,11 +113,13 @@ def simulate(
         for index in range(replicas)
     ]
     intakes = _drive(clock, servers, group_cost, fast_forward=fast_forward)
-    if replicas == 1 and fast_forward and group_cost is None:
+    dispatch = Dispatch(chosen, [server.load for server in servers], intakes)
+    if clients is not None:
+        clients.servers = dispatch
+    elif replicas == 1 and fast_forward and group_cost is None:
         intakes[0].read_ahead(workload.requests())
         door.open(intakes[0])
     else:
-        dispatch = Dispatch(chosen, [server.load for server in servers], intakes)
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, intakes, is_open=on_end is not None)
         door.open(dispatcher)
         clock.process(dispatcher.serve())
@@ -121,12 +129,14 @@ def simulate(
         server.abandon()
     state = servers[0].state
     records = recorder.records(
-        workload,
+        workload if clients is None else clients.workload(),
         num_blocks=num_blocks,
         block_size=kv.block_size,
         max_num_seqs=state.policy.max_num_seqs,
         streams=state.traits.streams,
     )
+    if clients is not None:
+        records = clients.seen(records)
     return Run(records, None if logs is None else _in_order(logs))
 
 

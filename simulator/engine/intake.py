@@ -72,6 +72,12 @@ class Intake:
         elif self._pause is not None:
             self._end_rest()
 
+    def has_begun(self, row: int) -> bool:
+        """Whether the client of a request has its first token; False where answers come whole."""
+        state = self._replica.state
+        live = state.lives.get(row)
+        return live is not None and state.traits.streams and live.first_token_s == live.first_token_s
+
     def _end_rest(self) -> None:
         """Plan again, after all that happens at this time."""
         assert self._pause is not None

@@ -19,6 +19,14 @@ class Dispatch:
         self._loads = loads
         self._intakes = intakes
 
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request that this replica has leaves now; without effect if the request has ended."""
+        self._intakes[replica].abort(row)
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request that this replica has got a first token before now."""
+        return self._intakes[replica].has_begun(row)
+
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that it went to."""
         chosen = self._router.choose(request.arriving(), self._loads)

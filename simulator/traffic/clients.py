@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from simulator.client import Client
 from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
 from simulator.errors import InputError
 from simulator.request import Request
-from simulator.results.records import CallColumns, Cause, Status
+from simulator.results.records import Cause, Records, Status
 from simulator.traffic.closed_loop import Users
 from simulator.traffic.issued import Issued, issue
 from simulator.traffic.script import Script
@@ -86,7 +89,7 @@ class Clients:
         self._at_once = 0, -1.0  # arrivals at this time
         for index in range(len(self._sources)):
             self._expect_first(index)
-        self._ask()
+        self._ask(at_start=True)
 
     # What the records need
 
@@ -94,9 +97,19 @@ class Clients:
         """The requests that have arrived, in order of arrival."""
         return self._issued.workload([source.rows for source in self._sources])
 
-    def calls(self) -> CallColumns:
-        """The clients' side of them."""
-        return self._issued.calls()
+    def seen(self, records: Records) -> Records:
+        """The records with the clients' side: attempts, sessions, and as aborted what was computed for no client."""
+        calls, issued = self._issued.calls(), self._issued.workload([source.rows for source in self._sources])
+        requests = records.requests
+        wasted = ~np.isnan(calls.left_s) & (requests.status == Status.FINISHED)  # the server was not told
+        computed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens
+        seen = replace(
+            requests,
+            status=np.where(wasted, Status.ABORTED, requests.status),
+            aborted_tokens=np.where(wasted, computed - requests.cached_tokens, requests.aborted_tokens),
+        )
+        sessions = None if issued.session_ids is None else tuple(issued.session_ids)
+        return replace(records, requests=seen, calls=calls, session_ids=sessions, turns=issued.turns)
 
     # Ends
 
@@ -137,13 +150,13 @@ class Clients:
 
     # Events
 
-    def _ask(self) -> None:
+    def _ask(self, *, at_start: bool = False) -> None:
         """Ask for an event at the time of the next arrival or the next end of a client's patience."""
         now_s = self._clock.now
         while self._patience and self._patience[0][1] not in self._waiting:
             heappop(self._patience)
         at_s = min(self._arrivals[0].at_s if self._arrivals else inf, self._patience[0][0] if self._patience else inf)
-        wake = at_s, URGENT if at_s > now_s else FOLLOW_UP
+        wake = at_s, URGENT if at_s > now_s or at_start else FOLLOW_UP
         if at_s < inf and wake < self._wake:
             self._wake = wake
             event = self._clock.at(*wake)
