@@ -9,7 +9,9 @@ from __future__ import annotations
 from heapq import heappush
 
 import simpy
-from simpy.events import NORMAL, URGENT, Event, EventCallbacks
+from simpy.events import NORMAL, URGENT, Event, EventCallbacks, EventPriority
+
+_FIRST = EventPriority(URGENT - 1)
 
 
 class At(Event):
@@ -34,6 +36,17 @@ class Clock(simpy.Environment):
         event = At(self)
         heappush(self._queue, (time_s, URGENT if urgent else NORMAL, next(self._eid), event))
         return event
+
+    def before_all(self, time_s: float) -> Event:
+        """An event that fires at `time_s` >= now, before the arrivals and all else of that instant."""
+        event = At(self)
+        heappush(self._queue, (time_s, _FIRST, next(self._eid), event))
+        return event
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything is still to happen."""
+        return bool(self._queue)
 
     def skip_to(self, time_s: float) -> bool:
         """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from math import inf
 
@@ -19,7 +20,18 @@ class Intake:
     `due_s` is the next arrival that is read ahead; infinity without one.
     """
 
-    __slots__ = ("_ahead", "_clock", "_due", "_not_before_s", "_pause", "_replica", "_step", "due_s")
+    __slots__ = (
+        "_ahead",
+        "_clock",
+        "_dealt",
+        "_due",
+        "_not_before_s",
+        "_pause",
+        "_replica",
+        "_step",
+        "_until_s",
+        "due_s",
+    )
 
     def __init__(self, clock: Clock, replica: Replica) -> None:
         self._clock = clock
@@ -27,9 +39,12 @@ class Intake:
         self._step: InFlight | None = None
         self._pause: Event | None = None  # what the loop waits for
         self._not_before_s = 0.0
+        self._until_s = inf  # when the rest ends without a further arrival
         self._ahead: Iterator[Request] = iter(())
+        self._dealt: deque[Request] = deque()
         self._due: Request | None = None
         self.due_s = inf
+        replica.load.count_blocks(self._used_blocks)
 
     # Arrivals
 
@@ -53,6 +68,19 @@ class Intake:
         self._ahead = requests
         self._next_due()
 
+    def expect(self, request: Request) -> None:
+        """`request` arrives at its own time, now or later, and after all that are expected already."""
+        if self._due is not None:
+            self._dealt.append(request)
+            return
+        self._due = request
+        self.due_s = due_s = request.arrival_s
+        if self._step is not None:
+            if self._step.until_arrival:
+                self._cut(self._step, due_s)
+        elif self._pause is not None and due_s < self._until_s:
+            self._pause = self._clock.move(self._pause, max(due_s, self._not_before_s))
+
     def receive(self, now_s: float) -> None:
         """Submit the requests read ahead that have arrived by now."""
         while self._due is not None and self.due_s <= now_s:
@@ -60,7 +88,7 @@ class Intake:
             self._next_due()
 
     def _next_due(self) -> None:
-        self._due = next(self._ahead, None)
+        self._due = self._dealt.popleft() if self._dealt else next(self._ahead, None)
         self.due_s = inf if self._due is None else self._due.arrival_s
 
     def _cut(self, step: InFlight, at_s: float) -> None:
@@ -70,6 +98,16 @@ class Intake:
             del step.ends_s[steps:]
             assert self._pause is not None
             self._pause = self._clock.move(self._pause, step.look_s())
+
+    def _used_blocks(self) -> int:
+        """KV blocks in use now: of a run of steps, in the last that is planned by now."""
+        state = self._replica.state
+        used = state.blocks.num_blocks - state.blocks.num_free
+        step = self._step
+        if step is None or len(step.ends_s) == 1:
+            return used
+        steps = min(step.steps_planned_by(self._clock.now), len(step.ends_s))
+        return state.batch.block_use(used, steps)[-1]
 
     # Waiting
 
@@ -81,7 +119,7 @@ class Intake:
 
     def rest(self, until_s: float, *, not_before_s: float = 0.0) -> Event:
         """The event that ends a rest: the next arrival or `until_s`, but not before the running step has ended."""
-        until_s = min(until_s, self.due_s)
+        self._until_s = until_s = min(until_s, self.due_s)
         self._not_before_s = not_before_s
         self._pause = self._clock.event() if until_s == inf else self._clock.at(max(until_s, not_before_s))
         return self._pause
