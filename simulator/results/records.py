@@ -13,7 +13,7 @@ was paused between them, and the second starts when the first ends. It does not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -78,6 +78,11 @@ class RowColumns:
     preempted: Ints
     swapped_out_blocks: Ints
     swapped_in_blocks: Ints
+
+    def of_replicas(self, first: int, end: int) -> RowColumns:
+        """The rows of the replicas from `first` to before `end`: replicas' rows stand one after the other."""
+        start, stop = np.searchsorted(self.replica, (first, end)).tolist()
+        return RowColumns(*[getattr(self, field.name)[start:stop] for field in fields(self)])
 
 
 @dataclass(frozen=True, slots=True)

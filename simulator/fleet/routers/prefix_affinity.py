@@ -82,10 +82,9 @@ class PrefixAffinity:
         idlest = replicas.least(unfinished)
         if self._unequal(idlest, replicas):
             return idlest
-        known, _, found = max(
-            [(load.cached_tokens(request), -load.num_unfinished, load) for load in replicas], key=_two
-        )
-        return found if known > self.cache_threshold * request.input_tokens else idlest
+        known = [(load.cached_tokens(request), -load.num_unfinished, -load.index) for load in replicas]
+        tokens, _, number = max(known)
+        return replicas.by_number[-number] if tokens > self.cache_threshold * request.input_tokens else idlest
 
     def _unequal(self, idlest: ReplicaLoad, replicas: Replicas) -> bool:
         fewest, most = idlest.num_unfinished, replicas.least(busiest).num_unfinished
@@ -95,7 +94,3 @@ class PrefixAffinity:
 def busiest(replica: ReplicaLoad) -> int:
     """The fewest unfinished requests, negated."""
     return -replica.num_unfinished
-
-
-def _two(entry: tuple[int, int, ReplicaLoad]) -> tuple[int, int]:
-    return entry[:2]
