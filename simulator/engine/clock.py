@@ -20,6 +20,7 @@ from heapq import heappush
 import simpy
 from simpy.events import URGENT, Event, EventCallbacks, EventPriority
 
+_FIRST = EventPriority(URGENT - 1)
 # To each of these a replica adds its index.
 ENDS = EventPriority(1 << 10)
 FOLLOW_UP = EventPriority(1 << 30)
@@ -54,6 +55,15 @@ class Clock(simpy.Environment):
     def is_due(self) -> bool:
         """Whether anything else happens now."""
         return bool(self._queue) and self._queue[0][0] <= self._now
+
+    def before_all(self, time_s: float) -> Event:
+        """An event that fires at `time_s` >= now, before the arrivals and all else of that instant."""
+        return self.at(time_s, _FIRST)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything is still to happen."""
+        return bool(self._queue)
 
     def skip_to(self, time_s: float) -> bool:
         """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""

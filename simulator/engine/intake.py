@@ -44,6 +44,7 @@ class Intake:
         self._until_s = inf  # of a rest
         self._ahead = Timetable()
         self.due_s = inf
+        replica.load.count_blocks(self._used_blocks)
 
     # Arrivals and aborts
 
@@ -130,6 +131,16 @@ class Intake:
             else:
                 self.abort(entry)
             self.due_s = self._ahead.due_s
+
+    def _used_blocks(self) -> int:
+        """KV blocks in use now: of a run of steps, in the last that is planned by now."""
+        state = self._replica.state
+        used = state.blocks.num_blocks - state.blocks.num_free
+        step = self._step
+        if step is None or len(step.ends_s) == 1:
+            return used
+        steps = min(step.steps_planned_by(self._clock.now), len(step.ends_s))
+        return state.batch.block_use(used, steps)[-1]
 
     # Waiting
 

@@ -7,7 +7,7 @@ event a step. What drives a replica: `simulator.engine.loop`, `async_scheduling`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf, nan
 
@@ -27,7 +27,7 @@ from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
-from simulator.request import Request
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
@@ -58,6 +58,7 @@ class Replica:
         executor: Executor,
         recorder: Recorder,
         *,
+        group: str = "default",
         fast_forward: bool = True,
         decisions: DecisionLog | None = None,
         max_queued_requests: int | None = None,
@@ -73,7 +74,9 @@ class Replica:
             state.batch.context_stats = ContextStats()
         self.state = state
         self.plan = _NO_PLAN
-        self.load = ReplicaLoad(index, state.waiting, state.running)
+        self.index = index
+        self.load = ReplicaLoad(index, group, state, self._cached_tokens)
+        self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.progress = Progress(state)
         self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
         self.has_listener = on_end is not None
@@ -106,7 +109,21 @@ class Replica:
         if self._completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if self.changed is not None:
+            self.changed(self.index)
         return True
+
+    def _cached_tokens(self, request: ArrivingRequest) -> int:
+        """Leading tokens of an arriving request's prompt that the prefix cache holds."""
+        state = self.state
+        if state.cache is None:
+            return 0
+        known = request.row in state.requests
+        whole = Request._make((*request[:4], 1, *request[4:]))  # only the prompt counts
+        hits, _ = state.cache.hits(whole, request.input_tokens)
+        if not known:
+            state.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
+        return hits * state.batch.block_size
 
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
@@ -118,6 +135,8 @@ class Replica:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
         viewer = self._viewer
+        if self.changed is not None:
+            self.changed(self.index)
         viewer.look(now_s)
         plan = self._ask(self._view)
         if plan.__class__ is not StepPlan:
@@ -291,6 +310,8 @@ class Replica:
                 self._completion.finish_all(done, end_s)
             if self._decisions is not None:
                 self._decisions.committed(state, step, use, done)
+        if self.has_listener and self.changed is not None:  # what follows at once finds less load
+            self.changed(self.index)
         if sampled:
             self.progress.barren_steps = 0
         else:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simulator.metrics.fleet import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.sample import PERCENTILES, Sample
@@ -183,6 +184,27 @@ _TABLE = (
     Metric(
         "slo_attainment", "within SLO", FRACTION, "requests that meet every limit of the SLO / all requests",
         _slo_attainment, better=1, remark="rejected and unfinished requests count as misses", by_class=True,
+    ),
+    Metric(
+        "balance_cv", "imbalance", "",
+        "standard deviation / mean, over replicas, of the tokens served (input and output of completed requests)",
+        lambda s: variation(s.served_by_replica), better=-1, remark="0 where all replicas serve the same",
+    ),
+    Metric(
+        "balance_max_over_mean", "fullest replica", "", "most / mean, over replicas, of the tokens served",
+        lambda s: most_over_mean(s.served_by_replica), better=-1,
+    ),
+    Metric(
+        "balance_jain", "replicas' Jain index", FRACTION, "Jain's index of the tokens served by each replica",
+        lambda s: jain(s.served_by_replica), better=1,
+    ),
+    Metric(
+        "fairness_jain", "classes' Jain index", FRACTION, "Jain's index of the tokens served to each class",
+        lambda s: jain(s.served_by_class), better=1, remark="1 where all classes are served the same",
+    ),
+    Metric(
+        "fairness_min_over_max", "least served class", FRACTION, "least / most tokens served to a class",
+        lambda s: least_over_most(s.served_by_class), better=1,
     ),
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",

@@ -13,7 +13,7 @@ was paused between them, and the second starts when the first ends. It does not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -88,6 +88,11 @@ class RowColumns:
     swapped_out_blocks: Ints
     swapped_in_blocks: Ints
 
+    def of_replicas(self, first: int, end: int) -> RowColumns:
+        """The rows of the replicas from `first` to before `end`: replicas' rows stand one after the other."""
+        start, stop = np.searchsorted(self.replica, (first, end)).tolist()
+        return RowColumns(*[getattr(self, field.name)[start:stop] for field in fields(self)])
+
 
 @dataclass(frozen=True, slots=True)
 class GapColumns:
@@ -123,6 +128,18 @@ class CallColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSizes:
+    """A group of equal replicas, of each of which it says how large it is."""
+
+    name: str
+    replicas: int
+    num_blocks: int  # usable KV blocks
+    block_size: int
+    max_num_seqs: int
+    streams: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """The whole result of a run."""
 
@@ -132,7 +149,7 @@ class Records:
     requeues: RequeueColumns
     step_end_s: Floats
     step_used_blocks: Ints
-    num_blocks: int  # usable KV blocks of one replica
+    num_blocks: int  # usable KV blocks of one replica; as the next two, of the first group's where groups differ
     block_size: int
     max_num_seqs: int
     replicas: int
@@ -145,8 +162,26 @@ class Records:
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
+    groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
+
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
+
+    @property
+    def sizes(self) -> tuple[GroupSizes, ...]:
+        """The groups; a single one where all replicas are equal."""
+        alike = GroupSizes("default", self.replicas, self.num_blocks, self.block_size, self.max_num_seqs, self.streams)
+        return self.groups or (alike,)
+
+    @property
+    def slots(self) -> int:
+        """Slots of all replicas together."""
+        return sum(group.replicas * group.max_num_seqs for group in self.sizes)
+
+    @property
+    def all_blocks(self) -> int:
+        """Usable KV blocks of all replicas together."""
+        return sum(group.replicas * group.num_blocks for group in self.sizes)
 
     @property
     def num_steps(self) -> int:

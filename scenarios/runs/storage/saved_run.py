@@ -17,7 +17,7 @@ import numpy as np
 from scenarios.runs.storage.run_folder import COMPARISON, FORMAT, REQUESTS, REST, SCALARS, SCENARIO, STEPS, SUMMARY
 from scenarios.runs.storage.tables import read_csv, requests_from, rows_from
 from simulator.errors import InputError
-from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
 
 T = TypeVar("T")
 
@@ -147,6 +147,7 @@ def _assemble(
         class_names=class_names,
         request_ids=tuple(table["request_id"]) if about["named"] else None,
         **{name: about[name] for name in SCALARS},
+        groups=tuple(GroupSizes(**group) for group in about.get("groups", ())),
     )
 
 
