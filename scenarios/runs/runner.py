@@ -110,6 +110,7 @@ def _simulate(
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,
+            front_end_s=scenario.measure.front_end_s,
         )
     except Exception as error:
         for file, broken, hint in _users_code(scenario, fleet):
