@@ -9,8 +9,10 @@ from typing import Any
 from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.fleet.ahead import DealAhead
 from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.replicas import Replicas
@@ -23,6 +25,7 @@ from simulator.results.recorder import Recorder
 from simulator.results.records import Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor
+from simulator.traffic.clients import Clients
 from simulator.workload import Workload
 
 __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
@@ -53,6 +56,9 @@ def simulate(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    front_end_s: float = 0.0,
+    max_queued_requests: int | None = None,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload by equal replicas, and return what happened.
 
@@ -69,6 +75,9 @@ def simulate(
         fast_forward=fast_forward,
         log_decisions=log_decisions,
         progress=progress,
+        front_end_s=front_end_s,
+        max_queued_requests=max_queued_requests,
+        make_listener=make_listener,
     )
 
 
@@ -81,45 +90,71 @@ def simulate_fleet(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    front_end_s: float = 0.0,
+    max_queued_requests: int | None = None,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
     `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
     requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+
+    Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
+    arrived, in order of arrival. A replica rejects a request that finds `max_queued_requests` waiting. `make_listener`
+    is given where further requests and aborts can be put, and returns what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
     clock = Clock()
     recorder = Recorder(sum(group.replicas for group in groups), progress)
+    door = Door()
+    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
+    on_end = None if make_listener is None else make_listener(door)
+    if clients is not None:
+        on_end = clients.on_end
     by_steps = features.reads_caches and len(recorder.replicas) > 1
-    fleet = Fleet(clock, groups, recorder, fast_forward=fast_forward and not by_steps, log_decisions=log_decisions)
-    alone = fast_forward and all(group.group_cost is None for group in groups)
-    if len(fleet.replicas) == 1 and alone:
+    fleet = Fleet(
+        clock,
+        groups,
+        recorder,
+        fast_forward=fast_forward and not by_steps,
+        log_decisions=log_decisions,
+        max_queued_requests=max_queued_requests,
+        on_end=on_end,
+    )
+    dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
+    apart = fast_forward and on_end is None and all(group.group_cost is None for group in groups)
+    if clients is not None:
+        clients.servers = dispatch
+    elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
         fleet.intakes[0].read_ahead(workload.requests())
-    elif alone and not features.reads_loads:
-        dispatch = Dispatch(clock, chosen, Replicas(fleet.loads), fleet.intakes)
+        door.open(fleet.intakes[0])
+    elif apart and not features.reads_loads:
         clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
-        _dispatch(clock, fleet, workload, chosen, features, signal_interval_s)
+        dispatcher = Dispatcher(clock, workload.requests(), dispatch, fleet.intakes, is_open=on_end is not None)
+        door.open(dispatcher)
+        clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     fleet.abandon()
-    return Run(recorder.records(workload, fleet.groups), fleet.decisions())
+    records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
+    if clients is not None:
+        records = clients.seen(records)
+    return Run(records, fleet.decisions())
 
 
 def _dispatch(
-    clock: Clock, fleet: Fleet, workload: Workload, router: Router, features: RouterFeatures, signal_interval_s: float
-) -> None:
-    """Let the router choose at the moment of each arrival, by live loads or by those of its last look."""
-    if signal_interval_s > 0 and features.reads_loads:
+    clock: Clock, fleet: Fleet, router: Router, features: RouterFeatures, signal_interval_s: float
+) -> Dispatch:
+    """The way to the replicas: the router chooses by live loads, or by those of its last look."""
+    if signal_interval_s > 0 and features.reads_loads and len(fleet.replicas) > 1:
         signals = Signals(clock, fleet.loads, signal_interval_s)
-        dispatch = Dispatch(clock, router, signals.replicas, fleet.intakes, signals.sent)
-        clock.process(dispatch.serve(workload.requests()))
         clock.process(signals.looks())
-        return
+        return Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
     replicas = Replicas(fleet.loads)
-    if features.reads_loads:
+    if features.reads_loads and len(fleet.replicas) > 1:
         for replica in fleet.replicas:
             replica.changed = replicas.changed
-    clock.process(Dispatch(clock, router, replicas, fleet.intakes).serve(workload.requests()))
+    return Dispatch(router, replicas, fleet.intakes)

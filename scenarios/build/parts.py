@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from simulator.engine.data_parallel import GroupCost
     from simulator.plan import Policy
     from simulator.timing.cost import CostModel
+
+
+_FEW = 64  # chains of a closed loop's pool that tell one from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +78,25 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        return read_trace(workload.path, workload.options(scenario.seed))
+        return _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
+
+
+def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
+    """The trace with its sessions as the scenario wants them, and its clients."""
+    if workload.trace.sessions == "recorded":
+        trace = replace(trace, after_row=None, delay_s=None)
+    elif trace.after_row is None:
+        what = "sessions: closed_loop needs a trace that says which request follows which"
+        raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
+    if workload.client is None:
+        return trace
+    from scenarios.generate.clients import client_of
+
+    clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
+    return replace(trace, clients=clients)
 
 
 def build(scenario: Scenario) -> Parts:
@@ -243,8 +261,13 @@ def is_random(scenario: Scenario) -> bool:
 
 def same_requests(one: Workload, other: Workload) -> bool:
     """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    if len(one.loops) != len(other.loops):
+        return False
+    for ours, theirs in zip(one.loops, other.loops, strict=True):
+        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
+            return False
     columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))
 
 
 def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:

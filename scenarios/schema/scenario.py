@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.predictor import Predictor
@@ -133,6 +134,10 @@ class TraceConfig(Strict):
     ] = None
     input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
     output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
+    sessions: Annotated[
+        Literal["recorded", "closed_loop"],
+        doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
+    ] = "recorded"
 
     @field_validator("format")
     @classmethod
@@ -153,6 +158,7 @@ class TraceWorkload(Strict):
     max_tokens: Annotated[
         Count | None, doc("cap on the output of requests that bring none; null: the trace's largest output")
     ] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: those of the trace")] = None
 
     @property
@@ -164,7 +170,7 @@ class TraceWorkload(Strict):
         """How to read it; `seed` is of the jitter."""
         from scenarios.traces.options import TraceOptions
 
-        settings = self.trace.model_dump(exclude={"path"})
+        settings = self.trace.model_dump(exclude={"path", "sessions"})
         return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
 
 

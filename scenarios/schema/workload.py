@@ -20,6 +20,7 @@ from typing import Annotated, Literal, Self
 from annotated_types import Unit, doc
 from pydantic import Field, model_validator
 
+from scenarios.schema.client import ClientConfig
 from scenarios.schema.lengths import (
     Empirical,
     Fixed,
@@ -31,12 +32,14 @@ from scenarios.schema.lengths import (
     Uniform,
 )
 from scenarios.schema.predictor import Predictor
+from scenarios.schema.sessions import ClosedLoop, SessionConfig
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import Strict
 
 __all__ = [
     "ArrivalConfig",
     "ClassConfig",
+    "ClosedLoop",
     "Constant",
     "Empirical",
     "Fixed",
@@ -173,6 +176,7 @@ class OnOff(_Arrival):
 
 
 ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff, Field(discriminator="process")]
+AnyArrival = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | ClosedLoop, Field(discriminator="process")]
 
 
 class ClassConfig(Strict):
@@ -180,11 +184,13 @@ class ClassConfig(Strict):
 
     name: Annotated[str, Field(min_length=1), doc("name of the class, in results and in `engine.class_weights`")]
     share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
-    arrival: Annotated[ArrivalConfig | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
+    arrival: Annotated[AnyArrival | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
     input: Annotated[LengthConfig, doc("prompt lengths"), Unit("tokens")]
     output: Annotated[LengthConfig, doc("output lengths"), Unit("tokens")]
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
+    session: Annotated[SessionConfig | None, doc("what each arrival begins; null: a single request")] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
 
 class GeneratedWorkload(Strict):
@@ -194,11 +200,12 @@ class GeneratedWorkload(Strict):
         Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None, doc("arrivals to generate"), Unit("requests")
     ] = None
     duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
-    arrival: Annotated[ArrivalConfig | None, doc("arrivals that classes without their own share")] = None
+    arrival: Annotated[AnyArrival | None, doc("arrivals that classes without their own share")] = None
     classes: Annotated[
         tuple[ClassConfig, ...], Field(strict=False, min_length=1), doc("kinds of requests, one mapping each")
     ]
     max_tokens: Annotated[Length | None, doc("cap on an output where a class has none")] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries where a class has none; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: none")] = None
 
     @model_validator(mode="after")
@@ -212,9 +219,31 @@ class GeneratedWorkload(Strict):
         self._check_shares()
         own = [entry.arrival for entry in self.classes if entry.arrival is not None]
         processes = own if self.arrival is None else [*own, self.arrival]
-        if self.requests is not None and all(process.ends for process in processes):
+        loops = [process for process in processes if isinstance(process, ClosedLoop)]
+        if self.requests is not None and loops and len(processes) > 1:
+            raise refusal(
+                "requests: how many of them a closed loop issues beside other arrivals depends on the policy",
+                "give duration_s",
+                key="requests",
+            )
+        endless = [process for process in processes if isinstance(process, ClosedLoop) or not process.ends]
+        if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
+        if self.requests is None:
+            self._check_caps()
         return self
+
+    def _check_caps(self) -> None:
+        """A closed loop without a number of requests draws them as it goes: their cap must be known beforehand."""
+        for index, entry in enumerate(self.classes):
+            if isinstance(entry.arrival or self.arrival, ClosedLoop) and (
+                entry.max_tokens is None and self.max_tokens is None and entry.output.largest is None
+            ):
+                raise refusal(
+                    "a closed loop with duration_s must know how long an answer can be",
+                    "give output: {max: ...} or max_tokens",
+                    key=f"classes.{index}.output",
+                )
 
     def _check_shares(self) -> None:
         for index, entry in enumerate(self.classes):

@@ -11,7 +11,7 @@ from itertools import islice
 
 from simpy.events import Event
 
-from simulator.engine.clock import Clock
+from simulator.engine.clock import URGENT, Clock
 from simulator.engine.intake import Intake
 from simulator.request import Request
 
@@ -31,5 +31,5 @@ class DealAhead:
         """The SimPy process; `requests` are in order of arrival."""
         while piece := list(islice(requests, self._most)):
             for request in piece:
-                self._intakes[self._choose(request)].expect(request)
-            yield self._clock.at(piece[-1].arrival_s, urgent=True)
+                self._intakes[self._choose(request)].submit_at(request)
+            yield self._clock.at(piece[-1].arrival_s, URGENT)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from simpy.events import Event
-
-from simulator.engine.clock import Clock
 from simulator.engine.intake import Intake
 from simulator.engine.view import ReplicaLoad
 from simulator.errors import RouterError
@@ -23,17 +20,23 @@ class Dispatch:
 
     def __init__(
         self,
-        clock: Clock,
         router: Router,
         replicas: Replicas,
         intakes: Sequence[Intake],
         sent: Callable[[ReplicaLoad], None] | None = None,
     ) -> None:
-        self._clock = clock
         self._router = router
         self._replicas = replicas
         self._intakes = intakes
         self._sent = sent
+
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request that this replica has leaves now; without effect if the request has ended."""
+        self._intakes[replica].abort(row)
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request that this replica has got a first token before now."""
+        return self._intakes[replica].has_begun(row)
 
     def choose(self, request: Request) -> int:
         """The number of the replica that the router chooses. RouterError where it chooses none of them."""
@@ -49,13 +52,3 @@ class Dispatch:
         chosen = self.choose(request)
         self._intakes[chosen].submit(request)
         return chosen
-
-    def serve(self, requests: Iterator[Request]) -> Generator[Event, object, None]:
-        """The SimPy process of requests in order of arrival: each before any decision of its moment."""
-        clock = self._clock
-        now_s = clock.now
-        for request in requests:
-            if request.arrival_s > now_s:
-                now_s = request.arrival_s
-                yield clock.at(now_s, urgent=True)
-            self.submit(request)

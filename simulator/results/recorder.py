@@ -37,7 +37,7 @@ _ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS]
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
-_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name != "left_s"))
+_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "skipped_tokens")))
 
 
 class Series:

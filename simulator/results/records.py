@@ -14,7 +14,7 @@ was paused between them, and the second starts when the first ends. It does not 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ class Status(IntEnum):
     FINISHED = 0
     REJECTED = 1
     UNFINISHED = 2
+    ABORTED = 3  # its client gave up; `FINISHED_ABORTED` in vLLM
+
+
+class Cause(Enum):
+    """Why a request was rejected: of the two, only a full queue is worth another try."""
+
+    TOO_LARGE = "too large"  # it could never be served here
+    QUEUE_FULL = "queue full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class RequestColumns:
     scheduled_s: Floats  # first time scheduled
     first_token_s: Floats
     last_token_s: Floats  # when the client has the last token
-    released_s: Floats  # when slot and KV came free: later than last_token_s where a batch holds its finished
+    released_s: Floats  # when slot, KV or place in the queue came free: may be later than last_token_s
     input_tokens: Ints
     output_tokens: Ints  # generated
     max_tokens: Ints
@@ -54,6 +62,7 @@ class RequestColumns:
     swapped_in_blocks: Ints
     cached_tokens: Ints  # prompt tokens found in the prefix cache, all admissions together
     requeued_s: Floats  # seconds spent waiting again after preemption
+    aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,8 @@ class RowColumns:
 class GapColumns:
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
-    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. Where answers do not
+    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. A token that an abort
+    took back has no gap: an entry with a `count` of -1 cancels the one there. Where answers do not
     stream (`Records.streams`), there are no gaps, inside rows or here.
     """
 
@@ -121,6 +131,15 @@ class GroupSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class CallColumns:
+    """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
+
+    attempt: Ints  # 1: the first
+    first_row: Ints  # row of the first attempt: the attempts of one request have the same
+    left_s: Floats  # when the client lost its patience; NaN: it stayed
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """The whole result of a run."""
 
@@ -138,6 +157,9 @@ class Records:
     class_names: tuple[str, ...]
     request_ids: tuple[str, ...] | None  # None: named by row
     streams: bool = True  # False: answers come whole, and there are no gaps between tokens
+    calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
+    session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
+    turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal

@@ -57,6 +57,7 @@ def request_columns(records: Records) -> dict[str, Column]:
         "swapped_out_blocks": requests.swapped_out_blocks,
         "swapped_in_blocks": requests.swapped_in_blocks,
         "cached_tokens": requests.cached_tokens,
+        "aborted_tokens": requests.aborted_tokens,
         "max_tokens": requests.max_tokens,
         "priority": requests.priority,
         "replica": requests.replica,
@@ -85,6 +86,8 @@ def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> Req
         "class_index": np.array([classes[name] for name in table["class"]], dtype=np.int64),
         "status": np.array([statuses[name] for name in table["status"]], dtype=np.int64),
     }
+    if "aborted_tokens" not in table:  # a folder from before there were aborts
+        special["aborted_tokens"] = np.zeros(len(table["request_id"]), dtype=np.int64)
     names = [field.name for field in fields(RequestColumns)]
     return RequestColumns(**{name: special[name] if name in special else table[name] for name in names})
 

@@ -83,7 +83,7 @@ def test_the_stories_have_everything_in_them() -> None:
     assert sum(int(np.sum(r.gaps.count > 1)) for r in everything) > 100
     assert sum(int(np.sum(r.requeues.swapped)) for r in everything) > 20
     assert sum(int(np.isnan(r.requeues.to_s).sum()) for r in everything) > 3
-    assert {status for r in everything for status in r.requests.status.tolist()} == set(Status)
+    assert {status for r in everything for status in r.requests.status.tolist()} == set(Status) - {Status.ABORTED}
     assert {r.replicas for r in everything} == {1, 2, 3}
 
 
