@@ -102,16 +102,17 @@ def simulate_fleet(
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. A replica rejects a request that finds `max_queued_requests` waiting. `make_listener`
-    is given where further requests and aborts can be put, and returns what is told of each end; it is for workloads
-    that do not answer back.
+    is given where further requests and aborts can be put, and returns what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
     clock = Clock()
-    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
-    door = Door()
-    on_end = clients.on_end if clients is not None else None if make_listener is None else make_listener(door)
     recorder = Recorder(sum(group.replicas for group in groups), progress)
+    door = Door()
+    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
+    on_end = None if make_listener is None else make_listener(door)
+    if clients is not None:
+        on_end = clients.on_end
     by_steps = features.reads_caches and len(recorder.replicas) > 1
     fleet = Fleet(
         clock,
@@ -122,39 +123,38 @@ def simulate_fleet(
         max_queued_requests=max_queued_requests,
         on_end=on_end,
     )
-    alone = clients is None and fast_forward and all(group.group_cost is None for group in groups)
-    if len(fleet.replicas) == 1 and alone:
+    dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
+    apart = fast_forward and on_end is None and all(group.group_cost is None for group in groups)
+    if clients is not None:
+        clients.servers = dispatch
+    elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
         fleet.intakes[0].read_ahead(workload.requests())
         door.open(fleet.intakes[0])
-    elif alone and on_end is None and not features.reads_loads:
-        dispatch = Dispatch(chosen, Replicas(fleet.loads), fleet.intakes)
+    elif apart and not features.reads_loads:
         clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
-        dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
-        if clients is not None:
-            clients.servers = dispatch
-        else:
-            dispatcher = Dispatcher(clock, workload.requests(), dispatch, fleet.intakes, is_open=on_end is not None)
-            door.open(dispatcher)
-            clock.process(dispatcher.serve())
+        dispatcher = Dispatcher(clock, workload.requests(), dispatch, fleet.intakes, is_open=on_end is not None)
+        door.open(dispatcher)
+        clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     fleet.abandon()
-    if clients is None:
-        return Run(recorder.records(workload, fleet.groups), fleet.decisions())
-    return Run(clients.seen(recorder.records(clients.workload(), fleet.groups)), fleet.decisions())
+    records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
+    if clients is not None:
+        records = clients.seen(records)
+    return Run(records, fleet.decisions())
 
 
 def _dispatch(
     clock: Clock, fleet: Fleet, router: Router, features: RouterFeatures, signal_interval_s: float
 ) -> Dispatch:
-    """Let the router choose at the moment of each arrival, by live loads or by those of its last look."""
-    if signal_interval_s > 0 and features.reads_loads:
+    """The way to the replicas: the router chooses by live loads, or by those of its last look."""
+    if signal_interval_s > 0 and features.reads_loads and len(fleet.replicas) > 1:
         signals = Signals(clock, fleet.loads, signal_interval_s)
         clock.process(signals.looks())
         return Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
     replicas = Replicas(fleet.loads)
-    if features.reads_loads:
+    if features.reads_loads and len(fleet.replicas) > 1:
         for replica in fleet.replicas:
             replica.changed = replicas.changed
     return Dispatch(router, replicas, fleet.intakes)

@@ -5,6 +5,7 @@ of every step itself, and events must fire at exactly those times.
 
 What happens at one time has an order, which does not depend on the order in which the events were made:
 
+0. `LOOK`: a router looks at its signals.
 1. `URGENT`: requests arrive, then clients abort, each in order of rows.
 2. `ENDS`: steps end, replica by replica. Aborts up to then go first, then the step's tokens exist.
 3. `FOLLOW_UP`: what clients do at once when a request of theirs ends: as in 1.
@@ -20,13 +21,13 @@ from heapq import heappush
 import simpy
 from simpy.events import URGENT, Event, EventCallbacks, EventPriority
 
-_FIRST = EventPriority(URGENT - 1)
+LOOK = EventPriority(URGENT - 1)
 # To each of these a replica adds its index.
 ENDS = EventPriority(1 << 10)
 FOLLOW_UP = EventPriority(1 << 30)
 DECISION = EventPriority(1 << 31)
 
-__all__ = ["DECISION", "ENDS", "FOLLOW_UP", "URGENT", "At", "Clock", "EventPriority"]
+__all__ = ["DECISION", "ENDS", "FOLLOW_UP", "LOOK", "URGENT", "At", "Clock", "EventPriority"]
 
 
 class At(Event):
@@ -52,18 +53,14 @@ class Clock(simpy.Environment):
         heappush(self._queue, (time_s, priority, next(self._eid), event))
         return event
 
-    def is_due(self) -> bool:
-        """Whether anything else happens now."""
-        return bool(self._queue) and self._queue[0][0] <= self._now
-
-    def before_all(self, time_s: float) -> Event:
-        """An event that fires at `time_s` >= now, before the arrivals and all else of that instant."""
-        return self.at(time_s, _FIRST)
-
     @property
     def has_events(self) -> bool:
         """Whether anything is still to happen."""
         return bool(self._queue)
+
+    def is_due(self) -> bool:
+        """Whether anything else happens now."""
+        return bool(self._queue) and self._queue[0][0] <= self._now
 
     def skip_to(self, time_s: float) -> bool:
         """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""

@@ -30,6 +30,14 @@ class Dispatch:
         self._intakes = intakes
         self._sent = sent
 
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request that this replica has leaves now; without effect if the request has ended."""
+        self._intakes[replica].abort(row)
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request that this replica has got a first token before now."""
+        return self._intakes[replica].has_begun(row)
+
     def choose(self, request: Request) -> int:
         """The number of the replica that the router chooses. RouterError where it chooses none of them."""
         chosen = self._router.choose(request.arriving(), self._replicas)
@@ -38,14 +46,6 @@ class Dispatch:
         if self._sent is not None:
             self._sent(chosen)
         return chosen.index
-
-    def abort(self, replica: int, row: int) -> None:
-        """The client of a request that this replica has leaves now; without effect if the request has ended."""
-        self._intakes[replica].abort(row)
-
-    def has_begun(self, replica: int, row: int) -> bool:
-        """Whether the client of a request that this replica has got a first token before now."""
-        return self._intakes[replica].has_begun(row)
 
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that it went to."""

@@ -75,7 +75,7 @@ def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> Par
         input_tokens=total(done, requests.input_tokens),
         output_tokens=total(done, requests.output_tokens),
         num_steps=steps,
-        busy_fraction=_share(busy_s, window.duration_s * replicas),
+        busy_fraction=_share(busy_s, np.multiply(window.duration_s, replicas, dtype=np.float64)),
         kv_utilization_mean=_share(block_s, window.duration_s * capacity),
         kv_utilization_peak=peak,
         preemptions=total(given, requests.preemptions),
