@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals, variation
+from scenarios.generate.copula import draw_outputs
 from scenarios.generate.lengths import draw_lengths
+from scenarios.generate.prefixes import contents, draw_groups
 from scenarios.schema.workload import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
 from simulator.errors import InputError
+from simulator.request import PromptContent
 from simulator.workload import Floats, Ints, Workload
 
 
@@ -23,28 +26,44 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     or `duration_s` grows, when its lengths change, and when other classes come, go or change (as long as they do
     not share its arrivals). Raises InputError for a seed below 0 and for more than MOST_REQUESTS requests.
     """
-    time_s, class_index = _arrivals(config, seed)
+    classes = config.all_classes()
+    time_s, class_index = _arrivals(config, classes, seed)
     count = len(time_s)
     input_tokens, output_tokens, max_tokens, priority = (np.zeros(count, dtype=np.int64) for _ in range(4))
     notes = []
-    for index, entry in enumerate(config.classes):
+    content: list[PromptContent | None] | None = None
+    for index, entry in enumerate(classes):
         rows = np.flatnonzero(class_index == index)
-        output, cap, cut = _outputs(entry, config.max_tokens, seed, len(rows))
-        input_tokens[rows] = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
+        inputs = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
+        output, cap, cut = _outputs(entry, inputs, config.max_tokens, seed)
+        input_tokens[rows] = inputs
         output_tokens[rows] = output
         max_tokens[rows] = cap
         priority[rows] = entry.priority
+        if entry.prefix is not None:
+            input_tokens[rows] += entry.prefix.tokens
+            groups = draw_groups(entry.prefix, stream(seed, entry.name, "prefix"), len(rows))
+            content = [None] * count if content is None else content
+            for row, shared in zip(rows.tolist(), contents(entry.prefix, entry.name, groups), strict=True):
+                content[row] = shared
         if cut:
             notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
-    names = tuple(entry.name for entry in config.classes)
     return Workload(
-        time_s, input_tokens, output_tokens, max_tokens, priority, class_index, class_names=names, notes=tuple(notes)
+        time_s,
+        input_tokens,
+        output_tokens,
+        max_tokens,
+        priority,
+        class_index,
+        class_names=tuple(entry.name for entry in classes),
+        content=content,
+        notes=tuple(notes),
     )
 
 
-def _outputs(entry: ClassConfig, workload_cap: int | None, seed: int, count: int) -> tuple[Ints, int, int]:
+def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: int) -> tuple[Ints, int, int]:
     """Output lengths, the cap that the client sends with each, and how many the cap cut."""
-    output = draw_lengths(entry.output, stream(seed, entry.name, "output"), count)
+    output = draw_outputs(entry.output, entry.input, inputs, entry.corr, _purposes(seed, entry.name))
     cap = entry.max_tokens or workload_cap
     if cap is None:
         return output, entry.output.largest or int(output.max(initial=1)), 0
@@ -62,27 +81,27 @@ class _Source:
     shares: tuple[float, ...]
 
 
-def _sources(config: GeneratedWorkload) -> list[_Source]:
+def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> list[_Source]:
     sources = [
         _Source(entry.arrival, entry.name, (index,), (1.0,))
-        for index, entry in enumerate(config.classes)
+        for index, entry in enumerate(classes)
         if entry.arrival is not None
     ]
     if config.arrival is not None:
-        sharing = [(index, entry) for index, entry in enumerate(config.classes) if entry.arrival is None]
+        sharing = [(index, entry) for index, entry in enumerate(classes) if entry.arrival is None]
         shares = tuple(1.0 if entry.share is None else entry.share for _, entry in sharing)
         sources.append(_Source(config.arrival, "", tuple(index for index, _ in sharing), shares))
     return sources
 
 
-def _arrivals(config: GeneratedWorkload, seed: int) -> tuple[Floats, Ints]:
+def _arrivals(config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int) -> tuple[Floats, Ints]:
     """Arrival times of all classes, ascending (ties in the order of the classes), and the class of each."""
-    sources = _sources(config)
+    sources = _sources(config, classes)
     if config.duration_s is not None:
         expected = sum(expected_arrivals(source.arrival, config.duration_s) for source in sources)
         if expected > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"about {expected:.3g}")
-        time_s, class_index = _merged(sources, len(config.classes), seed, config.duration_s, MOST_REQUESTS + 1)
+        time_s, class_index = _merged(sources, len(classes), seed, config.duration_s, MOST_REQUESTS + 1)
         if len(time_s) > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"at least {len(time_s)}")
         return time_s, class_index
@@ -90,7 +109,7 @@ def _arrivals(config: GeneratedWorkload, seed: int) -> tuple[Floats, Ints]:
     spread = max(variation(source.arrival) for source in sources)
     enough = config.requests + 4.0 * spread * math.sqrt(config.requests) + 8.0
     while True:
-        time_s, class_index = _merged(sources, len(config.classes), seed, _time_of(enough, sources), config.requests)
+        time_s, class_index = _merged(sources, len(classes), seed, _time_of(enough, sources), config.requests)
         if len(time_s) >= config.requests:
             return time_s[: config.requests], class_index[: config.requests]
         enough *= 1.5  # fewer came than expected; those that came stay what they are

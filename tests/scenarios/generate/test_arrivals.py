@@ -205,7 +205,7 @@ def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
 
 @given(FACTORS, st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_clock_and_its_inverse_agree(points: list[tuple[int, float]], readings: list[float]) -> None:
-    clock = rate_clock.from_profile(sorted(points, key=lambda point: point[0]))
+    clock = rate_clock.from_profile(tuple(sorted(points, key=lambda point: point[0])))
     readings.sort()
     for reading, time_s in zip(readings, clock.times(np.array(readings)), strict=True):
         if math.isinf(time_s):
