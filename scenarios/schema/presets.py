@@ -34,12 +34,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Where the figures are from, the trace's own rate in requests per second, its sources, and its lengths.
+    """Where the figures are from, what its class is called, the trace's own rate, its sources, its lengths.
 
-    `lengths` are the keys `input`, `output` and `corr` of a class. The rate is None where none was published.
+    `rate` is in requests per second, None where none was published; `lengths` are the keys `input`, `output` and
+    `corr` of a class.
     """
 
     title: str
+    class_name: str
     rate: float | None
     parts: Sequence[Part]
     lengths: Mapping[str, Any]
@@ -84,6 +86,7 @@ def _tenants() -> Sequence[Part]:
 PRESETS: Mapping[PresetName, Preset] = {
     "chat": Preset(
         "conversations of Azure's LLM service, 2023: medium prompts and answers, a rate that drifts",
+        "chat",
         5.53,
         _whole(process="gamma", cv=1.1, profile=_DRIFT),
         {
@@ -94,6 +97,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     ),
     "code": Preset(
         "code completions of Azure's LLM service, 2023: long prompts, short answers, bursts and silence",
+        "code",
         2.57,
         _whole(process="onoff", on_s=23.0, off_s=53.0),
         {
@@ -103,6 +107,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     ),
     "long-context": Preset(
         "conversations of Mooncake's trace (Kimi), 2024: prompts of thousands of tokens, a few of a hundred thousand",
+        "long-context",
         3.4,
         _whole(process="poisson"),
         {
@@ -113,6 +118,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     ),
     "reasoning": Preset(
         "a reasoning model of ServeGen's tables, 2025: short prompts, long answers, heavy tails of both",
+        "reasoning",
         None,
         _whole(process="poisson"),
         {
@@ -138,6 +144,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     ),
     "multi-tenant": Preset(
         f"{TENANTS} tenants with shares and burstiness as of the clients of ServeGen's largest model, 2025",
+        "tenant",
         4.89,
         _tenants(),
         {

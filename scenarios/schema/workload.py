@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Unit, doc
-from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
 from scenarios.schema.arrival import Arrival, Rate
@@ -242,8 +242,16 @@ class GeneratedWorkload(Strict):
     """A workload that is drawn rather than read. Exactly one of `requests` and `duration_s`.
 
     Its requests are of `classes`; or `preset` and `rate` say it all: `{preset: chat, rate: 6}` is short for one class
-    of this name, with 2,000 requests unless `requests` or `duration_s` says otherwise.
+    of this name (`tenant-01` to `tenant-50` for `multi-tenant`), with 2,000 requests unless `requests` or `duration_s`
+    says otherwise.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["classes"]}, {"required": ["preset"]}],
+            "dependentRequired": {"rate": ["preset"]},
+        }
+    )
 
     preset: Annotated[PresetName | None, doc("published traffic that this is like, in place of classes")] = None
     rate: Annotated[
@@ -257,16 +265,17 @@ class GeneratedWorkload(Strict):
     duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
     arrival: Annotated[ArrivalConfig | None, doc("arrivals that classes without their own share")] = None
     classes: Annotated[
-        tuple[AnyClass, ...], Field(strict=False, min_length=1), doc("kinds of requests, one mapping each")
-    ] = ()
+        Annotated[tuple[AnyClass, ...], Field(strict=False, min_length=1)] | None,
+        doc("kinds of requests, one mapping each; null: those of the preset"),
+    ] = None
     max_tokens: Annotated[Length | None, doc("cap on an output where a class has none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: none")] = None
 
     def all_classes(self) -> tuple[ClassConfig, ...]:
         """The classes with their presets spelt out."""
-        entries: tuple[AnyClass, ...] = self.classes
+        entries: tuple[AnyClass, ...] = self.classes or ()
         if self.preset is not None:
-            entries = (PresetClass(name=self.preset, preset=self.preset, rate=self.rate),)
+            entries = (PresetClass(name=PRESETS[self.preset].class_name, preset=self.preset, rate=self.rate),)
         shares = self.arrival is not None
         return tuple(part for entry in entries for part in entry.complete(shares=shares))
 
@@ -298,7 +307,7 @@ class GeneratedWorkload(Strict):
 
     def _twins(self) -> PydanticCustomError:
         names: set[str] = set()
-        for index, entry in enumerate(self.classes):
+        for index, entry in enumerate(self.classes or ()):
             for part in entry.complete(shares=self.arrival is not None):
                 if part.name in names:
                     message = f"two classes are called {part.name!r}"
@@ -315,12 +324,12 @@ class GeneratedWorkload(Strict):
             return
         for key in ("classes", "arrival"):
             if getattr(self, key):
-                hint = f"a class may have one: classes: [{{name: {self.preset}, preset: {self.preset}}}]"
+                hint = f"a class may have one: classes: [{{name: mine, preset: {self.preset}}}]"
                 raise refusal("the preset says what its classes and their arrivals are", hint, key=key)
         _check_rate(self.preset, self.rate, "")
 
     def _check_shares(self) -> None:
-        for index, entry in enumerate(self.classes):
+        for index, entry in enumerate(self.classes or ()):
             own_rate = entry.arrival is not None or (isinstance(entry, PresetClass) and entry.rate is not None)
             if not own_rate and self.arrival is None:
                 if not isinstance(entry, PresetClass):
