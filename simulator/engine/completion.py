@@ -71,7 +71,8 @@ class Completion:
         if reason is None:
             if most is None or len(state.waiting) < most:
                 return False
-            cause, reason = Cause.QUEUE_FULL, f"the queue is full: max_queued_requests is {most}"
+            cause = Cause.QUEUE_FULL
+            reason = f"{cause.value}: max_queued_requests is {most}"
         self._recorder.reject_reasons[live.row] = reason
         self._leave(live, Status.REJECTED, nan)
         if self._on_end is not None:

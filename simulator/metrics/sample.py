@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.metrics.clients import Served, Sessions, served, sessions
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, streamed, tpot_s, ttft_s
 from simulator.metrics.slo import Slo, meets_slo
 from simulator.metrics.usage import Usage, usage
@@ -74,6 +75,16 @@ class Sample:
         requests, done = self.records.requests, self.done
         tokens = (requests.input_tokens + requests.output_tokens)[done]
         return np.bincount(part[done], tokens, parts).astype(np.int64)
+
+    @cached_property
+    def served(self) -> Served | None:
+        """Requests over all their attempts; None where clients wait for ever."""
+        return served(self.records, self.measured)
+
+    @cached_property
+    def sessions(self) -> Sessions | None:
+        """Conversations; None where there are none."""
+        return sessions(self.records, self.measured)
 
     @cached_property
     def good(self) -> Bools | None:
