@@ -17,8 +17,9 @@ class ClientConfig(Strict):
     """Timeouts and retries of the clients. None by default: a client waits for ever, and a rejection is final.
 
     A client that leaves cancels its request, and the server stops working on it. It tries again after a timeout, and
-    after a rejection by a full queue (`engine.max_queued_requests`); a request that could never fit is given up. Attempt
-    k + 1 comes backoff_s x backoff_factor ^ (k - 1) later, at most max_backoff_s, less a random share up to `jitter`.
+    after a rejection by a full queue (`engine.max_queued_requests`); one that could never fit is given up at once.
+    Attempt k + 1 comes backoff_s x backoff_factor ^ (k - 1) later, at most max_backoff_s, less a random share up to
+    `jitter`.
     """
 
     ttft_timeout_s: Annotated[PositiveTime | None, doc("wait for a first token; null: for ever")] = None
