@@ -324,6 +324,13 @@ def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
     assert np.all(longer[len(times) :] >= until_s)
 
 
+def test_expected_arrivals_through_outages_that_come_again() -> None:
+    outage = {"kind": "spike", "factor": 0, "start_s": 30, "duration_s": 40, "every_s": 170}
+    process = config("poisson", rate=2, profile=outage)
+    found = [arrivals.expected_arrivals(process, until_s) for until_s in (30, 70, 170, 200, 220, 3400)]
+    assert found == pytest.approx([60, 60, 260, 320, 320, 20 * 260])
+
+
 @given(FACTORS, st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_clock_and_its_inverse_agree(points: list[tuple[int, float]], readings: list[float]) -> None:
     clock = rate_clock.from_profile(tuple(sorted(points, key=lambda point: point[0])))

@@ -141,6 +141,22 @@ def test_prefixes_are_named_by_class_or_by_a_name_of_their_own() -> None:
     assert all(content is None or content.prefix_tokens == 32 for content in workload.content or ())
 
 
+def test_prefixes_are_drawn_apart_from_all_else() -> None:
+    """Which text a prompt has says nothing of its length, nor of the text of another class's prompt."""
+    entry = {**CLASS, "prefix": {"groups": 2, "tokens": 1}, "arrival": {"process": "poisson", "rate": 90}}
+    workload = make({**entry, "name": "a"}, {**entry, "name": "b"})
+    first, second = (
+        np.array(
+            [content is not None and content.prefix_group == f"{name}-1" for content in content_of(workload, name)]
+        )
+        for name in "ab"
+    )
+    shared = min(len(first), len(second))
+    columns = columns_of(workload, "a")
+    for other in (second[:shared], columns["input_tokens"][:shared], columns["output_tokens"][:shared]):
+        assert abs(np.corrcoef(first[:shared], other)[0, 1]) < 4 / np.sqrt(shared)
+
+
 def test_prefixes_hit_in_a_prefix_cache() -> None:
     """One text of 160 tokens, blocks of 16: every prompt but the first finds its ten blocks."""
     entry = {**CLASS, "input": {"dist": "fixed", "value": 16}, "prefix": {"tokens": 160}}
