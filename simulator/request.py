@@ -16,8 +16,9 @@ class PromptContent:
 
     `block_hashes` name the prompt's blocks of `hash_block_size` tokens, the last one perhaps partial. Equal hashes
     mean equal content up to and including that block. `prefix_tokens` leading tokens are shared by all requests of
-    the same `prefix_group`. `output_token_ids` are the answer's, and no part of what a router sees. Without content,
-    a request's tokens are its own.
+    the same `prefix_group`. Prompt and answer are otherwise the first tokens of `conversation`, of which its next
+    request has more. `output_token_ids` are the answer's, and no part of what a router sees. Without content, a
+    request's tokens are its own.
     """
 
     block_hashes: tuple[int, ...] = ()
@@ -26,6 +27,7 @@ class PromptContent:
     prefix_tokens: int = 0
     prompt_token_ids: tuple[int, ...] = ()
     output_token_ids: tuple[int, ...] = ()
+    conversation: str | None = None
 
 
 class ArrivingRequest(NamedTuple):

@@ -173,7 +173,7 @@ def single_server(arrival_s: Floats, service_s: Floats, *, slots: int = 1) -> Re
     one, zero = np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     requests = RequestColumns(
         np.arange(n), server, zero, arrival_s, start, end, end, end, one, one, one,
-        zero, zero, zero, zero, zero, zero, zero, np.zeros(n),
+        zero, zero, zero, zero, zero, zero, zero, np.zeros(n), zero,
     )  # fmt: skip
     rows = RowColumns(
         server[order], np.arange(n), one, start[order], end[order], one, zero, zero, zero, zero, one, one,

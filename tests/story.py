@@ -186,6 +186,7 @@ class Story:
             swapped_in_blocks=as_ints([r.swapped_in for r in told]),
             cached_tokens=as_ints([r.cached for r in told]),
             requeued_s=as_floats([sum((b if b == b else self.end_s()) - a for a, b, _ in r.waits[1:]) for r in told]),
+            aborted_tokens=zero,
         )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scenarios.build.expert_parallel import build_group_cost, held_model
+from scenarios.build.groups import Group, groups_of
 from scenarios.build.orders import build_order
 from scenarios.build.unused import caches_prefixes, check_overlap, refuse_unused, unused
 from scenarios.schema.engine import DEFAULT_BUDGET, ENGINE_KEYS
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from simulator.engine.data_parallel import GroupCost
     from simulator.plan import Policy
     from simulator.timing.cost import CostModel
+
+
+_FEW = 64  # chains of a closed loop's pool that tell one from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,25 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        return read_trace(workload.path, workload.options(scenario.seed))
+        return _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
+
+
+def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
+    """The trace with its sessions as the scenario wants them, and its clients."""
+    if workload.trace.sessions == "recorded":
+        trace = replace(trace, after_row=None, delay_s=None)
+    elif trace.after_row is None:
+        what = "sessions: closed_loop needs a trace that says which request follows which"
+        raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
+    if workload.client is None:
+        return trace
+    from scenarios.generate.clients import client_of
+
+    clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
+    return replace(trace, clients=clients)
 
 
 def build(scenario: Scenario) -> Parts:
@@ -105,7 +124,12 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
-    """Raise InputError if the workload's block hashes cannot be told in the engine's blocks."""
+    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine."""
+    for group in groups_of(scenario):
+        _check_content(group.scenario, workload)
+
+
+def _check_content(scenario: Scenario, workload: Workload) -> None:
     engine = scenario.engine
     if not engine.enable_prefix_caching or workload.content is None:
         return
@@ -162,6 +186,11 @@ def policy_label(policy: str) -> str:
     return policy.rpartition(":")[2] if ".py:" in policy else policy
 
 
+def policies_label(scenario: Scenario) -> str:
+    """What tables call a run: its policy; of a fleet with several, all of them."""
+    return "+".join(dict.fromkeys(policy_label(group.scenario.engine.policy) for group in groups_of(scenario)))
+
+
 def with_policy(
     scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
 ) -> tuple[Scenario, tuple[str, ...]]:
@@ -187,24 +216,39 @@ def resolved_yaml(scenario: Scenario) -> str:
     Keys of other policies, which ask for nothing, are left out.
     """
     data = scenario.model_dump(exclude_unset=True)
-    given, known = data.get("engine", {}), scenario.engine.takes()
-    plain = _plain_parameters(scenario)
-    data["engine"] = {
-        key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}
-    }
-    data["engine"]["policy"] = scenario.engine.policy
+    data["engine"] = _resolved_engine(scenario)
+    if scenario.fleet is not None:
+        data["fleet"] = [_resolved_group(group) for group in groups_of(scenario)]
     return dump(load(data, check_files=False))
+
+
+def _resolved_engine(scenario: Scenario) -> dict[str, object]:
+    given, known = scenario.model_dump(exclude_unset=True).get("engine", {}), scenario.engine.takes()
+    plain = _plain_parameters(scenario)
+    found = {key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}}
+    return {**found, "policy": scenario.engine.policy}
+
+
+def _resolved_group(group: Group) -> dict[str, object]:
+    whole = group.scenario.model_dump()
+    return {
+        "name": group.name,
+        **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
+        "engine": _resolved_engine(group.scenario),
+    }
 
 
 def cost_per_million(scenario: Scenario, output_throughput: float | None) -> float | None:
     """USD for a million output tokens on the scenario's GPUs; None where the price or the throughput is not known."""
     from simulator.metrics.summary import cost_per_million_output_tokens
 
-    usd_per_hour = scenario.resolve_gpu().usd_per_hour
-    if usd_per_hour is None:
-        return None
-    gpus = scenario.replicas * scenario.hardware.tensor_parallel
-    return cost_per_million_output_tokens(output_throughput, gpus=gpus, usd_per_gpu_hour=usd_per_hour)
+    usd_per_hour = 0.0
+    for group in groups_of(scenario):
+        of_gpu = group.scenario.resolve_gpu().usd_per_hour
+        if of_gpu is None:
+            return None
+        usd_per_hour += group.replicas * group.scenario.hardware.tensor_parallel * of_gpu
+    return cost_per_million_output_tokens(output_throughput, gpus=1, usd_per_gpu_hour=usd_per_hour)
 
 
 def is_random(scenario: Scenario) -> bool:
@@ -217,8 +261,13 @@ def is_random(scenario: Scenario) -> bool:
 
 def same_requests(one: Workload, other: Workload) -> bool:
     """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    if len(one.loops) != len(other.loops):
+        return False
+    for ours, theirs in zip(one.loops, other.loops, strict=True):
+        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
+            return False
     columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))
 
 
 def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:

@@ -129,7 +129,7 @@ def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
     import yaml
 
-    from scenarios.build.parts import policy_label
+    from scenarios.build.parts import policies_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load
@@ -144,7 +144,7 @@ def _read(folder: Path) -> list[_Found]:
         others = [read_summary(place) for place in places[1:]]
         scenario = load(places[0] / SCENARIO, check_files=False)
         shown = Shown(
-            label or policy_label(scenario.engine.policy),
+            label or policies_label(scenario),
             scenario,
             first.scenario_yaml,
             replace(first.records, front_end_s=scenario.measure.front_end_s),

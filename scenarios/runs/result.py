@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.parts import policy_label
+from scenarios.build.parts import policies_label
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.tables import Column, request_columns, step_columns
@@ -45,7 +45,7 @@ class Result:
     @property
     def label(self) -> str:
         """What tables call the run: its policy."""
-        return policy_label(self.scenario.engine.policy)
+        return policies_label(self.scenario)
 
     def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:
         """The run as a line of tables and reports, under a label of its own and with the summaries of all seeds."""

@@ -21,7 +21,7 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
 
     `swap_s_per_block` is what the device takes to move a block, where that was measured.
     """
-    if scenario.replicas != 1:
+    if scenario.num_replicas != 1:
         raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
     if scenario.hardware.tensor_parallel != 1:
         raise scenario.error("hardware.tensor_parallel", "a lockstep has one GPU", "--set hardware.tensor_parallel=1")

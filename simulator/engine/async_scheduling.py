@@ -30,6 +30,8 @@ class AsyncLoop:
         clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
         intake.receive(clock.now)
         while True:
+            if replica.aborts.pending:
+                replica.aborts.end_between(clock.now)
             now_s = clock.now
             step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
             if step is None:
@@ -43,3 +45,5 @@ class AsyncLoop:
                 intake.release()
             intake.receive(look_s)
             replica.finish_step(step)
+            if replica.has_listener and (pause := intake.follow_up()) is not None:
+                yield pause

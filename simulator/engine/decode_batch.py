@@ -92,6 +92,7 @@ class DecodeBatch:
             self._overrun.remove(live)
             self.held -= 1
         elif ticked:
+            live.before_s = live.last_token_s if ticked == 1 else nan
             live.last_token_s = self._last_end_s
         else:
             self._unfresh(live.last_token_s)
@@ -121,6 +122,7 @@ class DecodeBatch:
             live.base_computed += ticked
             live.base_outputs += ticked
             live.join_tick = ticks
+            live.before_s = live.last_token_s if ticked == 1 else nan
             live.last_token_s = self._last_end_s
         else:
             self.join(live, 0)
@@ -139,6 +141,13 @@ class DecodeBatch:
         self.held += 1
         if self.meter is not None:
             self.meter.left(live)
+
+    def pad(self, live: RequestState) -> None:
+        """`live` has been aborted and computes padding in its slot from now on."""
+        if self.clock.ticks == live.join_tick:
+            self._unfresh(live.last_token_s)
+        live.entry = 0
+        self.hold(live)
 
     def join_held(self, live: RequestState) -> None:
         """`live` has finished in its prefill and keeps its slot."""
@@ -162,6 +171,15 @@ class DecodeBatch:
             self._fresh[last_token_s] = left
         else:
             del self._fresh[last_token_s]
+
+    def is_overrun(self, live: RequestState) -> bool:
+        """Whether it has its last token, and decodes on until that is known."""
+        return live in self._overrun
+
+    @property
+    def last_end_s(self) -> float:
+        """The end of the last decode step."""
+        return self._last_end_s
 
     # Looking ahead
 

@@ -53,6 +53,7 @@ class ReplicaState:
         self.batch = DecodeBatch(block_size)
         self.decode_clock = self.batch.clock
         self.requests: dict[int, Request] = {}
+        self.lives: dict[int, RequestState] = {}  # the same ones
         self.waiting = make_queue(self.traits.order)
         if isinstance(self.waiting, Lpm):
             self.waiting.count_hits = self._count_hits
@@ -129,6 +130,17 @@ class ReplicaState:
         live.set_back().recomputed_tokens -= live.lost_tokens
         live.lost_tokens = 0
         self._no_longer_waits(live, now_s, swapped=False)
+
+    def drop_waiting(self, live: RequestState, now_s: float) -> None:
+        """A waiting request leaves the queue, as it was aborted."""
+        self.waiting.drop(live)
+        swapped = live.status is SWAPPED
+        if swapped:
+            self.blocks.free_host(live.row, cdiv(live.num_computed_tokens, self.batch.block_size))
+            self.num_swapped -= 1
+        if live.num_preemptions:
+            live.set_back().recomputed_tokens -= live.lost_tokens
+            self._no_longer_waits(live, now_s, swapped=swapped)
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
@@ -219,7 +231,9 @@ class ReplicaState:
             # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
             setbacks.cached_tokens += min(live.base_computed, live.input_tokens)
             # So much of what a preemption threw away need not be computed again.
-            setbacks.recomputed_tokens -= min(live.base_computed, live.lost_tokens)
+            found_again = min(live.base_computed, live.lost_tokens)
+            setbacks.recomputed_tokens -= found_again
+            setbacks.skipped_tokens += live.base_computed - found_again
         live.lost_tokens = 0
         return hits
 

@@ -8,13 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
+from simulator.metrics.clients import Served, Sessions, served, sessions
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, streamed, tpot_s, ttft_s
 from simulator.metrics.slo import Slo, meets_slo
 from simulator.metrics.usage import Usage, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
 from simulator.metrics.weighted import Distribution
 from simulator.metrics.window import Bools, Window
-from simulator.results.records import Floats, Records
+from simulator.results.records import Floats, Ints, Records
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -57,6 +58,33 @@ class Sample:
     def output_tokens(self) -> int:
         """Generated tokens of the finished."""
         return int(self.records.requests.output_tokens[self.done].sum())
+
+    @cached_property
+    def served_by_replica(self) -> Ints:
+        """Prompt and generated tokens of the finished, one entry a replica."""
+        return self._served(self.records.requests.replica, self.records.replicas)
+
+    @cached_property
+    def served_by_class(self) -> Ints:
+        """Prompt and generated tokens of the finished, one entry a class with a measured request."""
+        of_class, classes = self.records.requests.class_index, len(self.records.class_names)
+        asking = np.bincount(of_class[self.measured], minlength=classes) > 0
+        return self._served(of_class, classes)[asking]
+
+    def _served(self, part: Ints, parts: int) -> Ints:
+        requests, done = self.records.requests, self.done
+        tokens = (requests.input_tokens + requests.output_tokens)[done]
+        return np.bincount(part[done], tokens, parts).astype(np.int64)
+
+    @cached_property
+    def served(self) -> Served | None:
+        """Requests over all their attempts; None where clients wait for ever."""
+        return served(self.records, self.measured)
+
+    @cached_property
+    def sessions(self) -> Sessions | None:
+        """Conversations; None where there are none."""
+        return sessions(self.records, self.measured)
 
     @cached_property
     def good(self) -> Bools | None:

@@ -11,6 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "class_names": list(records.class_names),
         "named": records.request_ids is not None,
         "notes": list(notes),
+        **({"groups": [asdict(group) for group in records.groups]} if records.groups else {}),
     }
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
