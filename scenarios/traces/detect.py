@@ -16,13 +16,13 @@ from scenarios.traces.formats import trace_formats
 from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.refused import ambiguous, not_read, shown, unknown
-from scenarios.traces.rows import RowError, json_object, split_csv
+from scenarios.traces.rows import RowError, json_object, split_csv, tokens, tokens_or_one
 from simulator.errors import InputError
 
 SAMPLE_LINES = 1000
 """How many lines a format may look at before it says how the file is read."""
 
-_BEGINNING_LINES, _BEGINNING_CHARACTERS = 20, 100_000  # what `TraceFormat.begins` is matched against
+_BEGINNING_LINES, _BEGINNING_CHARACTERS = 60, 100_000  # what `TraceFormat.begins` is matched against
 
 Marks = Mapping[str, tuple[Signature, ...]]  # signatures by the name of their format
 
@@ -45,7 +45,7 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
     number, first = sample[0]
     if not _is_text(first):
         raise InputError("the first line is not UTF-8 text", file=file, line=number)
-    kind: FileKind = {"[": "text", "{": "jsonl"}.get(first.lstrip()[0], "csv")  # type: ignore[assignment] # three words
+    kind = _kind(first, sample, options)
     names = {"text": _no_names, "jsonl": _keys, "csv": _header}[kind](first, file, number)
     found = _find(kind, names, sample, options, file)
     if found.open is None:
@@ -63,10 +63,22 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         rows=chain(sample[1:] if kind == "csv" else sample, lines),
         time_unit=options.time_unit,
         asked=options.format != "auto",
+        answer=tokens_or_one if options.zero_output == "one" else tokens,
     )
     trace = found.open(head)
     unread = _unread(names, found.columns) if kind == "csv" and found.names_unread else None
     return Detected(trace.format or found.name, kind, trace, tuple(note for note in (unread, trace.note) if note))
+
+
+def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind:
+    """What the file looks like. An object that goes on over lines is a text, where a format is known by such a text."""
+    if first.lstrip()[0] == "{":
+        try:
+            json_object(first)
+        except RowError:
+            return "text" if _beginning_so(sample, options.format) else "jsonl"
+        return "jsonl"
+    return "text" if first.lstrip()[0] == "[" else "csv"
 
 
 def _find(
@@ -76,7 +88,10 @@ def _find(
     number, first = sample[0]
     marks = _marks(kind, options.format)
     if kind != "text" and not marks:
-        seen, wanted = ("a JSON object", "CSV") if kind == "jsonl" else ("no JSON object", "JSON Lines")
+        asked, seen = trace_formats()[options.format], "a JSON object" if kind == "jsonl" else "no JSON object"
+        wanted = " or ".join(
+            name for name, marked in (("CSV", asked.csv), ("JSON Lines", asked.json), ("JSON", asked.begins)) if marked
+        )
         raise InputError(
             f"format {options.format} is {wanted}, but the first line is {seen}",
             file=file,

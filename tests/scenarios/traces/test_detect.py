@@ -12,19 +12,7 @@ from scenarios.traces.inspect import inspect_trace
 from simulator.errors import InputError
 from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, notes, write
 
-UNREAD = [
-    ("bailian_seconds_sessions.jsonl", "Bailian"),
-    ("burstgpt_v1_failed_row.csv", "BurstGPT"),
-    ("burstgpt_v3_session.csv", "BurstGPT"),
-    ("openai_batch.jsonl", "OpenAI batch"),
-    ("servegen_chunk-1-trace.csv", "ServeGen client tables"),
-    ("servegen_offline_stat_no_arrivals.jsonl", "ServeGen offline"),
-    ("sharegpt.json", "ShareGPT"),
-    ("splitwise_sim.csv", "splitwise-sim"),
-    ("vidur_arrivals.csv", "Vidur,"),
-    ("vidur_lengths_only.csv", "Vidur lengths"),
-    ("weka_flat_seconds.jsonl", "Weka"),
-]
+UNREAD = [("servegen_chunk-1-trace.csv", "ServeGen client tables")]
 
 
 @pytest.mark.parametrize(("name", "said"), UNREAD)
@@ -110,13 +98,3 @@ def test_json_keys_that_fit_two_formats_need_a_choice(tmp_path: Path) -> None:
     path = write(tmp_path, jsonl(row | {"arrival_time_s": 0, "input_tokens": 5, "output_tokens": 6}))
     with pytest.raises(InputError, match="ambiguous: the keys fit mooncake and native"):
         read_trace(path)
-
-
-def test_aiperf_dialect(tmp_path: Path) -> None:
-    turn = {"session_id": "a", "input_length": 10, "output_length": 2}
-    path = write(tmp_path, jsonl(turn | {"timestamp": 0, "hash_ids": [0]}, turn | {"delay": 500}))
-    workload = read_trace(path)
-    assert workload.session_ids == ["a"]
-    assert "skipped 1 row: no timestamp but a delay after the answer before it (closed loop)" in notes(workload)
-    with pytest.raises(InputError, match="AIPerf's Mooncake dialect"):
-        read_trace(write(tmp_path, jsonl(turn | {"delay": 500})))
