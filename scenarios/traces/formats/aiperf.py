@@ -2,7 +2,7 @@
 
 A turn has a `timestamp`, or a `delay` after the answer before it in its `session_id`, or neither: then it follows that
 answer at once. Prompts may stand as `text_input` or `messages` in place of `input_length`; their tokens are then
-estimated. (github.com/ai-dynamo/aiperf, docs/benchmark-modes/trace-replay.md)
+estimated. (AIPerf, "Trace Replay with Mooncake Traces")
 """
 
 from __future__ import annotations

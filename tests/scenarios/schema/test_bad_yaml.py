@@ -213,8 +213,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["predictor.cv: missing"],
     ),
     "a trace format of later": (
-        "workload:\n  trace: {path: t.csv, @@format: burstgpt}\n",
-        ["BurstGPT", "does not read it"],
+        "workload:\n  trace: {path: t.csv, @@format: servegen-tables}\n",
+        ["ServeGen", "does not read it"],
     ),
 }
 
