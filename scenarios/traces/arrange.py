@@ -107,7 +107,8 @@ def _followed(columns: Columns, place: Ints, names: Sequence[str] | None) -> tup
     after = np.where(target >= 0, rank[target], -1)[place]
     after[after >= np.arange(len(after))] = -1
     asked = sum(name is not None for name in given)
-    return after, asked - int(np.count_nonzero(after >= 0))
+    found = int(np.count_nonzero(after >= 0))
+    return (after if found else None), asked - found
 
 
 def _repeated(

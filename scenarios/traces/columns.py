@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,21 +103,21 @@ class Columns:
     def in_ns(self) -> bool:
         return self.arrival.typecode == "q"
 
-    def add(self, kept: Kept) -> None:
-        """One more row."""
-        line, number, arrival, inputs, outputs, extra = kept
-        if extra:
-            _add_extra(self, extra)
-        self.arrival.append(arrival)  # type: ignore[arg-type]  # int where in_ns
-        self.inputs.append(inputs)
-        self.outputs.append(outputs)
-        self.row.append(number)
-        self.line.append(line)
-
-    def pad(self) -> None:
-        """Make all optional columns as long as the others."""
+    def fill(self, rows: Iterable[Kept]) -> Columns:
+        """Add all rows; returns itself."""
+        add_arrival, add_inputs, add_outputs = self.arrival.append, self.inputs.append, self.outputs.append
+        add_row, add_line = self.row.append, self.line.append
+        for line, number, arrival, inputs, outputs, extra in rows:
+            if extra:
+                _add_extra(self, extra)
+            add_arrival(arrival)  # type: ignore[arg-type]  # int where in_ns
+            add_inputs(inputs)
+            add_outputs(outputs)
+            add_row(number)
+            add_line(line)
         for column in self.extra.values():
             column.extend([None] * (len(self.inputs) - len(column)))
+        return self
 
 
 def columns_for(trace: OpenTrace) -> Columns:
@@ -127,12 +127,7 @@ def columns_for(trace: OpenTrace) -> Columns:
 
 def collect(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut) -> Columns:
     """All rows of `kept_rows` in memory."""
-    columns = columns_for(trace)
-    add = columns.add
-    for kept in kept_rows(trace, options, skipped, cut):
-        add(kept)
-    columns.pad()
-    return columns
+    return columns_for(trace).fill(kept_rows(trace, options, skipped, cut))
 
 
 def _add_extra(columns: Columns, extra: Extra) -> None:

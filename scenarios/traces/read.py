@@ -162,11 +162,11 @@ def _names(columns: Columns, file: str) -> list[str] | None:
     if given is None:
         return None
     names = [str(row) if name is None else name for name, row in zip(given, columns.row, strict=True)]
-    lines: dict[str, tuple[int, int]] = {}
-    for place, (name, line) in enumerate(zip(names, columns.line, strict=True)):
-        first, first_line = lines.setdefault(name, (place, line))
-        if first != place:
-            raise twice(name, line, first_line, file)
+    if len(set(names)) < len(names):
+        places: dict[str, int] = {}
+        for place, name in enumerate(names):
+            if (first := places.setdefault(name, place)) != place:
+                raise twice(name, columns.line[place], columns.line[first], file)
     return names
 
 

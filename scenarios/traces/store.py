@@ -82,10 +82,7 @@ class RowStore:
         self.count += len(chunk)
         extras = [row for row in chunk if row[5]]
         if extras:
-            part = self._columns_for()
-            for row in extras:
-                part.add(row)
-            part.pad()
+            part = self._columns_for().fill(extras)
             self.extra.update(part.extra)
             self.named = self.named or "request_id" in part.extra
             self.followers += sum(name is not None for name in part.extra.get("after_request_id", ()))
@@ -105,11 +102,9 @@ class RowStore:
         order = "arrival, rowid" if self.late else "rowid"
         rows = self._db.execute(f"SELECT line, number, arrival, inputs, outputs, extra FROM rows ORDER BY {order}")
         while chunk := rows.fetchmany(CHUNK_ROWS):
-            columns = self._columns_for()
-            for line, number, arrival, inputs, outputs, extra in chunk:
-                columns.add((line, number, arrival, inputs, outputs, None if extra is None else _from_json(extra)))
-            columns.pad()
-            yield columns
+            yield self._columns_for().fill(
+                (*row, None if extra is None else _from_json(extra)) for *row, extra in chunk
+            )
 
 
 def _as_stored(row: Kept) -> tuple[Any, ...]:
