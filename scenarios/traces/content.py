@@ -112,11 +112,6 @@ class BlockSizes:
             return self._least
         return best if 2 * self._fits[best] >= self.rows else None
 
-    @property
-    def certain(self) -> int | None:
-        """The size, if there are such rows and it fits all of them."""
-        return self.size if self.rows and self._least <= self._most else None
-
     def add_rows(self, inputs: Sequence[int], extra: Mapping[str, Sequence[Any]]) -> None:
         """More rows, by their native columns."""
         hashes = extra.get("block_hashes")

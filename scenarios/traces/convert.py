@@ -15,6 +15,7 @@ import numpy as np
 
 from scenarios.traces.arrange import late_note, zero_of
 from scenarios.traces.columns import Columns, Cut, columns_for, kept_rows
+from scenarios.traces.content import Contents, block_notes, part_contents
 from scenarios.traces.formats.native import REQUIRED
 from scenarios.traces.native_writer import native_file, write_native
 from scenarios.traces.options import TraceOptions
@@ -44,11 +45,14 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
         if not store.count:
             raise nothing_usable(cut, skipped, file)
         zero = zero_of(found.trace.clock != "run", store.first, options)
-        names = _columns(store)
+        names, dropped = _columns(store), Tally(file, options.strict)
         last = 0.0
         with native_file(out, names) as write:
             for columns in store.chunks():
-                part = _part(columns, names, zero, store.sizes.certain)
+                part = _part(columns, names, zero)
+                if "block_hashes" in names:
+                    inputs = np.asarray(columns.inputs, dtype=np.int64)
+                    part |= _hashes(part_contents(columns, inputs, options, file, store.sizes, dropped))
                 last = part["arrival_time_s"][-1]
                 write(part)
         return (
@@ -56,6 +60,7 @@ def convert_trace(path: Path, out: Path, options: TraceOptions | None = None) ->
             *file_notes(found, zero, skipped, cut),
             *([late_note(store.late)] if store.late else []),
             *follows_notes(store.followers),
+            *block_notes(store.sizes, dropped),
         )
 
 
@@ -64,13 +69,13 @@ def _columns(store: RowStore) -> frozenset[str]:
     names = {*REQUIRED, *store.extra}
     if store.moved or store.late:
         names.add("request_id")
-    if store.sizes.certain is not None:
+    if "block_hashes" in names:
         names.add("hash_block_size")
     return frozenset(names)
 
 
-def _part(columns: Columns, names: frozenset[str], zero: float, size: int | None) -> dict[str, Sequence[Any]]:
-    """Some rows as native columns; `size` is that of blocks whose rows do not say it."""
+def _part(columns: Columns, names: frozenset[str], zero: float) -> dict[str, Sequence[Any]]:
+    """Some rows as native columns."""
     absent: list[Any] = [None] * len(columns.inputs)
     part: dict[str, Sequence[Any]] = {name: columns.extra.get(name, absent) for name in names}
     part["arrival_time_s"] = _seconds(np.asarray(columns.arrival), zero, columns.in_ns).tolist()
@@ -78,10 +83,17 @@ def _part(columns: Columns, names: frozenset[str], zero: float, size: int | None
     if "request_id" in names:
         pairs = zip(part["request_id"], columns.row, strict=True)
         part["request_id"] = [str(row) if name is None else name for name, row in pairs]
-    if size is not None:
-        pairs = zip(part["block_hashes"], part["hash_block_size"], strict=True)
-        part["hash_block_size"] = [size if hashes and given is None else given for hashes, given in pairs]
     return part
+
+
+def _hashes(contents: Contents | None) -> dict[str, Sequence[Any]]:
+    """The hashes that fit their prompts, and the size of their blocks."""
+    assert contents is not None, "a column of hashes has contents"
+    rows = [content if content is not None and content.block_hashes else None for content in contents.rows]
+    return {
+        "block_hashes": [None if content is None else content.block_hashes for content in rows],
+        "hash_block_size": [None if content is None else content.hash_block_size for content in rows],
+    }
 
 
 def _seconds(arrival: Any, zero: float, in_ns: bool) -> Any:
