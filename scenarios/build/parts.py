@@ -218,7 +218,8 @@ def is_random(scenario: Scenario) -> bool:
     if not isinstance(workload, TraceWorkload):
         return True
     trace = workload.trace
-    if trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
+    drawn = trace.format == "servegen-tables" or workload.path.is_dir()  # tables that a trace is drawn from
+    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
         return True
     return workload.predictor is not None and workload.predictor.kind == "noisy"
 

@@ -117,7 +117,8 @@ def _repeated(
     """The rows as often as `loop` says, one pass behind the other."""
     count, loop = len(arrival), options.loop
     seconds = float(arrival[-1] - arrival[0])
-    period = options.duration_s or seconds * count / max(count - 1, 1)
+    # Rows before the first of the file, out of order, are in the window too: the part may last longer than it.
+    period = seconds * count / max(count - 1, 1) if options.duration_s is None else max(options.duration_s, seconds)
     copy = np.repeat(np.arange(loop, dtype=np.int64), count)
     repeated = None if after is None else np.where(np.tile(after, loop) >= 0, np.tile(after, loop) + copy * count, -1)
     return np.tile(arrival, loop) + copy * period, np.tile(place, loop), copy, repeated

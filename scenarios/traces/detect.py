@@ -1,7 +1,7 @@
 """Which format a trace has, by what is in it and never by its name.
 
 CSV is decided by the header (exact names first, then without regard to case), JSON Lines by the keys of the first
-object, anything else by how its text begins. What is recognised but not read, and what is not recognised, ends in an
+object, anything else by how its text begins, a folder by the names of its files. What is not recognised ends in an
 InputError that says what was seen.
 """
 
@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
 
 from scenarios.traces.format import FileKind, Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats import trace_formats
 from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.refused import ambiguous, not_read, shown, unknown
+from scenarios.traces.refused import ambiguous, shown, unknown
 from scenarios.traces.rows import RowError, json_object, split_csv, tokens, tokens_or_one
 from simulator.errors import InputError
 
@@ -32,7 +34,7 @@ class Detected:
     """A file of a known format, open at its first row."""
 
     format: str
-    kind: FileKind
+    kind: FileKind | Literal["folder"]
     trace: OpenTrace
     notes: tuple[str, ...]
 
@@ -48,8 +50,6 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
     kind = _kind(first, sample, options)
     names = {"text": _no_names, "jsonl": _keys, "csv": _header}[kind](first, file, number)
     found = _find(kind, names, sample, options, file)
-    if found.open is None:
-        raise not_read(found, file, number)
     if options.time_unit is not None and options.time_unit not in found.units:
         what = f"time_unit does not apply to the format {found.name}: {found.times}"
         raise InputError(what, file=file, hint="leave it out")
@@ -64,10 +64,22 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         time_unit=options.time_unit,
         asked=options.format != "auto",
         answer=tokens_or_one if options.zero_output == "one" else tokens,
+        seed=options.seed,
     )
     trace = found.open(head)
     unread = _unread(names, found.columns) if kind == "csv" and found.names_unread else None
     return Detected(trace.format or found.name, kind, trace, tuple(note for note in (unread, trace.note) if note))
+
+
+def in_folder(path: Path, options: TraceOptions) -> Detected | None:
+    """A folder whose files are a trace of a known format, open at its first row; None for any other folder."""
+    names = sorted(entry.name for entry in path.iterdir())
+    for each in trace_formats().values():
+        if each.in_folder is not None and any(map(each.in_folder.fullmatch, names)):
+            head = Head(str(path), "text", (), {}, (), True, iter(()), options.time_unit, False, seed=options.seed)
+            trace = each.open(head)
+            return Detected(each.name, "folder", trace, tuple(note for note in (trace.note,) if note))
+    return None
 
 
 def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind:
@@ -130,9 +142,9 @@ def _matching(names: Sequence[str], marks: Marks) -> list[str]:
 
 
 def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
-    """Formats that are known by how their text begins: the one given, or any; to be named, any that is not read."""
+    """Formats that are known by how their text begins: the one given, or any."""
     text = "\n".join(text for _, text in sample[:_BEGINNING_LINES])[:_BEGINNING_CHARACTERS]
-    formats = [each for name, each in trace_formats().items() if given in ("auto", name) or each.open is None]
+    formats = [each for name, each in trace_formats().items() if given in ("auto", name)]
     return [each.name for each in formats if each.begins is not None and each.begins.match(text)]
 
 

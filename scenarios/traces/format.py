@@ -64,7 +64,8 @@ class Head:
     of the format's `columns` lies among them. `sample` holds the first lines, a header included, and `whole` says that
     no more follow. `rows` gives every line after the header. `time_unit` is the unit that the reader was given, None
     where it was not; `asked` says that the format was given rather than found. `answer` reads the number of tokens of
-    an answer, and knows what the reader was told about answers without any (`TraceOptions.zero_output`).
+    an answer, and knows what the reader was told about answers without any (`TraceOptions.zero_output`). `seed` is for
+    what is drawn. Of a folder only `file` says anything.
     """
 
     file: str
@@ -77,6 +78,7 @@ class Head:
     time_unit: TimeUnit | None
     asked: bool
     answer: Callable[[object, str], int] = tokens
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class OpenTrace:
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One format. Without `open` it is recognised, so that a message can name it, but not read.
+    """One format.
 
     A file is of the format if its header fits one of `csv`, or the keys of its first object one of `json` (one of
     `json_if_asked` where the format was given); or, for what has neither, if its text matches `begins`; or, for a
@@ -113,7 +115,7 @@ class TraceFormat:
 
     name: str
     title: str
-    open: Callable[[Head], OpenTrace] | None = None
+    open: Callable[[Head], OpenTrace]
     csv: tuple[Signature, ...] = ()
     json: tuple[Signature, ...] = ()
     json_if_asked: tuple[Signature, ...] = ()

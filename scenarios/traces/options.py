@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scenarios.traces.format import UNIT_NS, TimeUnit
-from scenarios.traces.formats import readable_formats, trace_formats
+from scenarios.traces.formats import trace_formats
 from simulator.errors import InputError
 
 
@@ -49,7 +49,7 @@ class TraceOptions:
     zero_output: Literal["skip", "one"] = "skip"
 
     def __post_init__(self) -> None:
-        if self.format != "auto" and self.format not in readable_formats():
+        if self.format != "auto" and self.format not in trace_formats():
             raise _bad_format(self.format)
         if self.time_unit is not None and self.time_unit not in UNIT_NS:
             raise InputError(f"time_unit: {self.time_unit!r} is no unit of time", hint="allowed: s, ms, us, ns")
@@ -80,12 +80,8 @@ class TraceOptions:
 
 
 def _bad_format(name: str) -> InputError:
-    words = ("auto", *readable_formats())
+    words = ("auto", *trace_formats())
     allowed = ", ".join(words)
-    if name in trace_formats():
-        title = trace_formats()[name].title
-        what = f"format: {title} is recognised, but this version does not read it"
-        return InputError(what, hint=f"allowed: {allowed}")
     near = difflib.get_close_matches(name.casefold(), words, n=1)
     hint = f"allowed: {allowed}" + (f"; did you mean {near[0]}?" if near else "")
     return InputError(f"format: unknown trace format {name!r}", hint=hint)

@@ -13,10 +13,9 @@ import numpy as np
 from scenarios.traces.arrange import Arranged, arrange, zero_of
 from scenarios.traces.columns import Columns, Cut, collect
 from scenarios.traces.content import contents
-from scenarios.traces.detect import Detected, detect
+from scenarios.traces.detect import Detected, detect, in_folder
 from scenarios.traces.lines import missing_file, numbered_lines
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.refused import in_folder
 from scenarios.traces.rows import Tally, plural
 from scenarios.traces.sources import public_source_hint
 from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable, twice
@@ -60,8 +59,9 @@ def load(path: Path, options: TraceOptions) -> Reading:
 @contextmanager
 def open_trace(path: Path, options: TraceOptions) -> Iterator[Detected]:
     """A trace file at its first row; closed at the end of the block. Raises InputError for what is no trace."""
-    if path.is_dir() and (refused := in_folder(path)) is not None:
-        raise refused
+    if path.is_dir() and (folder := in_folder(path, options)) is not None:
+        yield folder
+        return
     if not path.exists() and (source := public_source_hint(path.name)) is not None:
         missing = missing_file(path)
         raise InputError(missing.message, file=missing.file, hint=f"{missing.hint}\n  {source}")

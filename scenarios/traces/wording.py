@@ -12,7 +12,7 @@ from scenarios.traces.rows import Tally, plural
 from simulator.errors import InputError
 
 SHORTEST_S = 1e-9  # a trace shorter than this has no rate
-_KINDS = {"csv": "CSV", "jsonl": "JSON Lines", "text": "JSON"}
+_KINDS = {"csv": "CSV", "jsonl": "JSON Lines", "text": "JSON", "folder": "folder"}
 
 
 def headline(found: Detected, requests: int, rows: int, seconds: float) -> str:

@@ -51,6 +51,12 @@ def test_a_loop_goes_on_at_the_mean_rate(tmp_path: Path) -> None:
     assert windowed.arrival_s.tolist() == [0, 0.5, 1, 1.5]
 
 
+def test_passes_of_a_loop_never_overlap(tmp_path: Path) -> None:
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:07,1,1\n2024-01-01 00:00:01,2,1\n"
+    workload = read_trace(write(tmp_path, text), TraceOptions(loop=2, duration_s=5))
+    assert workload.arrival_s.tolist() == [0, 6, 6, 12]
+
+
 def test_copies_have_names_and_sessions_of_their_own(tmp_path: Path) -> None:
     workload = read_trace(write(tmp_path, THREE), TraceOptions(loop=2))
     assert workload.request_ids == ["a", "b", "c", "a#2", "b#2", "c#2"]

@@ -106,20 +106,20 @@ def peak_bytes(work: Callable[[], object]) -> int:
 @pytest.mark.parametrize("order", ["sorted", "shuffled"])
 def test_memory_does_not_grow_with_the_rows(order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_store, "CHUNK_ROWS", 200)
-    peaks = {}
-    for rows in (1500, 6000):
+
+    def peaks(rows: int) -> list[int]:
         lines = [f"{t},{5 + t % 90},{1 + t % 40},{'' if t % 3 else 'chat'}\n" for t in range(rows)]
         if order == "shuffled":
             random.Random(1).shuffle(lines)
         path = write(tmp_path, NATIVE.strip() + ",class\n" + "".join(lines), f"{rows}.csv")
-        ways: tuple[Callable[[], object], ...] = (
-            lambda path=path: inspect_trace(path),
-            lambda path=path: convert_trace(path, tmp_path / "copy.csv"),
-            lambda path=path, rows=rows: read_trace(path, TraceOptions(start_s=rows // 2, limit=50)),
-            lambda path=path, rows=rows: read_trace(path, TraceOptions(sample=150 / rows)),
-        )
-        peaks[rows] = [peak_bytes(way) for way in ways]
-    for small, large in zip(peaks[1500], peaks[6000], strict=True):
+        return [
+            peak_bytes(lambda: inspect_trace(path)),
+            peak_bytes(lambda: convert_trace(path, tmp_path / "copy.csv")),
+            peak_bytes(lambda: read_trace(path, TraceOptions(start_s=rows // 2, limit=50))),
+            peak_bytes(lambda: read_trace(path, TraceOptions(sample=150 / rows))),
+        ]
+
+    for small, large in zip(peaks(1500), peaks(6000), strict=True):
         assert large < 1.25 * small + 100_000
 
 
