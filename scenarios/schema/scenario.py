@@ -32,7 +32,7 @@ from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.workload import GeneratedWorkload
+from scenarios.schema.workload import ArrivalConfig, GeneratedWorkload
 from simulator.errors import InputError
 from simulator.policies.parts.preemption import needs_host
 
@@ -127,6 +127,15 @@ class TraceConfig(Strict):
         Annotated[float, Field(gt=0, le=1e9)] | None, doc("length of the part to replay; null: to the end")
     ] = None
     limit: Annotated[Count | None, doc("requests to replay; null: all"), Unit("requests")] = None
+    sample: Annotated[
+        float, Field(gt=0, le=1), doc("probability of keeping a request; a session is kept or left out as a whole")
+    ] = 1.0
+    loop: Annotated[
+        int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
+    ] = 1
+    arrival: Annotated[
+        ArrivalConfig | None, doc("arrivals drawn in place of the recorded ones; null: those of the trace, or all at 0")
+    ] = None
     jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
     strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
     time_unit: Annotated[
@@ -138,6 +147,9 @@ class TraceConfig(Strict):
         Literal["recorded", "closed_loop"],
         doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
     ] = "recorded"
+    zero_output: Annotated[
+        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
+    ] = "skip"
 
     @field_validator("format")
     @classmethod
@@ -167,10 +179,10 @@ class TraceWorkload(Strict):
         return Path(self.trace.path)
 
     def options(self, seed: int) -> TraceOptions:
-        """How to read it; `seed` is of the jitter."""
+        """How to read it; `seed` is of the sample and the jitter."""
         from scenarios.traces.options import TraceOptions
 
-        settings = self.trace.model_dump(exclude={"path", "sessions"})
+        settings = self.trace.model_dump(exclude={"path", "arrival", "sessions"})
         return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
 
 
