@@ -231,14 +231,13 @@ def test_a_mixed_fleet_streams_everywhere_or_nowhere() -> None:
     from simulator.timing.linear import Linear
     from tests.laws.scenarios import Memory, make_policy, make_workload
 
-    made = [
-        ReplicaGroup(lambda name=name: make_policy(name, 2, 16), Memory(20, 4), Linear(1.0), name=name)
-        for name in ("static", "continuous")
-    ]
+    def group(name: str) -> ReplicaGroup:
+        return ReplicaGroup(lambda: make_policy(name, 2, 16), Memory(20, 4), Linear(1.0), name=name)
+
     if getattr(make_policy("static", 2, 16), "traits").streams:  # noqa: B009 - an optional member
         pytest.skip("static batching streams by default")
     with pytest.raises(InputError, match="differ in whether answers stream"):
-        simulate_fleet(make_workload([0.0], [(4, 2)]), made)
+        simulate_fleet(make_workload([0.0], [(4, 2)]), [group("static"), group("continuous")])
 
 
 def test_columns_of_a_part_are_what_they_say() -> None:
