@@ -16,8 +16,8 @@ from simulator.results.records import Floats, Records, Status
 from simulator.simulate import simulate
 from simulator.timing.linear import Linear
 from simulator.workload import ClosedLoop, Workload
-from tests.laws.scenarios import POLICIES, Memory
-from tests.theory.queues import AMPLE, BUDGET, SEEDS, holds, interval, make_policy
+from tests.laws.scenarios import POLICIES, Memory, make_policy
+from tests.theory.queues import AMPLE, BUDGET, SEEDS, holds, interval
 
 STEP_S = 0.005
 SERVICE_S = 1.0
