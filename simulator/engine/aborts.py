@@ -112,7 +112,7 @@ class Aborts:
         elif self._late is None:
             return 0, joined_s
         dropped = 0
-        outputs = live.output_tokens_so_far
+        outputs = live.base_outputs + ticks
         while True:
             token_s = ends_s[-1 - dropped] if dropped < ticks else joined_s
             if dropped > ticks or not token_s >= from_s:

@@ -305,8 +305,10 @@ class Replica:
             state.batch.meter.sampled(live)
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
-        elif self._streams:
-            self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
+        else:
+            live.before_s = live.last_token_s
+            if self._streams:
+                self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
         live.last_token_s = end_s
         tokens_left = state.tokens_left(live)
         if not tokens_left:
