@@ -111,6 +111,7 @@ def _simulate(
             swap_s_per_block=parts.swap_s_per_block,
             swap_overlap=parts.swap_overlap,
             group_cost=parts.group_cost,
+            max_queued_requests=parts.max_queued_requests,
             make_blocks=parts.make_blocks,
             replicas=scenario.replicas,
             router=scenario.router,

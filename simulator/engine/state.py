@@ -54,7 +54,7 @@ class ReplicaState:
         self.batch = DecodeBatch(block_size)
         self.decode_clock = self.batch.clock
         self.requests: dict[int, Request] = {}
-        self.lives: dict[int, RequestState] = {}  # the same ones
+        self.lives: dict[int, RequestState] = {}  # the same ones, if clients may abort them
         self.waiting = make_queue(self.traits.order)
         if isinstance(self.waiting, Lpm):
             self.waiting.count_hits = self._count_hits
