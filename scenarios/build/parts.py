@@ -48,6 +48,7 @@ class Parts:
     make_blocks: Callable[[int, int], KVBlocks]
     swap_overlap: bool = False
     group_cost: GroupCost | None = None
+    max_queued_requests: int | None = None
 
 
 def build_workload(scenario: Scenario) -> Workload:
@@ -118,7 +119,16 @@ def build(scenario: Scenario) -> Parts:
     check_overlap(scenario)
     cost, make_blocks = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
-    return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, group_cost)
+    return Parts(
+        lambda: deepcopy(policy),
+        kv,
+        cost,
+        swap_s,
+        make_blocks,
+        scenario.engine.swap_overlap,
+        group_cost,
+        scenario.engine.max_queued_requests,
+    )
 
 
 def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
