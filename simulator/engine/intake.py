@@ -117,13 +117,14 @@ class Intake:
 
     def receive(self, now_s: float) -> None:
         """Let happen what was read ahead up to now."""
-        while self.due_s <= now_s:
-            entry = self._ahead.take()
+        ahead = self._ahead
+        while ahead.due_s <= now_s:
+            entry = ahead.take()
+            self.due_s = ahead.due_s
             if isinstance(entry, Request):
                 self.submit(entry)
             else:
                 self.abort(entry)
-            self.due_s = self._ahead.due_s
 
     # Waiting
 
