@@ -124,13 +124,14 @@ class Intake:
 
     def receive(self, now_s: float) -> None:
         """Let happen what was read ahead up to now."""
-        while self.due_s <= now_s:
-            entry = self._ahead.take()
+        ahead = self._ahead
+        while ahead.due_s <= now_s:
+            entry = ahead.take()
+            self.due_s = ahead.due_s
             if isinstance(entry, Request):
                 self.submit(entry)
             else:
                 self.abort(entry)
-            self.due_s = self._ahead.due_s
 
     def _used_blocks(self) -> int:
         """KV blocks in use now: of a run of steps, in the last that is planned by now."""
