@@ -44,7 +44,7 @@ class AsyncLoop:
             if not (self._fast_forward and clock.skip_to(look_s)):
                 yield intake.watch(step, look_s)
                 intake.release()
-            intake.receive(look_s)
+            intake.receive(clock.now)  # which is before look_s where the run was cut
             replica.finish_step(step)
             if listens and (pause := intake.follow_up()) is not None:
                 yield pause

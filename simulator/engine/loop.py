@@ -40,8 +40,8 @@ class Loop:
             if not (self._fast_forward and clock.skip_to(end_s)):
                 yield intake.watch(step, end_s)
                 intake.release()
-            if intake.due_s <= end_s:
-                intake.receive(end_s)
+            if intake.due_s <= clock.now:  # which is before end_s where the run was cut
+                intake.receive(clock.now)
             finish_step(step)
             if listens and (pause := intake.follow_up()) is not None:
                 yield pause
