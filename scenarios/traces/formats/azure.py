@@ -56,7 +56,7 @@ class Stamps:
 
 def _open(head: Head) -> OpenTrace:
     when, context, generated = (head.positions[name] for name in COLUMNS)
-    width = len(head.names)
+    width, answer = len(head.names), head.answer
     stamps = Stamps()
     parse_stamp = stamps.parse
 
@@ -65,7 +65,7 @@ def _open(head: Head) -> OpenTrace:
         return (
             parse_stamp(fields[when]),
             tokens(fields[context], "ContextTokens"),
-            tokens(fields[generated], "GeneratedTokens"),
+            answer(fields[generated], "GeneratedTokens"),
             None,
         )
 
