@@ -241,7 +241,7 @@ def test_sessions_of_a_trace_need_one_that_has_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "fixture",
-    ["bailian_seconds_sessions.jsonl", "burstgpt_v3_session.csv", "llmservingsim_flat_and_agentic.jsonl"],
+    ["bailian_seconds_sessions.jsonl", "weka_flat_seconds.jsonl", "llmservingsim_flat_and_agentic.jsonl"],
 )
 def test_a_traces_sessions_are_played_back(fixture: str) -> None:
     """Each row arrives at its own time, or exactly its delay after the answer that it waits for."""
@@ -253,13 +253,15 @@ def test_a_traces_sessions_are_played_back(fixture: str) -> None:
     assert workload.after_row is not None
     assert workload.delay_s is not None
     assert (workload.after_row >= 0).any()
-    rows = scenarios.run(chosen).requests.set_index("request_id")
+    done = scenarios.run(chosen).records
+    rows = {name: row for row, name in enumerate(done.request_ids or ())}
     assert len(rows) == len(workload)
     for row, before in enumerate(workload.after_row.tolist()):
         due_s = float(workload.arrival_s[row])
         if before >= 0:
-            due_s = rows.loc[workload.request_id(before), "last_token_s"] + float(workload.delay_s[row])
-        assert rows.loc[workload.request_id(row), "arrival_s"] == due_s
+            answered_s = float(done.requests.last_token_s[rows[workload.request_id(before)]])
+            due_s = answered_s + float(workload.delay_s[row])
+        assert float(done.requests.arrival_s[rows[workload.request_id(row)]]) == due_s
 
 
 def test_recorded_sessions_keep_their_times() -> None:
