@@ -23,6 +23,7 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 from simulator.hardware.kv import KVCache
+from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
 from simulator.results.records import Cause, Records
@@ -31,7 +32,8 @@ from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called as a simulation starts, with its label and number of requests; returns what takes the number finished."""
+"""Called as a simulation starts, with its label and number of requests, 0 where that is not known beforehand; returns
+what takes the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -67,7 +69,9 @@ def run_on(
     """
     check_content(scenario, workload)
     fleet = build_fleet(scenario)
-    told = None if progress is None else progress(policies_label(scenario), len(workload))
+    told = (
+        None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
+    )
     done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, fleet[0].parts.kv)
@@ -84,6 +88,7 @@ def run_on(
         summary={
             **summary,
             "usd_per_million_output_tokens": price,
+            **_groups(records, cuts),
             **entries(found),
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
@@ -127,6 +132,13 @@ def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tup
             yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
     if (router := scenario.routing.file) is not None:
         yield router, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
+
+
+def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
+    """What summary.json says of the groups of a fleet, by name; nothing of a single replica."""
+    if records.replicas == 1:
+        return {}
+    return {"groups": {name: group.entry(0) for name, group in by_group(records, **cuts).items()}}
 
 
 def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:

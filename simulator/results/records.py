@@ -36,7 +36,7 @@ class Cause(Enum):
     """Why a request was rejected: of the two, only a full queue is worth another try."""
 
     TOO_LARGE = "too large"  # it could never be served here
-    QUEUE_FULL = "queue full"
+    QUEUE_FULL = "the queue is full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class GapColumns:
 
 @dataclass(frozen=True, slots=True)
 class RequeueColumns:
-    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to the end)."""
+    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to its end or the run's)."""
 
     row: Ints
     from_s: Floats
