@@ -65,7 +65,16 @@ def simulate(
     `ReplicaGroup` says what the replicas are made of, `simulate_fleet` the rest.
     """
     group = ReplicaGroup(
-        make_policy, kv, cost, swap_s_per_block, swap_overlap, group_cost, make_executor, make_blocks, replicas
+        make_policy,
+        kv,
+        cost,
+        swap_s_per_block,
+        swap_overlap,
+        group_cost,
+        make_executor,
+        make_blocks,
+        replicas,
+        max_queued_requests=max_queued_requests,
     )
     return simulate_fleet(
         workload,
@@ -76,7 +85,6 @@ def simulate(
         log_decisions=log_decisions,
         progress=progress,
         front_end_s=front_end_s,
-        max_queued_requests=max_queued_requests,
         make_listener=make_listener,
     )
 
@@ -91,7 +99,6 @@ def simulate_fleet(
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
     front_end_s: float = 0.0,
-    max_queued_requests: int | None = None,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
@@ -101,8 +108,8 @@ def simulate_fleet(
     requests that have ended. The result does not depend on `fast_forward`, to the last bit.
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
-    arrived, in order of arrival. A replica rejects a request that finds `max_queued_requests` waiting. `make_listener`
-    is given where further requests and aborts can be put, and returns what is told of each end.
+    arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
+    what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
@@ -120,7 +127,6 @@ def simulate_fleet(
         recorder,
         fast_forward=fast_forward and not by_steps,
         log_decisions=log_decisions,
-        max_queued_requests=max_queued_requests,
         on_end=on_end,
     )
     dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)

@@ -38,6 +38,7 @@ class BuiltGroup:
             make_blocks=parts.make_blocks,
             replicas=self.group.replicas,
             name=self.group.name,
+            max_queued_requests=parts.max_queued_requests,
         )
 
 

@@ -20,6 +20,7 @@ class What(StrEnum):
     MODELS = "models"
     GPUS = "gpus"
     PROFILES = "profiles"
+    PRESETS = "presets"
 
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals, variation
 from scenarios.generate.clients import client_of
 from scenarios.generate.durations import draw_times
-from scenarios.generate.lengths import draw_lengths
-from scenarios.generate.sessions import chains, cut, with_sessions
+from scenarios.generate.requests import draw_requests
+from scenarios.generate.sessions import cut
 from scenarios.schema import sessions as schema
 from scenarios.schema.workload import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
@@ -28,77 +28,39 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     or `duration_s` grows, when its lengths change, and when other classes come, go or change (as long as they do
     not share its arrivals). Raises InputError for a seed below 0 and for more than MOST_REQUESTS requests.
     """
-    sources, loops = _sources(config)
-    time_s, class_index = _arrivals(config, sources, seed)
-    workload = _requests(config, seed, time_s, class_index, None)
+    classes = config.all_classes()
+    sources, loops = _sources(config, classes)
+    time_s, class_index = _arrivals(config, classes, sources, seed)
+    workload = draw_requests(classes, config.max_tokens, seed, time_s, class_index)
     if config.requests is not None and len(workload) > config.requests:
         workload = cut(workload, np.arange(config.requests))  # a session more than was asked for
     return replace(
         workload,
-        loops=tuple(_closed_loop(config, seed, *loop) for loop in loops),
-        clients=_clients(config, seed),
+        loops=tuple(_closed_loop(config, classes, seed, *loop) for loop in loops),
+        clients=_clients(config, classes, seed),
         until_s=math.inf if config.duration_s is None else config.duration_s,
     )
 
 
-def _closed_loop(config: GeneratedWorkload, seed: int, loop: schema.ClosedLoop, shared: _Shared) -> ClosedLoop:
+def _closed_loop(
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int, loop: schema.ClosedLoop, shared: _Shared
+) -> ClosedLoop:
     """Users and their pool, which is drawn as far as it is needed."""
 
     def draw(count: int) -> Workload:
         class_index = _dealt(count, shared, seed)
         pause_s = draw_times(loop.think_time_s, stream(seed, shared.owner, "think"), count)
-        return _requests(config, seed, np.zeros(count), class_index, pause_s)
+        return draw_requests(classes, config.max_tokens, seed, np.zeros(count), class_index, pause_s)
 
     return ClosedLoop(loop.concurrency, draw, config.requests)
 
 
-def _clients(config: GeneratedWorkload, seed: int) -> tuple[Client, ...]:
+def _clients(config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int) -> tuple[Client, ...]:
     """How the clients of each class behave; empty where all wait for ever."""
-    found = [entry.client or config.client for entry in config.classes]
+    found = [entry.client or config.client for entry in classes]
     if not any(found):
         return ()
-    return tuple(client_of(each, seed, entry.name) for each, entry in zip(found, config.classes, strict=True))
-
-
-def _requests(
-    config: GeneratedWorkload, seed: int, time_s: Floats, class_index: Ints, pause_s: Floats | None
-) -> Workload:
-    """The requests that begin at these times, those of each class drawn in order, and all that follow them.
-
-    `pause_s` are the think times before those of a closed loop.
-    """
-    drawn = None
-    if pause_s is not None or any(entry.session is not None for entry in config.classes):
-        pauses = np.zeros(len(time_s)) if pause_s is None else pause_s
-        drawn = chains(config.classes, seed, time_s, class_index, pauses)
-        time_s, class_index = drawn.time_s, drawn.class_index
-    count = len(time_s)
-    input_tokens, output_tokens, max_tokens, priority = (np.zeros(count, dtype=np.int64) for _ in range(4))
-    notes = []
-    for index, entry in enumerate(config.classes):
-        rows = np.flatnonzero(class_index == index)
-        output, cap, cut = _outputs(entry, config.max_tokens, seed, len(rows))
-        input_tokens[rows] = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
-        output_tokens[rows] = output
-        max_tokens[rows] = cap
-        priority[rows] = entry.priority
-        if cut:
-            notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
-    names = tuple(entry.name for entry in config.classes)
-    workload = Workload(
-        time_s, input_tokens, output_tokens, max_tokens, priority, class_index, class_names=names, notes=tuple(notes)
-    )
-    return workload if drawn is None else with_sessions(workload, drawn, config.classes, seed)
-
-
-def _outputs(entry: ClassConfig, workload_cap: int | None, seed: int, count: int) -> tuple[Ints, int, int]:
-    """Output lengths, the cap that the client sends with each, and how many the cap cut."""
-    output = draw_lengths(entry.output, stream(seed, entry.name, "output"), count)
-    cap = entry.max_tokens or workload_cap
-    if cap is None:
-        return output, entry.output.largest or int(output.max(initial=1)), 0
-    cut = int(np.count_nonzero(output > cap))
-    return np.minimum(output, cap), cap, cut
+    return tuple(client_of(each, seed, entry.name) for each, entry in zip(found, classes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +76,24 @@ _Source = tuple[ArrivalConfig, _Shared]
 _Loop = tuple[schema.ClosedLoop, _Shared]
 
 
-def _sources(config: GeneratedWorkload) -> tuple[list[_Source], list[_Loop]]:
+def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> tuple[list[_Source], list[_Loop]]:
     """The arrival processes whose times are drawn, and those whose requests wait for answers."""
     found = [
         (entry.arrival, _Shared(entry.name, (index,), (1.0,)))
-        for index, entry in enumerate(config.classes)
+        for index, entry in enumerate(classes)
         if entry.arrival is not None
     ]
     if config.arrival is not None:
-        sharing = [(index, entry) for index, entry in enumerate(config.classes) if entry.arrival is None]
+        sharing = [(index, entry) for index, entry in enumerate(classes) if entry.arrival is None]
         shares = tuple(1.0 if entry.share is None else entry.share for _, entry in sharing)
         found.append((config.arrival, _Shared("", tuple(index for index, _ in sharing), shares)))
     loops = [(arrival, shared) for arrival, shared in found if isinstance(arrival, schema.ClosedLoop)]
     return [(arrival, shared) for arrival, shared in found if not isinstance(arrival, schema.ClosedLoop)], loops
 
 
-def _arrivals(config: GeneratedWorkload, sources: list[_Source], seed: int) -> tuple[Floats, Ints]:
+def _arrivals(
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], sources: list[_Source], seed: int
+) -> tuple[Floats, Ints]:
     """Arrival times of all classes, ascending (ties in the order of the classes), and the class of each."""
     if not sources:
         return np.empty(0), np.empty(0, dtype=np.int64)
@@ -137,7 +101,7 @@ def _arrivals(config: GeneratedWorkload, sources: list[_Source], seed: int) -> t
         expected = sum(expected_arrivals(arrival, config.duration_s) for arrival, _ in sources)
         if expected > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"about {expected:.3g}")
-        time_s, class_index = _merged(sources, len(config.classes), seed, config.duration_s, MOST_REQUESTS + 1)
+        time_s, class_index = _merged(sources, len(classes), seed, config.duration_s, MOST_REQUESTS + 1)
         if len(time_s) > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"at least {len(time_s)}")
         return time_s, class_index
@@ -145,7 +109,7 @@ def _arrivals(config: GeneratedWorkload, sources: list[_Source], seed: int) -> t
     spread = max(variation(arrival) for arrival, _ in sources)
     enough = config.requests + 4.0 * spread * math.sqrt(config.requests) + 8.0
     while True:
-        time_s, class_index = _merged(sources, len(config.classes), seed, _time_of(enough, sources), config.requests)
+        time_s, class_index = _merged(sources, len(classes), seed, _time_of(enough, sources), config.requests)
         if len(time_s) >= config.requests:
             return time_s[: config.requests], class_index[: config.requests]
         enough *= 1.5  # fewer came than expected; those that came stay what they are

@@ -91,12 +91,15 @@ def with_sessions(workload: Workload, drawn: Chains, classes: Sequence[ClassConf
     Requests of a class without sessions are named by class and number.
     """
     new_tokens = workload.input_tokens.copy()
+    shared = [0 if entry.prefix is None else entry.prefix.tokens for entry in classes]
     for index, entry in enumerate(classes):
         if entry.session is not None and entry.session.tool_tokens is not None:
             mine = np.flatnonzero(drawn.class_index == index)
             tokens = draw_lengths(entry.session.tool_tokens, stream(seed, entry.name, "tool_tokens"), len(mine))
-            new_tokens[mine] = np.where(drawn.after_tool[mine], tokens, new_tokens[mine])
+            new_tokens[mine] = np.where(drawn.after_tool[mine], tokens + shared[index], new_tokens[mine])
     growing = np.array([e.session is not None and e.session.context == "accumulate" for e in classes], dtype=np.bool_)
+    again = growing[drawn.class_index] & (drawn.place > 0)  # what a conversation begins with, it has once
+    new_tokens -= np.where(again, np.array(shared, dtype=np.int64)[drawn.class_index], 0)
     answers = np.minimum(workload.output_tokens, workload.max_tokens)
     prompts = _prompts(new_tokens, answers, drawn.place, growing[drawn.class_index])
     is_session = np.array([entry.session is not None for entry in classes], dtype=np.bool_)[drawn.class_index]
@@ -118,7 +121,7 @@ def with_sessions(workload: Workload, drawn: Chains, classes: Sequence[ClassConf
         input_tokens=prompts,
         request_ids=names,
         session_ids=sessions if is_session.any() else None,
-        content=_contents(workload, sessions, growing[drawn.class_index]),
+        content=_contents(workload, drawn, sessions, growing[drawn.class_index]),
         after_row=drawn.after_row,
         delay_s=drawn.delay_s,
         turns=drawn.place + 1,
@@ -136,16 +139,18 @@ def _prompts(new_tokens: Ints, answers: Ints, place: Ints, grows: Bools) -> Ints
 
 
 def _contents(
-    workload: Workload, sessions: Sequence[str | None], grows: Bools
+    workload: Workload, drawn: Chains, sessions: Sequence[str | None], grows: Bools
 ) -> Sequence[PromptContent | None] | None:
-    """What a prefix cache can know: a growing session is one sequence of tokens, after what its prompts share."""
-    if not grows.any():
-        return workload.content
+    """What a prefix cache can know. A session shares what its first prompt shares; a growing one is one sequence."""
+    if workload.content is None and not grows.any():
+        return None
     given = workload.content or [None] * len(sessions)
-    return [
-        replace(content or PromptContent(), conversation=session) if growing else content
-        for content, session, growing in zip(given, sessions, grows.tolist(), strict=True)
-    ]
+    firsts = (np.arange(len(drawn.place)) - drawn.place).tolist()
+    found: list[PromptContent | None] = []
+    for first, session, growing in zip(firsts, sessions, grows.tolist(), strict=True):
+        content = given[first]
+        found.append(replace(content or PromptContent(), conversation=session) if growing else content)
+    return found
 
 
 def _ended(workload: Workload, context: Ints, place: Ints, classes: Sequence[ClassConfig]) -> Workload:

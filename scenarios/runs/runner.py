@@ -26,7 +26,7 @@ from simulator.hardware.kv import KVCache
 from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
-from simulator.results.records import Records
+from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
 
@@ -112,6 +112,7 @@ def _simulate(
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,
+            front_end_s=scenario.measure.front_end_s,
         )
     except Exception as error:
         for file, broken, hint in _users_code(scenario, fleet):
@@ -180,10 +181,18 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     reasons = records.reject_reasons
     if not reasons:
         return ()
-    row, reason = next(iter(reasons.items()))
+    full = [reason for reason in reasons.values() if reason.startswith(Cause.QUEUE_FULL.value)]
+    told: tuple[str, ...] = ()
     count = len(records.requests.row)
+    if full:
+        told = (f"{len(full):,} of {count:,} requests were rejected, as the queue was full",)
+        reasons = {row: reason for row, reason in reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)}
+        if not reasons:
+            return told
+    row, reason = next(iter(reasons.items()))
     held = f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
     first = f"request {records.request_id(row)}: {reason}"
     if len(reasons) == count:
         raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
-    return (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
+    never = (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
+    return (*never, *told)

@@ -17,8 +17,9 @@ class ClientConfig(Strict):
     """Timeouts and retries of the clients. None by default: a client waits for ever, and a rejection is final.
 
     A client that leaves cancels its request, and the server stops working on it. It tries again after a timeout, and
-    after a rejection by a full queue (`engine.max_queue_len`), not after one of a request that could never fit. Attempt
-    k + 1 comes backoff_s x backoff_factor ^ (k - 1) later, at most max_backoff_s, less a random share up to `jitter`.
+    after a rejection by a full queue (`engine.max_queued_requests`); one that could never fit is given up at once.
+    Attempt k + 1 comes backoff_s x backoff_factor ^ (k - 1) later, at most max_backoff_s, less a random share up to
+    `jitter`.
     """
 
     ttft_timeout_s: Annotated[PositiveTime | None, doc("wait for a first token; null: for ever")] = None
@@ -34,10 +35,6 @@ class ClientConfig(Strict):
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        if self.max_attempts == 1:
-            for key in ("backoff_s", "backoff_factor", "max_backoff_s", "jitter"):
-                if key in self.model_fields_set and getattr(self, key) != type(self).model_fields[key].default:
-                    raise refusal(f"{key} does nothing with max_attempts: 1", "give max_attempts: 2 or more", key=key)
         if not self.cancel and self.timeout_s is None and self.ttft_timeout_s is None:
             raise refusal("cancel: false does nothing without a timeout", "give timeout_s", key="cancel")
         return self

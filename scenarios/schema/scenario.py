@@ -320,7 +320,7 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if isinstance(self.workload, GeneratedWorkload) and self.slo is not None:
-            names = [each.name for each in self.workload.classes]
+            names = [each.name for each in self.workload.all_classes()]
             for name in self.slo.classes:
                 if name not in names:
                     raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))

@@ -31,14 +31,12 @@ class Fleet:
         *,
         fast_forward: bool,
         log_decisions: bool = False,
-        max_queued_requests: int | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._clock = clock
         self._recorder = recorder
         self._logs = [DecisionLog(index) for index in range(len(recorder.replicas))] if log_decisions else None
         self._fast_forward = fast_forward
-        self._max_queued_requests = max_queued_requests
         self._on_end = on_end
         self.replicas: list[Replica] = []
         self.intakes: list[Intake] = []
@@ -92,7 +90,7 @@ class Fleet:
                 group=group.name,
                 fast_forward=self._fast_forward and group.group_cost is None,
                 decisions=None if logs is None else logs[index],
-                max_queued_requests=self._max_queued_requests,
+                max_queued_requests=group.max_queued_requests,
                 on_end=self._on_end,
             )
             for index in range(first, first + group.replicas)

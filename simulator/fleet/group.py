@@ -33,7 +33,7 @@ class ReplicaGroup:
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
-    that step together, and it says how long.
+    that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
     """
 
     make_policy: Callable[[], Policy]
@@ -46,6 +46,7 @@ class ReplicaGroup:
     make_blocks: Callable[[int, int], KVBlocks] = BlockLedger
     replicas: int = 1
     name: str = "default"
+    max_queued_requests: int | None = None
 
     @property
     def usable_blocks(self) -> int:

@@ -110,12 +110,21 @@ class GapColumns:
 
 @dataclass(frozen=True, slots=True)
 class RequeueColumns:
-    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to the end)."""
+    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to its end or the run's)."""
 
     row: Ints
     from_s: Floats
     to_s: Floats
     swapped: Ints  # 1: its KV was moved to the host, 0: thrown away
+
+
+@dataclass(frozen=True, slots=True)
+class CallColumns:
+    """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
+
+    attempt: Ints  # 1: the first
+    first_row: Ints  # row of the first attempt: the attempts of one request have the same
+    left_s: Floats  # when the client lost its patience; NaN: it stayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +137,6 @@ class GroupSizes:
     block_size: int
     max_num_seqs: int
     streams: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class CallColumns:
-    """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
-
-    attempt: Ints  # 1: the first
-    first_row: Ints  # row of the first attempt: the attempts of one request have the same
-    left_s: Floats  # when the client lost its patience; NaN: it stayed
 
 
 @dataclass(frozen=True, slots=True)

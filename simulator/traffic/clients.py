@@ -109,7 +109,10 @@ class Clients:
             aborted_tokens=np.where(wasted, computed - requests.cached_tokens, requests.aborted_tokens),
         )
         sessions = None if issued.session_ids is None else tuple(issued.session_ids)
-        return replace(records, requests=seen, calls=calls, session_ids=sessions, turns=issued.turns)
+        behave = any(client != Client() for client in self._clients)
+        return replace(
+            records, requests=seen, calls=calls if behave else None, session_ids=sessions, turns=issued.turns
+        )
 
     # Ends
 

@@ -24,7 +24,12 @@ MODES = {
 }
 
 
-FILES = {"plain": recorded.FILE, "caching": recorded.CACHING_FILE, "async": recorded.ASYNC_FILE}
+FILES = {
+    "plain": recorded.FILE,
+    "caching": recorded.CACHING_FILE,
+    "async": recorded.ASYNC_FILE,
+    "aborts": recorded.ABORTS_FILE,
+}
 
 
 @cache
@@ -53,6 +58,36 @@ def test_recorded_asynchronous_cases_are_scheduled_as_vllm_did(mode: str) -> Non
         assert case["config"]["async_scheduling"] is True
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
         assert different is None, f"recorded asynchronous case {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recorded_cases_with_aborts_are_scheduled_as_vllm_did(mode: str) -> None:
+    for number, (case, theirs) in enumerate(zip(kept("aborts").cases, kept("aborts").answers, strict=True)):
+        different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
+        assert different is None, f"recorded case with aborts {number}: {different}\n{json.dumps(case)}"
+
+
+def test_recorded_cases_with_aborts_are_hard() -> None:
+    """They abort requests that wait, run, were preempted, and had their last token on its way."""
+    cases, answers = kept("aborts").cases, kept("aborts").answers
+    assert len(cases) >= 60
+    waited = ran = again = 0
+    for steps in answers:
+        preempted: set[str] = set()
+        for step in steps:
+            preempted.update(step["preempted"])
+            waited += len(set(step["aborted"]) & set(step["waiting"]))
+            ran += len(set(step["aborted"]) & set(step["running"]))
+            again += len(set(step["aborted"]) & preempted)
+    assert min(waited, ran) > 30
+    assert again > 10
+    assert {case["config"].get("async_scheduling", False) for case in cases} == {False, True}
+    assert {case["config"].get("enable_prefix_caching", False) for case in cases} == {False, True}
+    for case, steps in zip(cases, answers, strict=True):
+        patient = copy.deepcopy(case)
+        for request in patient["requests"]:
+            request.pop("abort_time", None)
+        assert first_difference(patient, decisions_of(patient), steps) is not None
 
 
 def test_recorded_asynchronous_cases_are_hard() -> None:

@@ -13,6 +13,7 @@ import yaml
 
 from scenarios.profiles import shipped_profiles
 from scenarios.schema.loader import shipped
+from scenarios.schema.presets import PRESETS
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.policies import built_in_policies
@@ -144,7 +145,7 @@ def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
     ("what", "names"),
     [
         ("policies", built_in_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS)),
-        ("profiles", tuple(shipped_profiles())),
+        ("profiles", tuple(shipped_profiles())), ("presets", tuple(PRESETS)),
     ],
 )  # fmt: skip
 def test_list_has_a_line_for_each(tmp_path: Path, what: str, names: tuple[str, ...]) -> None:
