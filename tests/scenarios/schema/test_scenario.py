@@ -53,6 +53,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "block_size": 16,
         "enable_prefix_caching": False,
         "swap_overlap": False,
+        "max_queued_requests": None,
         "max_num_seqs": 256,
         "max_num_batched_tokens": 2048,
         "long_prefill_token_threshold": 0,
@@ -136,6 +137,7 @@ def test_a_users_policy_keeps_its_own_parameters() -> None:
         "block_size": 16,
         "enable_prefix_caching": False,
         "swap_overlap": False,
+        "max_queued_requests": None,
         **own,
     }
 
