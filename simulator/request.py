@@ -48,7 +48,7 @@ class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
-    the output that the client sent; `output_tokens`, at least 1, is what the model would answer without it.
+    the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
     """
 
     row: int
@@ -63,11 +63,6 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
-
-    @property
-    def answer_tokens(self) -> int:
-        """Tokens of the answer: the client's cap ends one that would have been longer."""
-        return min(self.output_tokens, self.max_tokens)
 
     def arriving(self) -> ArrivingRequest:
         """The request without its answer."""

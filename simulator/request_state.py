@@ -69,6 +69,7 @@ class RequestState:
         "class_name",
         "clock",
         "deadline_s",
+        "entry",
         "first_token_s",
         "input_tokens",
         "join_tick",
@@ -112,6 +113,7 @@ class RequestState:
         self.base_computed = 0
         self.base_outputs = 0
         self.join_tick = 0
+        self.entry = 0  # counts the joinings of its decode batch; 0 outside
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan

@@ -24,8 +24,9 @@ _PIECE = 4096  # rows turned into Python objects at a time
 class Workload:
     """Requests sorted by arrival (ties in file order), one row each.
 
-    `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap. Optional columns are
-    None where the source has none; `request_ids` None means that a request is named by its row.
+    `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap, which ends an answer
+    that would have been longer: `output_tokens` is what the model would answer without it. Optional columns are None
+    where the source has none; `request_ids` None means that a request is named by its row.
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
@@ -62,7 +63,7 @@ class Workload:
         columns = (
             self.arrival_s,
             self.input_tokens,
-            self.output_tokens,
+            np.minimum(self.output_tokens, self.max_tokens),
             self.max_tokens,
             self.priority,
             self.class_index,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import nan
 
 from simulator.engine.state import ReplicaState
+from simulator.request import Request
 from simulator.request_state import DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
 from simulator.results.recorder import Recorder
 from simulator.results.records import Status
@@ -27,17 +28,16 @@ class Completion:
         if self._state.cache is not None:
             self._state.cache.end(live.row)
 
-    def rejects(self, live: RequestState) -> bool:
-        """Reject `live` if it could never be served here; returns whether it could not."""
+    def rejects(self, request: Request, live: RequestState) -> bool:
+        """Reject a request that could never be served here; returns whether it could not."""
         state = self._state
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
-        answer_tokens = state.tokens_left(live)
         # The last sampled token is never computed.
-        needed = -(-(live.input_tokens + answer_tokens - 1) // size)
+        needed = -(-(request.input_tokens + request.output_tokens - 1) // size)
         if needed > num_blocks:
             reason: str | None = (
-                f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
+                f"{request.input_tokens} input and {request.output_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
         elif state.refuses is None:

@@ -94,7 +94,7 @@ class Replica:
         state = self.state
         live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
-        if self._completion.rejects(live):
+        if self._completion.rejects(request, live):
             return False
         state.waiting.push(live)
         return True

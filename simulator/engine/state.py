@@ -80,9 +80,7 @@ class ReplicaState:
 
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""
-        request = self.requests[live.row]
-        outputs, most = request.output_tokens, request.max_tokens
-        return (outputs if outputs < most else most) - live.base_outputs
+        return self.requests[live.row].output_tokens - live.base_outputs
 
     def _count_hits(self, live: RequestState) -> int:
         """Leading blocks of a request that are cached."""

@@ -130,7 +130,7 @@ class RadixCache:
         holder = self._holders[row]
         request = holder.request
         # The last token is never computed.
-        holder.computed = (request.input_tokens + request.answer_tokens - 1) // self.block_size
+        holder.computed = (request.input_tokens + request.output_tokens - 1) // self.block_size
         if not holder.computed <= num_blocks <= holder.computed + 1:
             raise ValueError(f"row {row} holds {num_blocks} blocks, and has filled {holder.computed}")
         self._share(holder)
