@@ -80,7 +80,12 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        return _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
+        trace = _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
+        if workload.trace.arrival is None:
+            return trace
+        from scenarios.generate.redrawn import with_arrivals
+
+        return with_arrivals(trace, workload.trace.arrival, scenario.seed)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
@@ -280,7 +285,11 @@ def cost_per_million(scenario: Scenario, output_throughput: float | None) -> flo
 def is_random(scenario: Scenario) -> bool:
     """Whether another seed can make another workload, or other predictions of it."""
     workload = scenario.workload
-    if not isinstance(workload, TraceWorkload) or workload.trace.jitter_s > 0:
+    if not isinstance(workload, TraceWorkload):
+        return True
+    trace = workload.trace
+    drawn = trace.format == "servegen-tables" or workload.path.is_dir()  # tables that a trace is drawn from
+    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
         return True
     return workload.predictor is not None and workload.predictor.kind == "noisy"
 

@@ -32,9 +32,9 @@ def gpu_schema() -> Schema:
 
 def formats_schema() -> Schema:
     """The trace formats that can be read."""
-    from scenarios.traces.formats import readable_formats
+    from scenarios.traces.formats import trace_formats
 
-    return {"enum": ["auto", *readable_formats()]}
+    return {"enum": ["auto", *trace_formats()]}
 
 
 def router_schema() -> Schema:

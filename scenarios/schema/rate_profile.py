@@ -97,8 +97,12 @@ class Spike(Strict):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.every_s is not None and self.end_s > self.every_s:
+        if self.every_s is None:
+            return self
+        if self.end_s > self.every_s:
             raise ValueError(f"every_s {self.every_s:g} ends before the spike does, at {self.end_s:g} s")
+        if self.factor == 0 and self.duration_s > (1 - LEAST_FACTOR) * self.every_s:
+            raise ValueError(f"duration_s {self.duration_s:g}: an outage all of the time, every {self.every_s:g} s")
         return self
 
 

@@ -32,7 +32,7 @@ from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.workload import GeneratedWorkload
+from scenarios.schema.workload import ArrivalConfig, GeneratedWorkload
 from simulator.errors import InputError
 from simulator.policies.parts.preemption import needs_host
 
@@ -127,17 +127,49 @@ class TraceConfig(Strict):
         Annotated[float, Field(gt=0, le=1e9)] | None, doc("length of the part to replay; null: to the end")
     ] = None
     limit: Annotated[Count | None, doc("requests to replay; null: all"), Unit("requests")] = None
+    sample: Annotated[
+        float, Field(gt=0, le=1), doc("probability of keeping a request; a session is kept or left out as a whole")
+    ] = 1.0
+    loop: Annotated[
+        int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
+    ] = 1
+    arrival: Annotated[
+        ArrivalConfig | None, doc("arrivals drawn in place of the recorded ones; null: those of the trace, or all at 0")
+    ] = None
     jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
     strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
     time_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
     ] = None
+    columns: Annotated[
+        dict[str, str] | None, doc("native columns and what the file calls them, to read a log of any other layout")
+    ] = None
     input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
     output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
+    zero_output: Annotated[
+        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
+    ] = "skip"
     sessions: Annotated[
         Literal["recorded", "closed_loop"],
         doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
     ] = "recorded"
+
+    @field_validator("columns")
+    @classmethod
+    def _native(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        from scenarios.traces.options import TraceOptions
+
+        try:
+            TraceOptions(columns=columns)
+        except InputError as error:
+            raise refusal(error.message.removeprefix("columns: "), error.hint) from None
+        return columns
+
+    @model_validator(mode="after")
+    def _either_recorded_or_not(self) -> Self:
+        if self.sessions == "closed_loop" and self.arrival is not None:
+            raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
+        return self
 
     @field_validator("format")
     @classmethod
@@ -167,10 +199,10 @@ class TraceWorkload(Strict):
         return Path(self.trace.path)
 
     def options(self, seed: int) -> TraceOptions:
-        """How to read it; `seed` is of the jitter."""
+        """How to read it; `seed` is of the sample and the jitter."""
         from scenarios.traces.options import TraceOptions
 
-        settings = self.trace.model_dump(exclude={"path", "sessions"})
+        settings = self.trace.model_dump(exclude={"path", "arrival", "sessions"})
         return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
 
 

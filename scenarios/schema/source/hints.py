@@ -53,6 +53,19 @@ _ELSEWHERE_CALLED = {  # other tools' words
     "std": "sd",
     "stddev": "sd",
     "type": "kind",
+    "correlation": "corr",
+    "rank_correlation": "corr",
+    "spearman": "corr",
+    "shared_prefix": "prefix",
+    "prefix_group": "prefix",
+    "prefix_groups": "prefix",
+    "system_prompt": "prefix",
+    "rates": "states",
+    "ramp": "profile",
+    "ramp_up_strategy": "profile",
+    "diurnal": "profile",
+    "spike": "profile",
+    "stages": "profile",
 }
 
 

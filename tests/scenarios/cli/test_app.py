@@ -21,7 +21,20 @@ from tests.command import ROOT, SMALL, batchlab, small, start, tree
 from tests.shared_data import shared_for
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
-VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "check", "trace", "new"]
+VERBS = [
+    "run",
+    "compare",
+    "sweep",
+    "validate",
+    "lockstep",
+    "report",
+    "list",
+    "kv",
+    "calibrate",
+    "check",
+    "trace",
+    "new",
+]
 
 
 def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:

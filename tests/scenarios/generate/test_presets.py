@@ -281,3 +281,21 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_bad_input_is_refused_where_it_stands(workload: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"(?s){message}"):
         scenarios.load({"name": "x", "workload": workload}, check_files=False)
+
+
+HINTS: dict[str, tuple[dict[str, Any], str]] = {
+    "correlation": ({"correlation": 0.5}, "it is called `corr` here"),
+    "system_prompt": ({"system_prompt": 500}, "it is called `prefix` here"),
+    "a ramp": ({"arrival": {"process": "poisson", "rate": 1, "ramp": 3}}, "it is called `profile` here"),
+    "rates": ({"arrival": {"process": "mmpp", "rate": 1, "rates": [1, 2]}}, "it is called `states` here"),
+    "a key of a shape": (
+        {"arrival": {"process": "poisson", "rate": 1, "profile": {"kind": "diurnal", "peak_to_trough_ratio": 3}}},
+        "did you mean `peak_to_trough`. allowed: kind, peak_to_trough, peak_s, period_s\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("keys", "hint"), HINTS.values(), ids=HINTS)
+def test_other_tools_words_are_told_ours(keys: dict[str, Any], hint: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){hint}"):
+        scenarios.load({"name": "x", "workload": {"requests": 5, "classes": [{"name": "a", "preset": "chat", **keys}]}})

@@ -131,7 +131,12 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
         ("classes", 0, "arrival", "poisson", "profile", "spike"),
         "every_s 7 ends before the spike does, at 8 s",
     ),
-    "nothing but an endless outage": (
+    "an outage that never ends": (
+        arrival(process="poisson", rate=1, profile={**SPIKE, "factor": 0, "start_s": 0, "duration_s": 3, "every_s": 3}),
+        ("classes", 0, "arrival", "poisson", "profile", "spike"),
+        "an outage all of the time, every 3 s",
+    ),
+    "nothing after the ramp, nor before": (
         arrival(process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "end_factor": 0}),
         ("classes", 0, "arrival", "poisson"),
         "at least one factor",
