@@ -36,9 +36,7 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
     three.changed(1)
     assert router.choose(asking(1, [1, 2, 3, 4, 9, 9]), three).index == 1
     assert router.choose(asking(2, [7, 7, 3, 4, 5, 6]), three).index == 0, "what follows another beginning is not known"
-    assert router.choose(asking(3, [1, 2, 8, 8, 8, 8, 8, 8]), three).index == 0, (
-        "a quarter of it is too little"
-    )
+    assert router.choose(asking(3, [1, 2, 8, 8, 8, 8, 8, 8]), three).index == 0, "a quarter of it is too little"
 
 
 def test_unequal_loads_come_first() -> None:
