@@ -31,8 +31,9 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
 from simulator.hardware.models import Model, custom_model, find_model
 from simulator.lockstep.csv import write_csv
+from simulator.lockstep.limits import LIMITS
 from simulator.lockstep.run import LockstepCase, MakeDevice, predicted_clock
-from simulator.lockstep.step_errors import LIMITS, agreement
+from simulator.lockstep.step_errors import agreement
 from simulator.memory.blocks import BlockManager
 from simulator.metrics.summary import summarize
 from simulator.policies import load_policy
@@ -169,7 +170,7 @@ class Campaign:
                 {
                     "steps": found.all.steps, "plans_equal": found.plans_equal, "step_mape": found.all.mape,
                     "step_p95": found.all.p95, "step_bias": found.all.bias, "noise_floor_mape": found.floor,
-                    "drift": found.drift, "failures": LIMITS[self.device].failures(found),
+                    "drift": found.drift, "failures": LIMITS[self.device].verdict(found).reasons,
                     "cost": str(self.profile or "roofline"),
                 },
             )  # fmt: skip
