@@ -80,6 +80,11 @@ class Backend:
             most = min(max_graph_context or self.model.max_model_len, self.model.max_model_len)
             self._graphs = DecodeGraphs(self.decoder, attend, device, graphs, most)
 
+    @property
+    def captures(self) -> bool:
+        """Whether decode steps are captured as graphs."""
+        return self._graphs is not None
+
     def run(self, work: Work) -> Done:
         """Carry out the step. Doing it over changes nothing: the same numbers go to the same places."""
         device = self.device

@@ -17,15 +17,13 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 from calibration.rows import COLUMNS, read_rows, write_rows
 from calibration.steps import fit_steps
 from gpu_backend.backend import Backend
-from gpu_backend.campaign import main as campaign
 from gpu_backend.device import Cpu
 from gpu_backend.probes import GRIDS, Grid, Probe, Probes
 from gpu_backend.profiler import MEASURED, ROWS, Profile, Reading, SwapRow, _rows, profile, write_profile
 from gpu_backend.session import measure_into
-from gpu_backend.traffic import TRAFFIC, read_requests
+from gpu_backend.traffic import TRAFFIC
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
-from simulator.lockstep.csv import read_csv
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
 from tests.gpu_backend.counted import count_work
@@ -206,50 +204,6 @@ def test_measuring_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_bad_input_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = batchlab("calibrate", "measure", *arguments, "--out", "out", cwd=tmp_path)
     assert (done.code, said in done.err) == (2, True), done.err
-
-
-# The campaign
-
-
-def test_the_campaign_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it but the kernel's own bench, which has a test of its own: no GPU time is spent on debugging."""
-    count_work(monkeypatch)
-    benched: list[Any] = []
-    monkeypatch.setattr("gpu_backend.kernel_bench.main", lambda arguments: benched.append(arguments))
-    out = tmp_path / "out"
-    assert campaign(["--device", "cpu", "--out", str(out)]) == 0
-    assert benched == [["--out", str(out), "--device", "cpu"]]
-    names = sorted(path.name for path in out.iterdir())
-    assert names == sorted(
-        [ROWS, MEASURED, "device.json", "free-running.json"]
-        + [f"lockstep-{name}.{ending}" for name in TRAFFIC for ending in ("csv", "json")]
-    )
-    for name in TRAFFIC:
-        found = json.loads((out / f"lockstep-{name}.json").read_text())
-        assert found["plans_equal"]
-        assert found["steps"] == len(read_csv(out / f"lockstep-{name}.csv")) > 5
-    points = json.loads((out / "free-running.json").read_text())["points"]
-    assert [point["policy"] for point in points] == ["vllm", "continuous", "static", "tgi"]
-
-
-def test_one_piece_that_breaks_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr("gpu_backend.campaign.Campaign.locksteps", broken)
-    with pytest.raises(RuntimeError, match="no"):
-        campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2"])
-    assert (tmp_path / "out/free-running.json").exists()
-
-
-def test_requests_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("arrival_time_s,input_tokens,output_tokens\n5.0,10,3\n5.5,20,4\n6.0,7,2\n")
-    found = read_requests(path, 2)
-    assert found.arrival_s.tolist() == [0.0, 0.5]
-    assert found.max_tokens.tolist() == [4, 4]
-    path.write_text("a,b\n1,2\n")
-    assert campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2", "--requests", str(path)]) == 2
 
 
 @pytest.mark.parametrize("name", TRAFFIC)

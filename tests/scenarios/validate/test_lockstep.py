@@ -133,7 +133,7 @@ def test_without_torch_there_is_one_line(arguments: list[str], tmp_path: Path) -
 def test_the_campaign_needs_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gpu_backend.campaign import main
+    from gpu_backend.campaign.run import main
 
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     assert main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 2
