@@ -183,9 +183,13 @@ def sweep(job: Job) -> None:
 
 def profile(job: Job) -> None:
     """The rows of a profile."""
+    if job.section.recall("done") is not None:
+        return
     setting = job.setting
     gpu = setting.name if job.device == "cuda" else ""
     measure_into(job.out, setting.model, job.device, limits=setting.limits, gpu=gpu, memory=job.section, say=job.say)
+    if not job.section.is_over():
+        job.section.keep("done", {})
 
 
 def fit(job: Job) -> None:
