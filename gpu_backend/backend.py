@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
 from gpu_backend.attention.backends import AttentionShape, default_attention, open_attention
+from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
 from gpu_backend.graphs import DecodeGraphs, Reserving
+from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
 from gpu_backend.work import Part, Swap, Work, null_work, step_arrays
@@ -48,7 +51,8 @@ class Backend:
     `layers` cuts the model down to its first so many. `attention` names what computes attention
     (`gpu_backend.attention.backends`): by default our own kernel on a CUDA device, torch's operators elsewhere.
     `graphs` are batch sizes at which decode steps are captured, for contexts of up to `max_graph_context`; a batch is
-    padded to the next.
+    padded to the next. `weights` is a folder of real ones (`gpu_backend.checkpoint`); without it they are random.
+    `share` is this process's number and how many share the model's heads, in a torch.distributed group that is there.
     """
 
     def __init__(
@@ -64,17 +68,25 @@ class Backend:
         attention: str | None = None,
         graphs: Sequence[int] = (),
         max_graph_context: int | None = None,
+        weights: Path | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
-        self.model = model if layers is None else replace(model, layers=layers)
+        whole = model if layers is None else replace(model, layers=layers)
+        rank, size = share
+        self.model = whole if size == 1 else local_model(whole, size)
         self.device = device
         self.block_size = block_size
         dtype = device.dtype(model)
         self.pool = PagedPool(self.model, num_blocks, block_size, num_host_blocks, device.name, dtype)
-        weights = random_weights(self.model, seed, device.name, dtype)
+        if weights is None:
+            made = random_weights(whole, seed, device.name, dtype)
+        else:
+            made = load_weights(weights, whole, device.name, dtype)
+        made = made if size == 1 else local_weights(whole, made, rank, size)
         self.attention = attention or default_attention(device.name)
         shape = AttentionShape(self.model.heads, self.model.kv_heads, self.model.head_dim, block_size)
         attend = open_attention(self.attention, shape, device.name, dtype)
-        self.decoder = Decoder(self.model, weights, self.pool, attend)
+        self.decoder = Decoder(self.model, made, self.pool, attend, None if size == 1 else all_reduce)
         self._graphs: DecodeGraphs | None = None
         if graphs and isinstance(attend, Reserving) and not self.model.experts:  # routing sizes depend on the tokens
             most = min(max_graph_context or self.model.max_model_len, self.model.max_model_len)

@@ -109,6 +109,7 @@ def test_a_right_profile_passes_within_the_noise(steady: list[ComparedStep]) -> 
     assert verdict.outcome == "within", verdict.reasons
     assert set(found.regimes) == set(REGIMES)
     assert all(each.steps >= 8 for each in found.regimes.values()), "each is judged"
+    assert found.floor is not None
     assert found.floor == pytest.approx(NOISE * np.sqrt(2) * np.sqrt(2 / np.pi), rel=0.1), "the noise is known"
     assert found.all.mape <= 1.2 * found.floor
     assert abs(found.drift) < 0.01
