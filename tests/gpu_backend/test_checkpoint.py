@@ -1,4 +1,4 @@
-"""Real weights: what is written in the hub's form is read back, and gives the logits of transformers, where installed."""
+"""Real weights: what is written in the hub's form is read back, and its logits are those of transformers."""
 
 from __future__ import annotations
 
