@@ -31,6 +31,8 @@ class Fcfs(OrderedDict[RequestState, None]):
     def remove(self, request: RequestState) -> None:
         del self[request]
 
+    drop = remove
+
 
 def fcfs() -> Fcfs:
     """An empty queue, first come, first served."""
