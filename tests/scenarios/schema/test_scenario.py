@@ -182,7 +182,7 @@ def test_limits_that_a_users_policy_declares(tmp_path: Path) -> None:
 
 def test_every_option_of_a_trace_can_be_written() -> None:
     options = {field.name for field in dataclasses.fields(TraceOptions)}
-    assert set(TraceConfig.model_fields) == options - {"seed", "max_tokens"} | {"path", "arrival"}
+    assert set(TraceConfig.model_fields) == options - {"seed", "max_tokens"} | {"path", "arrival", "sessions"}
     defaults = TraceWorkload(trace=TraceConfig(path="t.csv")).options(seed=7)
     assert defaults == TraceOptions(seed=7)
 
