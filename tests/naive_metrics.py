@@ -20,7 +20,8 @@ def naive_summary(story: Story, slo: Slo | None, warmup_s: float, cooldown_s: fl
     measured = [r for r in story.requests if min(arrivals) + warmup_s <= r.arrival_s <= max(arrivals) - cooldown_s]
     done = [r for r in measured if r.status is Status.FINISHED]
     start = min(r.arrival_s for r in measured)
-    end = max([last_s(story, r) for r in done], default=start)
+    aborted = [r for r in measured if r.status is Status.ABORTED]
+    end = max([last_s(story, r) for r in done] + [r.released_s for r in aborted], default=start)
     if any(r.status is Status.UNFINISHED for r in measured):
         end = story.end_s()
     seconds = end - start
@@ -55,6 +56,9 @@ def naive_summary(story: Story, slo: Slo | None, warmup_s: float, cooldown_s: fl
         ),
         "rejected": sum(r.status is Status.REJECTED for r in measured),
         "unfinished": sum(r.status is Status.UNFINISHED for r in measured),
+        "aborted": len(aborted),
+        "aborted_output_tokens": sum(len(r.token_s) for r in aborted),
+        "aborted_computed_tokens": sum(r.aborted_tokens for r in aborted),
         "slo_attainment": None if good is None else good / len(measured),
         **naive_evenness(story, measured, done),
     }
@@ -108,7 +112,7 @@ def naive_queue(story: Story, start: float, end: float) -> dict[str, Value]:
 
 
 def wait_times(story: Story) -> list[tuple[float, float]]:
-    return [(a, b if b == b else story.end_s()) for r in story.requests for a, b, _ in r.waits]
+    return [(a, b if b == b else story.left_s(r)) for r in story.requests for a, b, _ in r.waits]
 
 
 def depth(waits: list[tuple[float, float]], t: float) -> int:

@@ -38,7 +38,7 @@ class BuiltGroup:
             make_blocks=parts.make_blocks,
             replicas=self.group.replicas,
             name=self.group.name,
-            max_queued_requests=self.group.scenario.engine.max_queued_requests,
+            max_queued_requests=parts.max_queued_requests,
         )
 
 

@@ -48,6 +48,7 @@ class Parts:
     make_blocks: Callable[[int, int], KVBlocks]
     swap_overlap: bool = False
     group_cost: GroupCost | None = None
+    max_queued_requests: int | None = None
 
 
 def build_workload(scenario: Scenario) -> Workload:
@@ -65,6 +66,7 @@ def build_workload(scenario: Scenario) -> Workload:
             if name not in workload.class_names:
                 hint = did_you_mean(name, workload.class_names)
                 raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
+    _check_clients(scenario, workload)
     predictor = scenario.workload.predictor
     if predictor is None:
         return workload
@@ -87,6 +89,16 @@ def _given_workload(scenario: Scenario) -> Workload:
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
+
+
+def _check_clients(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError for clients that leave before an answer could reach them."""
+    late_s = scenario.measure.front_end_s
+    for client in workload.clients:
+        for name in ("ttft_timeout_s", "timeout_s"):
+            if (patience_s := getattr(client, name)) <= late_s:
+                what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end_s is {late_s:g} s"
+                raise scenario.error("measure.front_end_s", what, "a longer timeout, or a nearer front end")
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
@@ -112,7 +124,16 @@ def build(scenario: Scenario) -> Parts:
     check_overlap(scenario)
     cost, make_blocks = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
-    return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, group_cost)
+    return Parts(
+        lambda: deepcopy(policy),
+        kv,
+        cost,
+        swap_s,
+        make_blocks,
+        scenario.engine.swap_overlap,
+        group_cost,
+        scenario.engine.max_queued_requests,
+    )
 
 
 def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:

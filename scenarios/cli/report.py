@@ -25,7 +25,7 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     from reports.judged import facts
     from reports.provenance import provenance_words
     from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
-    from reports.tables import class_table
+    from reports.tables import class_table, replica_table
     from reports.terminal import aligned
     from reports.units import fitted
     from scenarios.show import are_paired
@@ -40,6 +40,11 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
+        parts.append(f"{title}\n{rows}\n")
+    by_replica = replica_table(lines, **first.measure.window())
+    if by_replica is not None:
+        title = terminal.paint("By replica", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
+        rows = aligned([by_replica.head, *by_replica.body], by_replica.text_columns, terminal.width)
         parts.append(f"{title}\n{rows}\n")
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")

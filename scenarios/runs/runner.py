@@ -23,6 +23,7 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 from simulator.hardware.kv import KVCache
+from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
 from simulator.results.records import Cause, Records
@@ -84,6 +85,7 @@ def run_on(
         summary={
             **summary,
             "usd_per_million_output_tokens": price,
+            **_groups(records, cuts),
             **entries(found),
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
@@ -127,6 +129,13 @@ def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tup
             yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
     if (router := scenario.routing.file) is not None:
         yield router, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
+
+
+def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
+    """What summary.json says of the groups of a fleet, by name; nothing of a single replica."""
+    if records.replicas == 1:
+        return {}
+    return {"groups": {name: group.entry(0) for name, group in by_group(records, **cuts).items()}}
 
 
 def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:

@@ -35,10 +35,6 @@ class ClientConfig(Strict):
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
-        if self.max_attempts == 1:
-            for key in ("backoff_s", "backoff_factor", "max_backoff_s", "jitter"):
-                if key in self.model_fields_set and getattr(self, key) != type(self).model_fields[key].default:
-                    raise refusal(f"{key} does nothing with max_attempts: 1", "give max_attempts: 2 or more", key=key)
         if not self.cancel and self.timeout_s is None and self.ttft_timeout_s is None:
             raise refusal("cancel: false does nothing without a timeout", "give timeout_s", key="cancel")
         return self

@@ -48,8 +48,8 @@ class Engine(Strict):
     enable_prefix_caching: Annotated[bool, doc("requests with a common prefix share its KV blocks")] = False
     swap_overlap: Annotated[bool, doc("swapped blocks move while the next step runs")] = False
     max_queued_requests: Annotated[
-        Count | None,
-        doc("an arriving request that finds so many waiting is rejected (SGLang's name); null: no limit"),
+        Annotated[int, Field(ge=1, le=10**9)] | None,
+        doc("a replica rejects a request that finds so many waiting, preempted ones included; null: no limit"),
         Unit("requests"),
     ] = None
 

@@ -72,8 +72,11 @@ class RouterConfig(Strict):
         from simulator.fleet.routers import load_router, router_class, router_parameters
 
         known = router_parameters(self.kind)
-        for key in self.parameters:
-            if key not in known:
+        for key, value in self.parameters.items():
+            if key in known:
+                if (wrong := known[key].refusal(value)) is not None:
+                    raise refusal(wrong, key=key)
+            else:
                 takes = f"it takes: {', '.join(('signal_interval_s', *known))}"
                 near = did_you_mean(key, tuple(known)) if known else ""
                 raise refusal(f"the router {self.kind} does not use this key", f"{near}; {takes}".strip("; "), key=key)
@@ -84,8 +87,7 @@ class RouterConfig(Strict):
         try:
             load_router(self.kind, self.parameters)
         except InputError as error:
-            wrong = error.message.rpartition("parameters: ")[2].rpartition("Error: ")[2]
-            raise refusal(wrong, error.hint) from None
+            raise refusal(error.message.rpartition("Error: ")[2], error.hint) from None
         return self
 
 

@@ -28,6 +28,9 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
     if scenario.engine.swap_overlap:
         what = "the real backend moves blocks before the step, not beside it"
         raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
+    if scenario.engine.max_queued_requests is not None:
+        what = "a lockstep serves every request"
+        raise scenario.error("engine.max_queued_requests", what, "--set engine.max_queued_requests=null")
     workload = build_workload(scenario)
     check_content(scenario, workload)
     return case_of(workload, build(scenario), swap_s_per_block)

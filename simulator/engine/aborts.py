@@ -63,7 +63,7 @@ class Aborts:
         `done` got their last token with the step; `before_s` is the end of the decode step before. Returns who of
         `done` is left, and whether the batch has changed.
         """
-        gone = self.pending
+        gone = set(self.pending)
         running = len(self._state.running)
         ends_s = [before_s] if self._late is None else list(self._late.decode_ends_s)
         if step.shape.decode_seqs:
@@ -74,7 +74,8 @@ class Aborts:
     def _end_all(self, now_s: float, dropped_from_s: float, ends_s: Sequence[float]) -> None:
         """End them; tokens from `dropped_from_s` on are dropped. `ends_s` are those of the last decode steps."""
         completion = self._completion
-        gone, self.pending = self.pending, {}
+        gone = list(self.pending)
+        self.pending.clear()
         if self._decisions is not None:
             self._decisions.aborts(self._state, [live.request_id for live in gone])
         for live in gone:
@@ -112,7 +113,7 @@ class Aborts:
         elif self._late is None:
             return 0, joined_s
         dropped = 0
-        outputs = live.output_tokens_so_far
+        outputs = live.base_outputs + ticks
         while True:
             token_s = ends_s[-1 - dropped] if dropped < ticks else joined_s
             if dropped > ticks or not token_s >= from_s:

@@ -28,9 +28,10 @@ class AsyncLoop:
     def serve(self) -> Generator[Event, object, None]:
         """Plan and apply a step behind the running one, and commit it when the next is due to be planned, for ever."""
         clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
+        aborts, listens = replica.aborts.pending, replica.has_listener
         intake.receive(clock.now)
         while True:
-            if replica.aborts.pending:
+            if aborts:
                 replica.aborts.end_between(clock.now)
             now_s = clock.now
             step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
@@ -45,5 +46,5 @@ class AsyncLoop:
                 intake.release()
             intake.receive(clock.now)  # which is before look_s where the run was cut
             replica.finish_step(step)
-            if replica.has_listener and (pause := intake.follow_up()) is not None:
+            if listens and (pause := intake.follow_up()) is not None:
                 yield pause

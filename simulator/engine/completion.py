@@ -48,9 +48,12 @@ class Completion:
     def _leave(self, live: RequestState, status: Status, released_s: float) -> None:
         """Hand a request that leaves the engine over to the records."""
         self._recorder.request(live, self._index, status, released_s)
-        del self._state.requests[live.row], self._state.lives[live.row]
-        if self._state.cache is not None:
-            self._state.cache.end(live.row)
+        state = self._state
+        del state.requests[live.row]
+        if self._on_end is not None:
+            del state.lives[live.row]
+        if state.cache is not None:
+            state.cache.end(live.row)
 
     def rejects(self, request: Request, live: RequestState) -> bool:
         """Reject an arriving request if it could never be served here or the queue is full; returns whether it is."""
@@ -97,7 +100,9 @@ class Completion:
                 tokens = live.reserved_tokens
             live.status = FINISHED
             state.blocks.free(live.row, -(-tokens // size))
-            self.end(live, Status.FINISHED, end_s)
+            self._leave(live, Status.FINISHED, end_s)
+            if self._on_end is not None:
+                self._on_end(live.row, Status.FINISHED, end_s, None)
         if state.held and not state.running:
             self._release_held(end_s)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from math import inf, nan
+from math import inf
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
@@ -83,6 +83,7 @@ class Replica:
         overlaps = state.traits.async_scheduling
         self.late = LateResults(state, self._completion, decisions) if overlaps else None
         self.aborts = Aborts(state, self._completion, self.late, records, decisions)
+        self._gone = self.aborts.pending
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self._ask = policy.plan
@@ -105,7 +106,8 @@ class Replica:
         state = self.state
         live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
-        state.lives[request.row] = live
+        if self.has_listener:
+            state.lives[request.row] = live
         if self._completion.rejects(request, live):
             return False
         state.waiting.push(live)
@@ -273,8 +275,9 @@ class Replica:
         end_s = ends[-1]
         prefill = step.prefill
         records = self._records
-        gone = self.aborts.pending  # mostly empty
-        before_s = state.batch.last_end_s if gone else nan
+        gone = self._gone
+        if gone:
+            before_s = state.batch.last_end_s
         # Steps that only continue the last row need none of their own.
         if prefill or not self._unchanged or step.start_s != records.end_s:
             record_row(step, records)
@@ -326,8 +329,10 @@ class Replica:
             state.batch.meter.sampled(live)
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
-        elif self._streams:
-            self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
+        else:
+            live.before_s = live.last_token_s
+            if self._streams:
+                self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
         live.last_token_s = end_s
         tokens_left = state.tokens_left(live)
         if not tokens_left:

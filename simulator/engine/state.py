@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable
+from math import nan
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
@@ -53,7 +54,7 @@ class ReplicaState:
         self.batch = DecodeBatch(block_size)
         self.decode_clock = self.batch.clock
         self.requests: dict[int, Request] = {}
-        self.lives: dict[int, RequestState] = {}  # the same ones
+        self.lives: dict[int, RequestState] = {}  # the same ones, if clients may abort them
         self.waiting = make_queue(self.traits.order)
         if isinstance(self.waiting, Lpm):
             self.waiting.count_hits = self._count_hits
@@ -139,8 +140,10 @@ class ReplicaState:
             self.blocks.free_host(live.row, cdiv(live.num_computed_tokens, self.batch.block_size))
             self.num_swapped -= 1
         if live.num_preemptions:
-            live.set_back().recomputed_tokens -= live.lost_tokens
-            self._no_longer_waits(live, now_s, swapped=swapped)
+            setbacks = live.set_back()
+            setbacks.recomputed_tokens -= live.lost_tokens
+            setbacks.requeued_s += now_s - setbacks.left_s
+            self.requeues.add((live.row, setbacks.left_s, nan, swapped))
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""

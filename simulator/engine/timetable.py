@@ -91,15 +91,14 @@ class Timetable:
     def take(self) -> Request | int:
         """Take out the next entry: a request that arrives, or the row of one that is aborted."""
         coming, added = self._coming, self._added
-        if coming is not None and not (added and added[0][:3] < (coming.arrival_s, _ARRIVAL, coming.row)):
-            self._coming = next(self._requests, None)
+        if coming is not None and (not added or (coming.arrival_s, _ARRIVAL, coming.row) < added[0][:3]):
             entry: Request | int = coming
+            coming = self._coming = next(self._requests, None)
         else:
             _, _, row, request = heappop(added)
             entry = row if request is None else request
-        self.due_s = inf if self._coming is None else self._coming.arrival_s
-        if added and added[0][0] < self.due_s:
-            self.due_s = added[0][0]
+        due_s = inf if coming is None else coming.arrival_s
+        self.due_s = added[0][0] if added and added[0][0] < due_s else due_s
         return entry
 
     def _add(self, at_s: float, kind: int, row: int, request: Request | None) -> None:

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 
 from simulator.metrics.clients import Served, Sessions, served, sessions
-from simulator.metrics.latency import e2el_s, finished, itl, queue_s, streamed, tpot_s, ttft_s
+from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.slo import Slo, meets_slo
 from simulator.metrics.usage import Usage, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
 from simulator.metrics.weighted import Distribution
 from simulator.metrics.window import Bools, Window
-from simulator.results.records import Floats, Ints, Records
+from simulator.results.records import Floats, Ints, Records, Status
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -43,6 +43,11 @@ class Sample:
     def done(self) -> Bools:
         """One entry a request: whether it counts and has finished."""
         return self.measured & finished(self.records)
+
+    @cached_property
+    def aborted(self) -> Bools:
+        """One entry a request: whether it counts and was aborted."""
+        return np.asarray(self.measured & (self.records.requests.status == Status.ABORTED))
 
     @cached_property
     def completed(self) -> int:
@@ -125,11 +130,12 @@ class Sample:
 
     @cached_property
     def mean_itl_s(self) -> float | None:
-        """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1."""
+        """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1, aborted requests too."""
         if self.class_index is None:
             gaps = self.latencies["itl"]
             return None if gaps is None else gaps.mean
-        requests, chosen = self.records.requests, self.measured & streamed(self.records)
+        requests, chosen = self.records.requests, (self.done | self.aborted) & (self.records.requests.output_tokens > 1)
+        chosen &= self.records.streams
         count = int((requests.output_tokens[chosen] - 1).sum())
         return float((requests.last_token_s[chosen] - requests.first_token_s[chosen]).sum()) / count if count else None
 

@@ -98,7 +98,7 @@ _TABLE = (
         better=1, by_class=True,
     ),
     Metric(
-        "duration", "duration", "s", "first arrival to last token of the measured requests",
+        "duration", "duration", "s", "first arrival to last token, or last abort, of the measured requests",
         lambda s: s.window.duration_s, by_class=True,
     ),
     Metric(
@@ -184,7 +184,7 @@ _TABLE = (
         _prefix_cache_hit_rate, better=1, by_class=True,
     ),
     Metric(
-        "rejected", "rejected", REQUESTS, "requests that could never fit, refused on arrival",
+        "rejected", "rejected", REQUESTS, "requests refused on arrival: they could never fit, or the queue was full",
         _count(Status.REJECTED), better=-1, by_class=True,
     ),
     Metric(
@@ -192,8 +192,21 @@ _TABLE = (
         _count(Status.UNFINISHED), better=-1, by_class=True,
     ),
     Metric(
+        "aborted", "aborted", REQUESTS, "requests whose client gave up before their last token",
+        _count(Status.ABORTED), better=-1, by_class=True,
+    ),
+    Metric(
+        "aborted_output_tokens", "aborted output", "tokens", "generated tokens of the aborted requests",
+        lambda s: int(s.records.requests.output_tokens[s.aborted].sum()), better=-1,
+        remark="those in execution when the engine noticed are dropped, and not counted", by_class=True,
+    ),
+    Metric(
+        "aborted_computed_tokens", "wasted", "tokens", "prompt and output tokens computed for the aborted requests",
+        _sum("aborted_tokens"), better=-1, by_class=True,
+    ),
+    Metric(
         "slo_attainment", "within SLO", FRACTION, "requests that meet every limit of the SLO / all requests",
-        _slo_attainment, better=1, remark="rejected and unfinished requests count as misses", by_class=True,
+        _slo_attainment, better=1, remark="rejected, unfinished and aborted requests count as misses", by_class=True,
     ),
     Metric(
         "balance_cv", "imbalance", "",

@@ -110,7 +110,7 @@ class GapColumns:
 
 @dataclass(frozen=True, slots=True)
 class RequeueColumns:
-    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to the end)."""
+    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to its end or the run's)."""
 
     row: Ints
     from_s: Floats

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from simulator.engine.data_parallel import GroupCost
 from simulator.engine.timetable import Inlet
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.request import Request
@@ -51,6 +52,7 @@ class Script:
         fast_forward: bool = True,
         make_blocks: Callable[[int, int], KVBlocks] = BlockLedger,
         log_decisions: bool = True,
+        group_cost: GroupCost | None = None,
     ) -> tuple[Run, list[End]]:
         """The run, and the ends as they were told."""
         workload = scenario.workload
@@ -66,6 +68,7 @@ class Script:
             swap_s_per_block=scenario.swap_s_per_block,
             swap_overlap=scenario.swap_overlap,
             make_blocks=make_blocks,
+            group_cost=group_cost,
             replicas=scenario.replicas,
             router=scenario.router,
             fast_forward=fast_forward,

@@ -80,7 +80,7 @@ def test_recorded_cases_with_aborts_are_hard() -> None:
             ran += len(set(step["aborted"]) & set(step["running"]))
             again += len(set(step["aborted"]) & preempted)
     assert min(waited, ran) > 30
-    assert again > 15
+    assert again > 10
     assert {case["config"].get("async_scheduling", False) for case in cases} == {False, True}
     assert {case["config"].get("enable_prefix_caching", False) for case in cases} == {False, True}
     for case, steps in zip(cases, answers, strict=True):

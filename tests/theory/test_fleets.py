@@ -125,11 +125,11 @@ def test_the_shortest_queue_lies_between_one_queue_and_chance() -> None:
 
 
 def test_two_choices_of_many_servers() -> None:
-    """A finite number of servers adds about 1 / servers: the interval of 200 is held against the limit within 2 %."""
+    """A finite number of servers adds about 1 / servers: 200 are held against the limit within 3 %."""
     load = 0.7
-    found = mean_sojourn_s("power_of_two", 200, load, 12_000, range(4))
-    assert found.half_width < 0.03 * found.mean
-    assert found.mean == pytest.approx(d_choices_sojourn_s(load, 2), rel=0.02)
+    found = mean_sojourn_s("power_of_two", 200, load, 6_000, range(8))
+    assert found.half_width < 0.06 * found.mean
+    assert found.mean == pytest.approx(d_choices_sojourn_s(load, 2), rel=0.03)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.fleet import by_replica
 from simulator.metrics.latency import request_latencies
 from simulator.results.records import CallColumns, Floats, Ints, Records, RequestColumns, RowColumns, Status
 
@@ -109,6 +110,15 @@ def step_columns(records: Records) -> dict[str, Column]:
     table |= {name: getattr(rows, name) for name in others}
     table["used_blocks"] = records.step_used_blocks[rows.first_step]
     return table
+
+
+def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Column]:
+    """One row a replica, with its group."""
+    found = by_replica(records, warmup_s=warmup_s, cooldown_s=cooldown_s)
+    names = [group.name for group in records.sizes for _ in range(group.replicas)]
+    columns: dict[str, Column] = {field.name: getattr(found, field.name) for field in fields(found)}
+    del columns["replicas"]
+    return {"replica": np.arange(records.replicas), "group": names, **columns}
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:

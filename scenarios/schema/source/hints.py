@@ -102,8 +102,9 @@ def key_hint(
         meant = unit
     elif key in elsewhere:
         places = elsewhere[key]
-        meant = " or ".join(f"`{place}`" if place else "the top level" for place in places)
-        meant = f"`{key}` belongs under {meant}" if places != [""] else f"`{key}` belongs at the top level"
+        under = " or ".join(f"`{place}`" for place in places if place)
+        where = ["at the top level"] * ("" in places) + [f"under {under}"] * bool(under)
+        meant = f"`{key}` belongs {' or '.join(where)}"
     elif called is not None and called in allowed:
         meant = f"it is called `{called}` here"
     elif near := nearest(key, allowed):

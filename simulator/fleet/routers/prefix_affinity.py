@@ -48,7 +48,6 @@ class PrefixAffinity:
     block_size: BlockSize = 16
     max_blocks: MaxBlocks = 1_000_000
     _table: PromptTable = field(init=False, repr=False)
-    _by_number: dict[int, ReplicaLoad] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
