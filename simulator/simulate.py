@@ -18,8 +18,10 @@ from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
+from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import Signals
 from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.metrics.slo import Slo
 from simulator.plan import Policy
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
@@ -100,12 +102,14 @@ def simulate_fleet(
     progress: Callable[[int], None] | None = None,
     front_end_s: float = 0.0,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
+    slo: Slo | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
     `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
-    requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+    requests that have ended. Autoscalers may look at how many requests meet `slo`. The result
+    does not depend on `fast_forward`, to the last bit.
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
@@ -130,7 +134,9 @@ def simulate_fleet(
         on_end=on_end,
     )
     dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
-    apart = fast_forward and on_end is None and all(group.group_cost is None for group in groups)
+    scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
+    fixed = all(group.group_cost is None and group.autoscaling is None for group in groups)
+    apart = fast_forward and on_end is None and fixed
     if clients is not None:
         clients.servers = dispatch
     elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
@@ -145,6 +151,7 @@ def simulate_fleet(
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     fleet.abandon()
+    scaling.record(recorder.end_s())
     records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
     if clients is not None:
         records = clients.seen(records)

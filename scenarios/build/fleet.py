@@ -39,6 +39,8 @@ class BuiltGroup:
             replicas=self.group.replicas,
             name=self.group.name,
             max_queued_requests=parts.max_queued_requests,
+            autoscaling=None if (rule := self.group.autoscaling) is None else rule.rule(),
+            initial_replicas=self.group.scenario.replicas,
         )
 
 

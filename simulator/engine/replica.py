@@ -127,6 +127,11 @@ class Replica:
             state.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
         return hits * state.batch.block_size
 
+    def start_empty(self) -> None:
+        """The server starts: its prefix cache holds nothing."""
+        if self.state.cache is not None:
+            self.state.cache.clear()
+
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
         self._completion.abandon()

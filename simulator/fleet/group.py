@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from simulator.engine.data_parallel import GroupCost
+from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.timing.cost import CostModel
@@ -34,6 +35,7 @@ class ReplicaGroup:
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
     that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
+    With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
     """
 
     make_policy: Callable[[], Policy]
@@ -47,6 +49,8 @@ class ReplicaGroup:
     replicas: int = 1
     name: str = "default"
     max_queued_requests: int | None = None
+    autoscaling: Autoscaling | None = None
+    initial_replicas: int = 1
 
     @property
     def usable_blocks(self) -> int:

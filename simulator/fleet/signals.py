@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 
 from simpy.events import Event
 
-from simulator.engine.clock import LOOK, Clock
+from simulator.engine.clock import Clock
 from simulator.engine.view import ReplicaLoad
 from simulator.fleet.replicas import Replicas
 from simulator.request import ArrivingRequest
@@ -72,7 +72,7 @@ class Signals:
         clock, tick = self._clock, 0
         while clock.has_events:
             tick += 1
-            yield clock.at(tick * self._interval_s, LOOK)
+            yield clock.tick(tick * self._interval_s)
             for load in self._seen:
                 load.look()
             self.replicas.all_changed()

@@ -19,7 +19,16 @@ import numpy as np
 
 from simulator.metrics.fleet import by_replica
 from simulator.metrics.latency import request_latencies
-from simulator.results.records import CallColumns, Floats, Ints, Records, RequestColumns, RowColumns, Status
+from simulator.results.records import (
+    CallColumns,
+    Floats,
+    Ints,
+    LifeColumns,
+    Records,
+    RequestColumns,
+    RowColumns,
+    Status,
+)
 
 Column = Floats | Ints | list[str]
 
@@ -119,6 +128,16 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
     columns: dict[str, Column] = {field.name: getattr(found, field.name) for field in fields(found)}
     del columns["replicas"]
     return {"replica": np.arange(records.replicas), "group": names, **columns}
+
+
+def life_columns(lives: LifeColumns) -> dict[str, Column]:
+    """One row a life of an autoscaled replica."""
+    return {field.name: getattr(lives, field.name) for field in fields(LifeColumns)}
+
+
+def lives_from(table: Mapping[str, Any]) -> LifeColumns:
+    """The inverse. Raises KeyError for another table."""
+    return LifeColumns(**{field.name: table[field.name] for field in fields(LifeColumns)})
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:
