@@ -17,15 +17,16 @@ from simulator.results.records import (
     RequestColumns,
     RequeueColumns,
     RowColumns,
+    TransferColumns,
 )
 
-Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns | LifeColumns
+Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns | LifeColumns | TransferColumns
 
 
 def differences(a: Records, b: Records) -> list[str]:
     """The columns in which two records differ by so much as a bit."""
     found = []
-    for name in ("requests", "rows", "gaps", "requeues", "calls", "lives"):
+    for name in ("requests", "rows", "gaps", "requeues", "calls", "lives", "transfers"):
         left: Columns | None = getattr(a, name)
         right: Columns | None = getattr(b, name)
         if left is None or right is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from simulator.engine.data_parallel import GroupCost
 from simulator.fleet.autoscaling import Autoscaling
@@ -12,6 +12,8 @@ from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor, Predicted
+
+Role = Literal["both", "prefill", "decode"]
 
 
 class KVMemory(Protocol):
@@ -36,6 +38,7 @@ class ReplicaGroup:
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
     that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
     With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
+    `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
     """
 
     make_policy: Callable[[], Policy]
@@ -51,6 +54,8 @@ class ReplicaGroup:
     max_queued_requests: int | None = None
     autoscaling: Autoscaling | None = None
     initial_replicas: int = 1
+    role: Role = "both"
+    block_bytes: int = 0
 
     @property
     def usable_blocks(self) -> int:

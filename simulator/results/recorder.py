@@ -19,6 +19,7 @@ from simulator.results.records import (
     RequeueColumns,
     RowColumns,
     Status,
+    TransferColumns,
 )
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
@@ -191,6 +192,7 @@ class Recorder:
         self._setbacks = Table(_SETBACKS)
         self.reject_reasons: dict[int, str] = {}
         self.lives = Table(_fields(LifeColumns))
+        self.transfers = Table(_fields(TransferColumns))
         self.on_request: Callable[[RequestState, int, Status], None] | None = None  # told of each as it ends
         self.ended = 0
         self._progress = progress
@@ -218,7 +220,7 @@ class Recorder:
     def records(self, workload: Workload, groups: Sequence[GroupSizes]) -> Records:
         """Everything collected, as `Records`; the recorder is empty afterwards. All groups stream answers, or none."""
         first = groups[0]
-        lives = LifeColumns(**self.lives.columns())
+        lives, transfers = LifeColumns(**self.lives.columns()), TransferColumns(**self.transfers.columns())
         streams = first.streams
         ends = [replica.step_end_s.column() for replica in self.replicas]
         rows, gaps = self._rows_and_gaps(streams, ends)
@@ -239,6 +241,7 @@ class Recorder:
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
             groups=tuple(groups) if len(groups) > 1 else (),
             lives=lives if len(lives.replica) else None,
+            transfers=transfers if len(transfers.row) else None,
         )
 
     def _request_columns(self, workload: Workload) -> Columns:

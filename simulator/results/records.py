@@ -139,6 +139,20 @@ class LifeColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferColumns:
+    """One entry a request whose KV moved from the replica that prefilled it to the one that decoded it."""
+
+    row: Ints
+    from_replica: Ints
+    to_replica: Ints
+    blocks: Ints  # of the prefilling replica
+    bytes: Ints
+    ready_s: Floats  # its first token
+    start_s: Floats  # the link begins with it
+    end_s: Floats  # all is there
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSizes:
     """A group of equal replicas, of each of which it says how large it is."""
 
@@ -174,6 +188,7 @@ class Records:
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
+    transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def request_id(self, row: int) -> str:
