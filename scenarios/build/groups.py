@@ -14,6 +14,7 @@ from scenarios.schema.scenario import GroupConfig, Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.origin import Origin
 from simulator.errors import InputError
+from simulator.fleet.group import Role
 
 if TYPE_CHECKING:
     from scenarios.schema.source.yaml_source import KeyPath
@@ -25,6 +26,7 @@ class Group:
 
     name: str
     scenario: Scenario
+    role: Role = "both"
     autoscaling: AutoscalingConfig | None = None  # None also where there is nothing to scale
 
     @property
@@ -41,7 +43,8 @@ def groups_of(scenario: Scenario) -> tuple[Group, ...]:
     if scenario.fleet is None:
         return (Group("default", scenario),)
     return tuple(
-        Group(group.name, _alone(scenario, place, group), group.scales) for place, group in enumerate(scenario.fleet)
+        Group(group.name, _alone(scenario, place, group), group.role, group.scales)
+        for place, group in enumerate(scenario.fleet)
     )
 
 

@@ -261,6 +261,7 @@ def _resolved_group(group: Group) -> dict[str, object]:
     scales = {} if rule is None else {"autoscaling": rule.model_dump(exclude_none=True)}
     return {
         "name": group.name,
+        **({} if group.role == "both" else {"role": group.role}),
         **scales,
         **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
         "engine": _resolved_engine(group.scenario),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.build.bill import cost_of, gpu_hours
-from scenarios.build.fleet import BuiltGroup, build_fleet, build_router
+from scenarios.build.fleet import BuiltGroup, build_fleet, build_link, build_router
 from scenarios.build.parts import (
     build_workload,
     check_content,
@@ -116,6 +116,7 @@ def _simulate(
             router=router,
             signal_interval_s=scenario.routing.signal_interval_s,
             slo=scenario.resolve_slo(),
+            link=build_link(scenario),
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,

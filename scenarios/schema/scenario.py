@@ -214,6 +214,13 @@ class Measure(Strict):
         return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
 
 
+class KVTransferConfig(Strict):
+    """The link that KV moves over from groups that prefill to groups that decode: shared, one transfer at a time."""
+
+    bandwidth_gb_s: Annotated[float, Field(ge=1e-6, le=1e6), doc("bandwidth; a port of 400 Gbit/s has 50")] = 50.0
+    latency_s: Annotated[Seconds, doc("added to each transfer")] = 0.0
+
+
 class GroupConfig(Strict):
     """Replicas of one kind. What a group leaves out is as at the scenario's top level; of `hardware` and `engine`, key
     by key, but for keys of the engine that another policy than the scenario's does not take."""
@@ -228,6 +235,9 @@ class GroupConfig(Strict):
     hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
     cost: Annotated[dict[str, Any] | None, doc("its `cost`, whole")] = None
     engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
+    role: Annotated[
+        Literal["both", "prefill", "decode"], doc("half of each request that the group serves; its KV moves between")
+    ] = "both"
     autoscaling: Annotated[AutoscalingConfig | None, doc("rule for the number of its replicas; null: fixed")] = None
 
     @property
@@ -292,6 +302,9 @@ class Scenario(Strict):
         doc("replicas of unlike kinds, group by group, instead of `replicas`"),
     ] = None
     router: Annotated[Router, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
+    kv_transfer: Annotated[
+        KVTransferConfig | None, doc("link from groups that prefill to groups that decode; null: its defaults")
+    ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
@@ -358,6 +371,10 @@ class Scenario(Strict):
             for name in self.slo.classes:
                 if name not in names:
                     raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))
+        if self.kv_transfer is not None and "prefill" not in {group.role for group in self.fleet or ()}:
+            raise refusal(
+                "nothing is transferred", "groups of `fleet` with `role: prefill` and `decode`", "kv_transfer"
+            )
         if self.fleet is not None:
             if "replicas" in self.model_fields_set:
                 raise refusal("contradicts fleet", "each group of the fleet has its own `replicas`", key="replicas")
@@ -366,6 +383,13 @@ class Scenario(Strict):
                 if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
                     where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
                     raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
+            roles = {group.role for group in self.fleet}
+            if roles not in ({"both"}, {"prefill", "decode"}):
+                raise refusal(
+                    f"groups of the roles {', '.join(sorted(roles))} make no fleet",
+                    "`prefill` and `decode`, each at least once, or no role at all",
+                    key="fleet",
+                )
             names = [group.name for group in self.fleet]
             for place, name in enumerate(names):
                 if name in names[:place]:

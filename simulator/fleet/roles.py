@@ -27,9 +27,7 @@ def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
         return False
     if roles != {"prefill", "decode"}:
         told = ", ".join(f"{group.name}: {group.role}" for group in groups)
-        raise InputError(
-            f"the roles of the groups do not add up ({told})", hint="prefill and decode, or none"
-        )
+        raise InputError(f"the roles of the groups do not add up ({told})", hint="prefill and decode, or none")
     for group in groups:
         _check(group)
     return True

@@ -16,7 +16,8 @@ from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.sample import PERCENTILES, Sample
 from simulator.metrics.waits import saturated
-from simulator.results.records import Status
+from simulator.metrics.window import Bools
+from simulator.results.records import Floats, Status, TransferColumns
 
 SCHEMA_VERSION = 1
 STATISTICS = ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES))
@@ -91,6 +92,20 @@ def _of_sessions(name: str) -> Callable[[Sample], float | None]:
 def _of_changes(name: str) -> Callable[[Sample], float | None]:
     """What is known of a changing number of replicas."""
     return lambda s: None if s.changes is None else _defined(getattr(s.changes, name))
+
+
+def _of_transfers(of: Callable[[TransferColumns, Bools], float]) -> Callable[[Sample], float | None]:
+    """What is known of KV that moved, of measured requests."""
+
+    def value(sample: Sample) -> float | None:
+        moved = sample.records.transfers
+        return None if moved is None else _defined(of(moved, sample.measured[moved.row]))
+
+    return value
+
+
+def _mean_ms(seconds: Floats) -> float:
+    return float(seconds.mean()) * 1e3 if len(seconds) else math.nan
 
 
 def _defined(value: float) -> float | None:
@@ -281,6 +296,23 @@ _TABLE = (
     ),
     Metric(
         "mean_drain_s", "drain", "s", "from the decision to an empty replica, mean", _of_changes("drain_s"), better=-1,
+    ),
+    Metric(
+        "kv_transfers", "KV moved", REQUESTS, "requests whose KV moved from a prefilling to a decoding replica",
+        _of_transfers(lambda moved, own: int(own.sum())), remark="where prefill and decode are apart",
+    ),
+    Metric(
+        "kv_transfer_gib", "KV moved", "GiB", "size of that KV",
+        _of_transfers(lambda moved, own: float(moved.bytes[own].sum()) / 2**30),
+    ),
+    Metric(
+        "mean_kv_wait_ms", "KV waits", MS, "from the first token until the transfer begins, mean",
+        _of_transfers(lambda moved, own: _mean_ms((moved.start_s - moved.ready_s)[own])), better=-1,
+        remark="for blocks on the decoding replica, then for the link",
+    ),
+    Metric(
+        "mean_kv_transfer_ms", "KV transfer", MS, "from the begin of a transfer to its end, mean",
+        _of_transfers(lambda moved, own: _mean_ms((moved.end_s - moved.start_s)[own])), better=-1,
     ),
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",

@@ -24,8 +24,17 @@ from scenarios.runs.storage.run_folder import (
     SCENARIO,
     STEPS,
     SUMMARY,
+    TRANSFERS,
 )
-from scenarios.runs.storage.tables import calls_from, lives_from, read_csv, requests_from, rows_from, sessions_from
+from scenarios.runs.storage.tables import (
+    calls_from,
+    lives_from,
+    read_csv,
+    requests_from,
+    rows_from,
+    sessions_from,
+    transfers_from,
+)
 from simulator.errors import InputError
 from simulator.results.records import (
     GapColumns,
@@ -86,6 +95,8 @@ def read_run(folder: Path) -> SavedRun:
     records = _read(folder / REST, lambda _: _assemble(*parts))
     if (lives := folder / LIVES).is_file():
         records = replace(records, lives=_read(lives, lambda path: lives_from(read_csv(path))))
+    if (transfers := folder / TRANSFERS).is_file():
+        records = replace(records, transfers=_read(transfers, lambda path: transfers_from(read_csv(path))))
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
 
 

@@ -28,6 +28,7 @@ from simulator.results.records import (
     RequestColumns,
     RowColumns,
     Status,
+    TransferColumns,
 )
 
 Column = Floats | Ints | list[str]
@@ -130,14 +131,19 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
     return {"replica": np.arange(records.replicas), "group": names, **columns}
 
 
-def life_columns(lives: LifeColumns) -> dict[str, Column]:
-    """One row a life of an autoscaled replica."""
-    return {field.name: getattr(lives, field.name) for field in fields(LifeColumns)}
+def plain_columns(columns: LifeColumns | TransferColumns) -> dict[str, Column]:
+    """The columns as they are: one row a life of an autoscaled replica, or a transfer of KV."""
+    return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
 def lives_from(table: Mapping[str, Any]) -> LifeColumns:
-    """The inverse. Raises KeyError for another table."""
+    """The inverse, for lives. Raises KeyError for another table."""
     return LifeColumns(**{field.name: table[field.name] for field in fields(LifeColumns)})
+
+
+def transfers_from(table: Mapping[str, Any]) -> TransferColumns:
+    """The inverse, for transfers. Raises KeyError for another table."""
+    return TransferColumns(**{field.name: table[field.name] for field in fields(TransferColumns)})
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:

@@ -35,7 +35,15 @@ KEYS = [
     *("balance_max_over_mean", "balance_jain", "fairness_jain", "fairness_min_over_max", "served", "given_up"),
     *("attempts_per_request", "served_throughput", "sessions", "mean_session_turns", "mean_session_s"),
     *("replica_seconds", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "mean_time_to_scale_s"),
-    *("mean_drain_s", "saturated", "schema_version"),
+    *(
+        "mean_drain_s",
+        "kv_transfers",
+        "kv_transfer_gib",
+        "mean_kv_wait_ms",
+        "mean_kv_transfer_ms",
+        "saturated",
+        "schema_version",
+    ),
 ]
 
 stories = st.builds(
