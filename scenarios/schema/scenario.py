@@ -319,7 +319,9 @@ class Scenario(Strict):
         """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
         found = {**self.model_dump(), "engine": self.engine.resolved()}
         if self.fleet is not None:
-            found["fleet"] = [group.model_dump(exclude_none=True) for group in self.fleet]
+            found["fleet"] = [
+                {**group.model_dump(exclude_none=True), "replicas": group.initial_replicas} for group in self.fleet
+            ]
             del found["replicas"]
         if isinstance(self.router, RouterConfig):
             found["router"] = self.router.resolved()

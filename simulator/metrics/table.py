@@ -104,8 +104,8 @@ def _of_transfers(of: Callable[[TransferColumns, Bools], float]) -> Callable[[Sa
     return value
 
 
-def _mean_ms(seconds: Floats) -> float:
-    return float(seconds.mean()) * 1e3 if len(seconds) else math.nan
+def _mean(seconds: Floats) -> float:
+    return float(seconds.mean()) if len(seconds) else math.nan
 
 
 def _defined(value: float) -> float | None:
@@ -306,13 +306,13 @@ _TABLE = (
         _of_transfers(lambda moved, own: float(moved.bytes[own].sum()) / 2**30),
     ),
     Metric(
-        "mean_kv_wait_ms", "KV waits", MS, "from the first token until the transfer begins, mean",
-        _of_transfers(lambda moved, own: _mean_ms((moved.start_s - moved.ready_s)[own])), better=-1,
+        "mean_kv_wait_s", "KV waits", "s", "from the first token until the transfer begins, mean",
+        _of_transfers(lambda moved, own: _mean((moved.start_s - moved.ready_s)[own])), better=-1,
         remark="for blocks on the decoding replica, then for the link",
     ),
     Metric(
-        "mean_kv_transfer_ms", "KV transfer", MS, "from the begin of a transfer to its end, mean",
-        _of_transfers(lambda moved, own: _mean_ms((moved.end_s - moved.start_s)[own])), better=-1,
+        "mean_kv_transfer_s", "KV transfer", "s", "from the begin of a transfer to its end, mean",
+        _of_transfers(lambda moved, own: _mean((moved.end_s - moved.start_s)[own])), better=-1,
     ),
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",

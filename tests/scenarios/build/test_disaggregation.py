@@ -14,7 +14,7 @@ from scenarios.runs.storage.saved_run import read_run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 
-APART = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode"}]
+APART: list[dict[str, Any]] = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode"}]
 
 
 def scenario(fleet: list[dict[str, Any]], **keys: Any) -> dict[str, Any]:
