@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -34,6 +35,9 @@ def pytest_configure() -> None:
     if profile not in ("default", "more"):
         raise pytest.UsageError(f"BATCHLAB_HYPOTHESIS is {profile!r}; allowed: default, more")
     settings.load_profile(profile)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background deaf to Ctrl-C, and children inherit that: tests that press it fail.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

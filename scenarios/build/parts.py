@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -80,12 +80,12 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        trace = read_trace(workload.path, workload.options(scenario.seed))
-        if workload.trace.arrival is not None:
-            from scenarios.generate.redrawn import with_arrivals
+        trace = _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
+        if workload.trace.arrival is None:
+            return trace
+        from scenarios.generate.redrawn import with_arrivals
 
-            trace = with_arrivals(trace, workload.trace.arrival, scenario.seed)
-        return _played_back(trace, scenario, workload)
+        return with_arrivals(trace, workload.trace.arrival, scenario.seed)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
@@ -150,20 +150,25 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
-    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine."""
-    for group in groups_of(scenario):
-        _check_content(group.scenario, workload)
-
-
-def _check_content(scenario: Scenario, workload: Workload) -> None:
-    engine = scenario.engine
-    if not engine.enable_prefix_caching or workload.content is None:
+    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine and the router."""
+    if workload.content is None:
         return
     sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
+    for group in groups_of(scenario):
+        engine = group.scenario.engine
+        if engine.enable_prefix_caching:
+            _check_size(group.scenario, "engine.block_size", engine.block_size, sizes)
+    of_router = scenario.routing.resolved().get("block_size")
+    if isinstance(of_router, int) and scenario.num_replicas > 1:
+        key = "router" if isinstance(scenario.router, str) else "router.block_size"
+        _check_size(scenario, key, of_router, sizes)
+
+
+def _check_size(scenario: Scenario, key: str, block_size: int, sizes: Iterable[int]) -> None:
     for size in sorted(sizes):
-        if size % engine.block_size and engine.block_size % size:
-            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {engine.block_size}"
-            raise scenario.error("engine.block_size", f"{what}: one must be a multiple of the other", None)
+        if size % block_size and block_size % size:
+            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {block_size}"
+            raise scenario.error(key, f"{what}: one must be a multiple of the other", None)
 
 
 def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:

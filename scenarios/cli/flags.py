@@ -109,7 +109,7 @@ class Timed:
         self._started_s = time.monotonic()
 
     def progress(self, label: str, total: int) -> Callable[[int], None]:
-        """Begin a simulation of `total` requests; returns what takes the number finished so far."""
+        """Begin a simulation of `total` requests, 0: not known; returns what takes the number finished so far."""
         self.close()
         self._requests += total
         if self._console.quiet:
@@ -122,7 +122,8 @@ class Timed:
         self.close()
         seconds = time.monotonic() - self._started_s
         noun = "request" if self._requests == 1 else "requests"
-        self._console.note(f"simulated {self._requests:,} {noun} in {seconds:.1f} s")
+        count = f"{self._requests:,} {noun} " if self._requests else ""
+        self._console.note(f"simulated {count}in {seconds:.1f} s")
 
     def close(self) -> None:
         """Remove the bar."""

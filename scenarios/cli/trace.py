@@ -17,6 +17,12 @@ Format = Annotated[str, typer.Option("--format", metavar="F", help="The format, 
 TimeUnit = Annotated[
     str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="The unit of bare time stamps.")
 ]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns", metavar="NATIVE=NAME,...", help="What the file calls native columns, for any other layout."
+    ),
+]
 Start = Annotated[float, typer.Option("--start", metavar="S", help="Leave out what comes before, in seconds.")]
 Duration = Annotated[float | None, typer.Option("--duration", metavar="S", help="Seconds from the start on.")]
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="So many requests.")]
@@ -34,6 +40,7 @@ def trace_inspect(
     file: File,
     format_: Format = "auto",
     time_unit: TimeUnit = None,
+    columns: Columns = None,
     start: Start = 0.0,
     duration: Duration = None,
     limit: Limit = None,
@@ -53,7 +60,7 @@ def trace_inspect(
     from scenarios.traces.facts_text import facts_table
     from scenarios.traces.inspect import inspect_trace
 
-    options = _options(format_, time_unit, start, duration, limit, sample, seed, strict, zero_output)
+    options = _options(format_, time_unit, columns, start, duration, limit, sample, seed, strict, zero_output)
     facts = inspect_trace(file, options)
     typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)
 
@@ -65,6 +72,7 @@ def trace_convert(
     ],
     format_: Format = "auto",
     time_unit: TimeUnit = None,
+    columns: Columns = None,
     start: Start = 0.0,
     duration: Duration = None,
     limit: Limit = None,
@@ -85,7 +93,7 @@ def trace_convert(
     from simulator.errors import InputError
 
     native_kind(out)  # before anything is read
-    options = _options(format_, time_unit, start, duration, limit, sample, seed, strict, zero_output)
+    options = _options(format_, time_unit, columns, start, duration, limit, sample, seed, strict, zero_output)
     with output_file(out, overwrite=overwrite) as path:
         try:
             notes = convert_trace(file, path, options)
@@ -101,6 +109,7 @@ def trace_convert(
 def _options(
     format_: str,
     time_unit: Any,
+    columns: str | None,
     start: float,
     duration: float | None,
     limit: int | None,
@@ -111,10 +120,16 @@ def _options(
 ) -> TraceOptions:
     """How to read a trace as the flags say. Raises InputError for a value out of range."""
     from scenarios.traces.options import TraceOptions
+    from simulator.errors import InputError
 
+    pairs = [part.partition("=") for part in (columns or "").split(",") if part]
+    for native, _, name in pairs:
+        if not native or not name:
+            raise InputError(f"--columns: {native}{name} is not NATIVE=NAME", hint="such as arrival_time_s=when")
     return TraceOptions(
         format=format_,
         time_unit=time_unit,
+        columns={native.strip(): name.strip() for native, _, name in pairs} or None,
         start_s=start,
         duration_s=duration,
         limit=limit,

@@ -14,7 +14,8 @@ from scenarios.generate.durations import draw_times
 from scenarios.generate.requests import draw_requests
 from scenarios.generate.sessions import cut
 from scenarios.schema import sessions as schema
-from scenarios.schema.workload import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
+from scenarios.schema.arrival import MeanRate
+from scenarios.schema.workload import MOST_REQUESTS, AnyArrival, ArrivalConfig, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
 from simulator.client import Client
 from simulator.errors import InputError
@@ -28,6 +29,8 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     or `duration_s` grows, when its lengths change, and when other classes come, go or change (as long as they do
     not share its arrivals). Raises InputError for a seed below 0 and for more than MOST_REQUESTS requests.
     """
+    if isinstance(config.arrival, MeanRate):
+        config = at_mean_rate(config, config.arrival.rate)
     classes = config.all_classes()
     sources, loops = _sources(config, classes)
     time_s, class_index = _arrivals(config, classes, sources, seed)
@@ -40,6 +43,47 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
         clients=_clients(config, classes, seed),
         until_s=math.inf if config.duration_s is None else config.duration_s,
     )
+
+
+def mean_rate(config: GeneratedWorkload) -> float | None:
+    """Requests per second that the arrival processes make in expectation, over all of the workload.
+
+    A session counts once, by its first request. None where clients issue all requests after answers.
+    """
+    sources, _ = _sources(config, config.all_classes())
+    if not sources:
+        return None
+    end_s = _time_of(config.requests, sources) if config.requests is not None else config.duration_s
+    assert end_s is not None, "the validator let a workload without an end pass"
+    return _expected(sources, end_s) / end_s
+
+
+def at_mean_rate(config: GeneratedWorkload, rate: float) -> GeneratedWorkload:
+    """The workload with the rates of its classes multiplied by one factor, such that their mean is `rate`.
+
+    Raises InputError where no class has a rate.
+    """
+    plain = config.model_copy(update={"arrival": config.shared})
+    sources, _ = _sources(plain, plain.all_classes())
+    end_s = config.duration_s if config.requests is None else config.requests / rate
+    assert end_s is not None, "the validator let a workload without an end pass"
+    expected = _expected(sources, end_s)
+    if expected <= 0:
+        what = f"workload.arrival.rate: no class has arrivals in {end_s:g} s that could be scaled"
+        raise InputError(what, hint="closed loops have `concurrency` instead of a rate" if not sources else None)
+    factor = rate * end_s / expected
+    classes = tuple(
+        entry if entry.arrival is None else entry.model_copy(update={"arrival": _denser(entry.arrival, factor)})
+        for entry in plain.all_classes()
+    )
+    shared = None if plain.shared is None else _denser(plain.shared, factor)
+    return plain.model_copy(update={"arrival": shared, "classes": classes, "preset": None, "rate": None})
+
+
+def _denser(arrival: AnyArrival, factor: float) -> AnyArrival:
+    if isinstance(arrival, schema.ClosedLoop):
+        return arrival
+    return arrival.model_copy(update={"rate": arrival.rate * factor})
 
 
 def _closed_loop(
@@ -83,10 +127,10 @@ def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> tuple
         for index, entry in enumerate(classes)
         if entry.arrival is not None
     ]
-    if config.arrival is not None:
+    if config.shared is not None:
         sharing = [(index, entry) for index, entry in enumerate(classes) if entry.arrival is None]
         shares = tuple(1.0 if entry.share is None else entry.share for _, entry in sharing)
-        found.append((config.arrival, _Shared("", tuple(index for index, _ in sharing), shares)))
+        found.append((config.shared, _Shared("", tuple(index for index, _ in sharing), shares)))
     loops = [(arrival, shared) for arrival, shared in found if isinstance(arrival, schema.ClosedLoop)]
     return [(arrival, shared) for arrival, shared in found if not isinstance(arrival, schema.ClosedLoop)], loops
 
@@ -98,7 +142,7 @@ def _arrivals(
     if not sources:
         return np.empty(0), np.empty(0, dtype=np.int64)
     if config.duration_s is not None:
-        expected = sum(expected_arrivals(arrival, config.duration_s) for arrival, _ in sources)
+        expected = _expected(sources, config.duration_s)
         if expected > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"about {expected:.3g}")
         time_s, class_index = _merged(sources, len(classes), seed, config.duration_s, MOST_REQUESTS + 1)
@@ -124,17 +168,19 @@ def _too_many(duration_s: float, count: str) -> InputError:
 def _time_of(count: float, sources: list[_Source]) -> float:
     """The time by which `count` arrivals are expected, to a thousandth."""
 
-    def expected(until_s: float) -> float:
-        return sum(expected_arrivals(arrival, until_s) for arrival, _ in sources)
-
     late = 1.0
-    while expected(late) < count:
+    while _expected(sources, late) < count:
         late *= 2.0
     early = 0.0
     while late - early > 1e-3 * late:
         middle = 0.5 * (early + late)
-        early, late = (middle, late) if expected(middle) < count else (early, middle)
+        early, late = (middle, late) if _expected(sources, middle) < count else (early, middle)
     return late
+
+
+def _expected(sources: list[_Source], until_s: float) -> float:
+    """The expected number of arrivals up to a time."""
+    return sum(expected_arrivals(arrival, until_s) for arrival, _ in sources)
 
 
 def _merged(sources: list[_Source], num_classes: int, seed: int, until_s: float, most: int) -> tuple[Floats, Ints]:

@@ -33,7 +33,8 @@ from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called as a simulation starts, with its label and number of requests; returns what takes the number finished."""
+"""Called as a simulation starts, with its label and number of requests, 0 where that is not known beforehand; returns
+what takes the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -69,7 +70,9 @@ def run_on(
     """
     check_content(scenario, workload)
     fleet = build_fleet(scenario)
-    told = None if progress is None else progress(policies_label(scenario), len(workload))
+    told = (
+        None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
+    )
     done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, fleet[0].parts.kv)

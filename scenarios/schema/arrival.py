@@ -14,6 +14,16 @@ from scenarios.schema.strict import Strict
 Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 
+class MeanRate(Strict):
+    """Classes that have arrivals of their own, all made denser or thinner by one factor.
+
+    `rate` is the mean of all of them together up to the workload's end, as the processes have it in expectation.
+    Profiles keep their times.
+    """
+
+    rate: Annotated[Rate, doc("mean rate of all classes together, which keep their proportions"), Unit("requests/s")]
+
+
 class Arrival(Strict):
     """`rate` in requests per second, times the factor that `profile` gives for the moment.
 

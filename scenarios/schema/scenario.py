@@ -142,15 +142,35 @@ class TraceConfig(Strict):
     time_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
     ] = None
+    columns: Annotated[
+        dict[str, str] | None, doc("native columns and what the file calls them, to read a log of any other layout")
+    ] = None
     input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
     output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
+    zero_output: Annotated[
+        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
+    ] = "skip"
     sessions: Annotated[
         Literal["recorded", "closed_loop"],
         doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
     ] = "recorded"
-    zero_output: Annotated[
-        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
-    ] = "skip"
+
+    @field_validator("columns")
+    @classmethod
+    def _native(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        from scenarios.traces.options import TraceOptions
+
+        try:
+            TraceOptions(columns=columns)
+        except InputError as error:
+            raise refusal(error.message.removeprefix("columns: "), error.hint) from None
+        return columns
+
+    @model_validator(mode="after")
+    def _either_recorded_or_not(self) -> Self:
+        if self.sessions == "closed_loop" and self.arrival is not None:
+            raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
+        return self
 
     @field_validator("format")
     @classmethod

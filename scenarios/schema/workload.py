@@ -21,7 +21,7 @@ from annotated_types import Unit, doc
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
-from scenarios.schema.arrival import Arrival, Rate
+from scenarios.schema.arrival import Arrival, MeanRate, Rate
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.lengths import (
     Empirical,
@@ -143,6 +143,16 @@ class OnOff(Arrival):
 
 ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp, Field(discriminator="process")]
 AnyArrival = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp | ClosedLoop, Field(discriminator="process")]
+
+
+SharedArrival = Annotated[
+    Annotated[AnyArrival, Tag("<process>")] | Annotated[MeanRate, Tag("<rate>")],
+    Discriminator(lambda value: "<rate>" if isinstance(value, MeanRate) or _is_rate_alone(value) else "<process>"),
+]
+
+
+def _is_rate_alone(value: object) -> bool:
+    return isinstance(value, Mapping) and [*value] == ["rate"]
 
 
 class ClassConfig(Strict):
@@ -271,7 +281,10 @@ class GeneratedWorkload(Strict):
         Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None, doc("arrivals to generate"), Unit("requests")
     ] = None
     duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
-    arrival: Annotated[AnyArrival | None, doc("arrivals that classes without their own share")] = None
+    arrival: Annotated[
+        SharedArrival | None,
+        doc("arrivals that classes without their own share; a rate alone scales those that classes have"),
+    ] = None
     classes: Annotated[
         Annotated[tuple[AnyClass, ...], Field(strict=False, min_length=1)] | None,
         doc("kinds of requests, one mapping each; null: those of the preset"),
@@ -285,8 +298,13 @@ class GeneratedWorkload(Strict):
         entries: tuple[AnyClass, ...] = self.classes or ()
         if self.preset is not None:
             entries = (PresetClass(name=PRESETS[self.preset].class_name, preset=self.preset, rate=self.rate),)
-        shares = self.arrival is not None
+        shares = self.shared is not None
         return tuple(part for entry in entries for part in entry.complete(shares=shares))
+
+    @property
+    def shared(self) -> AnyArrival | None:
+        """The arrivals that classes without their own share."""
+        return None if isinstance(self.arrival, MeanRate) else self.arrival
 
     @model_validator(mode="before")
     @classmethod
@@ -307,7 +325,7 @@ class GeneratedWorkload(Strict):
         if len(set(names)) < len(names):
             raise self._twins()
         own = [entry.arrival for entry in classes if entry.arrival is not None]
-        processes = own if self.arrival is None else [*own, self.arrival]
+        processes = own if self.shared is None else [*own, self.shared]
         loops = [process for process in processes if isinstance(process, ClosedLoop)]
         if self.requests is not None and loops and len(processes) > 1:
             raise refusal(
@@ -318,6 +336,8 @@ class GeneratedWorkload(Strict):
         endless = [process for process in processes if isinstance(process, ClosedLoop) or not process.ends]
         if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
+        if self.arrival is not None and len(own) == len(classes):
+            raise ValueError("arrival: every class has its own, none takes from the workload's")
         if self.requests is None:
             self._check_caps(classes)
         return self
@@ -325,7 +345,7 @@ class GeneratedWorkload(Strict):
     def _check_caps(self, classes: tuple[ClassConfig, ...]) -> None:
         """A closed loop without a number of requests draws them as it goes: their cap must be known beforehand."""
         for index, entry in enumerate(classes):
-            if isinstance(entry.arrival or self.arrival, ClosedLoop) and (
+            if isinstance(entry.arrival or self.shared, ClosedLoop) and (
                 entry.max_tokens is None and self.max_tokens is None and entry.output.largest is None
             ):
                 alike = self.classes is not None and len(self.classes) == len(classes)
@@ -339,7 +359,7 @@ class GeneratedWorkload(Strict):
     def _twins(self) -> PydanticCustomError:
         names: set[str] = set()
         for index, entry in enumerate(self.classes or ()):
-            for part in entry.complete(shares=self.arrival is not None):
+            for part in entry.complete(shares=self.shared is not None):
                 if part.name in names:
                     message = f"two classes are called {part.name!r}"
                     return refusal(message, "names must differ", key=f"classes.{index}.name")
@@ -362,7 +382,7 @@ class GeneratedWorkload(Strict):
     def _check_shares(self) -> None:
         for index, entry in enumerate(self.classes or ()):
             own_rate = entry.arrival is not None or (isinstance(entry, PresetClass) and entry.rate is not None)
-            if not own_rate and self.arrival is None:
+            if not own_rate and self.shared is None:
                 if not isinstance(entry, PresetClass):
                     raise refusal(
                         f"class {entry.name!r} has no arrival, and the workload has none to share",
@@ -370,7 +390,7 @@ class GeneratedWorkload(Strict):
                         key=f"classes.{index}",
                     )
                 _check_rate(entry.preset, None, f"classes.{index}.")
-            if (own_rate or self.arrival is None) and entry.share not in (None, 1.0):
+            if (own_rate or self.shared is None) and entry.share not in (None, 1.0):
                 raise refusal(
                     f"a share of {entry.share:g} would do nothing: class {entry.name!r} has its own arrival, and all of"
                     " its rate",

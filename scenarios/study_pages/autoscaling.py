@@ -119,8 +119,8 @@ STUDY = Study(
         " queue ({fixed_8:.1%} of the requests have their first token within a second) and are hardly used before and"
         " after it: {fixed_hours_8:.2f} GPU-hours. Two to eight take {hours_60:.2f}, {saved:.0%} less, and with a"
         " start-up time of a minute {attained_60:.1%} of the requests are in time; two alone ({fixed_hours_2:.2f})"
-        " reach {fixed_2:.1%}. The rule itself reacts {reaction_s:.0f} s after the spike begins, and asks for all six at"
-        " once; the rest is start-up time, in which the queue grows. Replicas that were ready at once would keep"
+        " reach {fixed_2:.1%}. The rule itself reacts {reaction_s:.0f} s after the spike begins, and asks for all six"
+        " at once; the rest is start-up time, in which the queue grows. Replicas that were ready at once would keep"
         " {attained_0:.1%} in time and not all: the rule looks at the queue, sees none once there are enough, and lets"
         " them go from {first_drain_s:.0f} s on, while the spike lasts until 480 s.",
         "**A request that waits at a replica stays there**, so a new replica shortens the queue of the"

@@ -155,9 +155,9 @@ STUDY = Study(
         " recovers: of the same requests {after_six:.1%} are served, at the load that it carried before. Each request"
         " now comes up to six times ({attempts:.1f} on average), 48 a second instead of 8; the queue is as long as"
         " patience is, so a request begins when its client is about to leave, and {wasted:.0%} of all tokens are"
-        " computed for clients that have gone. Its cause is not the load but the queue: a metastable failure in the sense of N."
-        " Bronson et al., Metastable Failures in Distributed Systems (HotOS 2021). Fewer attempts are the cure that"
-        " clients have ({after_three:.0%} with three); doubling the backoff with full jitter is none"
+        " computed for clients that have gone. Its cause is not the load but the queue: a metastable failure in the"
+        " sense of N. Bronson et al., Metastable Failures in Distributed Systems (HotOS 2021). Fewer attempts are the"
+        " cure that clients have ({after_three:.0%} with three); doubling the backoff with full jitter is none"
         " ({after_backoff:.1%}), as it moves attempts and makes them no fewer. If the server is not told that a client"
         " has left, it is no better ({after_uncancelled:.1%}).",
         "**A limit on the queue ends it**, because a request that is begun then still has a client. The limit must keep"

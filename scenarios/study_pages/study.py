@@ -45,7 +45,7 @@ class Study:
 
     `setup` says what was run, `alt` what the picture shows, `answer` is its caption and the answer in a paragraph or
     several; `limits` says where it does not hold. `expected` are figures that follow from theory or reason: a run that
-    misses one is wrong, or the reason is.
+    misses one is wrong, or the reason is. `trace` names the file in $BATCHLAB_SHARED that it reads, if any.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Study:
     limits: str
     expected: Sequence[Expectation]
     measure: Callable[[], StudyResult]
+    trace: str = ""
 
     @property
     def scenario(self) -> str:

@@ -8,7 +8,7 @@ InputError that says what was seen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from scenarios.traces.formats import trace_formats
 from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.refused import ambiguous, shown, unknown
+from scenarios.traces.renamed import renamed, renamed_rows
 from scenarios.traces.rows import RowError, json_object, split_csv, tokens, tokens_or_one
 from simulator.errors import InputError
 
@@ -49,8 +50,13 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         raise InputError("the first line is not UTF-8 text", file=file, line=number)
     kind = _kind(first, sample, options)
     names = {"text": _no_names, "jsonl": _keys, "csv": _header}[kind](first, file, number)
+    rows: Iterator[Line] = chain(sample[1:] if kind == "csv" else sample, lines)
+    if options.columns:
+        names = renamed(names, options.columns, kind, file, number)
+        rows = rows if kind == "csv" else renamed_rows(rows, options.columns)
+        options = replace(options, format="native")
     found = _find(kind, names, sample, options, file)
-    if options.time_unit is not None and options.time_unit not in found.units:
+    if options.time_unit is not None and options.time_unit not in found.units and not options.columns:
         what = f"time_unit does not apply to the format {found.name}: {found.times}"
         raise InputError(what, file=file, hint="leave it out")
     head = Head(
@@ -60,7 +66,7 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         positions=_positions(names, found.columns, file, number) if kind == "csv" else {},
         sample=sample,
         whole=len(sample) < SAMPLE_LINES,
-        rows=chain(sample[1:] if kind == "csv" else sample, lines),
+        rows=rows,
         time_unit=options.time_unit,
         asked=options.format != "auto",
         answer=tokens_or_one if options.zero_output == "one" else tokens,

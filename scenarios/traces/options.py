@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +28,9 @@ class TraceOptions:
     times, each after the one before: a copy begins after `duration_s`, or where the next request would be at the mean
     rate; its requests and sessions are named after it (`17#2`), and their content is the same. `zero_output` says what
     becomes of answers without a token, mostly failed requests: `skip` sets the row aside, `one` makes it a prompt whose
-    computation yields the first token. `input_scale` and `output_scale` multiply lengths, rounded to whole tokens.
+    computation yields the first token. `columns` reads a log of any other layout as a native trace: it maps native
+    columns to those of the file, and `time_unit` is then that of arrival_time_s. `input_scale` and `output_scale`
+    multiply lengths, rounded to whole tokens.
 
     Raises InputError for a value outside its range.
     """
@@ -47,6 +50,7 @@ class TraceOptions:
     sample: float = 1.0
     loop: int = 1
     zero_output: Literal["skip", "one"] = "skip"
+    columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.format != "auto" and self.format not in trace_formats():
@@ -69,6 +73,12 @@ class TraceOptions:
             raise InputError(f"sample: {self.sample} is not above 0 and at most 1")
         if self.zero_output not in ("skip", "one"):
             raise InputError(f"zero_output: {self.zero_output!r} is unknown", hint="allowed: skip, one")
+        if self.columns is not None:
+            from scenarios.traces.renamed import check_columns
+
+            if self.format not in ("auto", "native"):
+                raise InputError(f"columns: they make a native trace, not one of the format {self.format}")
+            check_columns(self.columns)
         if self.seed < 0:
             raise InputError(f"seed: {self.seed} is below 0")
 

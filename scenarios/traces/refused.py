@@ -70,7 +70,7 @@ def _unlike(
             f"not a trace of the format {nearest}: no {lacks}", file=file, line=line, hint=_seen(what, names)
         )
     near = f"nearest is {nearest}, which lacks {lacks}; " if len(missing) < len(signature.has) else ""
-    options = "give format (--format) and, for bare numbers, time_unit (--time-unit)"
+    options = "give format (--format), or columns (--columns), and time_unit (--time-unit) for bare numbers"
     return InputError(
         "unknown trace format",
         file=file,

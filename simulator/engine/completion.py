@@ -60,29 +60,32 @@ class Completion:
     def rejects(self, request: Request, live: RequestState) -> bool:
         """Reject an arriving request if it could never be served here or the queue is full; returns whether it is."""
         state = self._state
-        most = self._max_queued_requests
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
+        reason: str | None = None
         # The last sampled token is never computed.
         needed = -(-(request.input_tokens + request.output_tokens - 1) // size)
         if needed > num_blocks:
-            reason: str | None = (
+            reason = (
                 f"{request.input_tokens} input and {request.output_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
+        elif state.refuses is not None:
+            reason = state.refuses(live, num_blocks, size)
+        most = self._max_queued_requests
+        if reason is not None:
+            self._reject(live, reason, Cause.TOO_LARGE)
+        elif most is not None and len(state.waiting) >= most:
+            self._reject(live, f"{Cause.QUEUE_FULL.value}: max_queued_requests is {most}", Cause.QUEUE_FULL)
         else:
-            reason = None if state.refuses is None else state.refuses(live, num_blocks, size)
-        cause = Cause.TOO_LARGE
-        if reason is None:
-            if most is None or len(state.waiting) < most:
-                return False
-            cause = Cause.QUEUE_FULL
-            reason = f"{cause.value}: max_queued_requests is {most}"
+            return False
+        return True
+
+    def _reject(self, live: RequestState, reason: str, cause: Cause) -> None:
         self._recorder.reject_reasons[live.row] = reason
         self._leave(live, Status.REJECTED, nan)
         if self._on_end is not None:
             self._on_end(live.row, Status.REJECTED, live.arrival_s, cause)
-        return True
 
     def finish_all(self, done: list[RequestState], end_s: float) -> None:
         """These requests have their last token: they leave, or are held until the batch has finished."""

@@ -86,10 +86,13 @@ class Intake:
         self.wake()
 
     def has_begun(self, row: int) -> bool:
-        """Whether the client of a request has its first token; False where answers come whole."""
+        """Whether the client of a request has its first token before now; False where answers come whole.
+
+        With asynchronous scheduling the token of a step under way is known before it is there.
+        """
         state = self._replica.state
         live = state.lives.get(row)
-        return live is not None and state.traits.streams and live.first_token_s == live.first_token_s
+        return live is not None and state.traits.streams and live.first_token_s < self._clock.now
 
     def _end_rest(self) -> None:
         """Plan again, after all that happens at this time."""
@@ -136,13 +139,14 @@ class Intake:
 
     def receive(self, now_s: float) -> None:
         """Let happen what was read ahead up to now."""
-        while self.due_s <= now_s:
-            entry = self._ahead.take()
+        ahead = self._ahead
+        while ahead.due_s <= now_s:
+            entry = ahead.take()
+            self.due_s = ahead.due_s
             if isinstance(entry, Request):
                 self.submit(entry)
             else:
                 self.abort(entry)
-            self.due_s = self._ahead.due_s
 
     def _used_blocks(self) -> int:
         """KV blocks in use now: of a run of steps, in the last that is planned by now."""

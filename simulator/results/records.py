@@ -36,7 +36,7 @@ class Cause(Enum):
     """Why a request was rejected: of the two, only a full queue is worth another try."""
 
     TOO_LARGE = "too large"  # it could never be served here
-    QUEUE_FULL = "queue full"
+    QUEUE_FULL = "the queue is full"
 
 
 @dataclass(frozen=True, slots=True)

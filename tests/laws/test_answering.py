@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.laws.repetition import fast_forward, same
 from simulator.client import Client
-from simulator.results.records import CallColumns, Records, Status
+from simulator.results.records import CallColumns, Cause, Records, Status
 from simulator.workload import Workload
 from tests.laws.answering import Answering, answering
 from tests.laws.scenarios import POLICIES, scenarios
@@ -80,7 +80,7 @@ def attempts_follow_failures(case: Answering, records: Records) -> None:
         for row, later in zip(rows.tolist(), [*rows[1:].tolist(), None], strict=True):
             failed_s = failure_s(case, records, row)
             if later is None:
-                full = records.reject_reasons.get(row, "").startswith("queue")
+                full = records.reject_reasons.get(row, "").startswith(Cause.QUEUE_FULL.value)
                 may = not isnan(calls.left_s[row]) or full
                 assert not may or len(rows) == client.max_attempts
             else:

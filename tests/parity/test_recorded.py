@@ -14,6 +14,7 @@ import pytest
 
 from tests.parity import live, recorded
 from tests.parity.cases import COMPARED, Case, decisions_of, first_difference
+from tests.parity.random_cases import aborted, random_async_caching_case, random_async_case
 from tests.shared_data import shared
 
 MODES = {
@@ -65,6 +66,14 @@ def test_recorded_cases_with_aborts_are_scheduled_as_vllm_did(mode: str) -> None
     for number, (case, theirs) in enumerate(zip(kept("aborts").cases, kept("aborts").answers, strict=True)):
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
         assert different is None, f"recorded case with aborts {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("seed", [165, 206, 505, 629])
+def test_two_dropped_tokens_of_a_victim_or_of_an_answer_too_long(seed: int) -> None:
+    """Tokens on their way that a prefill gave, after a preemption or as the last one: found by vLLM's random cases."""
+    for draw in (random_async_case, random_async_caching_case):
+        case = aborted(draw, seed)
+        assert decisions_of(case) == decisions_of(case, fast_forward=False)
 
 
 def test_recorded_cases_with_aborts_are_hard() -> None:

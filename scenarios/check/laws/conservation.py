@@ -13,7 +13,7 @@ from simulator.simulate import Run
 
 
 def conservation(experiment: Experiment, run: Run) -> Breach | None:
-    """Submitted = finished + rejected + aborted + unfinished, each request in one place at a time; tokens likewise."""
+    """Submitted = finished + rejected + aborted + unfinished, each in one place at each step; tokens likewise."""
     return ends_once(experiment, run) or one_place(experiment, run) or tokens(experiment, run)
 
 

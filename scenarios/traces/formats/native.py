@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
+from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -73,8 +73,16 @@ def _open(head: Head) -> OpenTrace:
     return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _json_parser(head), "run")
 
 
+def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[object, str], float]:
+    """What reads an arrival in seconds; other units are those of a log whose columns were renamed."""
+    if time_unit in (None, "s"):
+        return seconds
+    a_second = UNIT_NS["s"] / UNIT_NS[time_unit]
+    return lambda value, name: seconds(real(value, name) / a_second, name)
+
+
 def _csv_parser(head: Head) -> ParseRow:
-    positions, width, answer = head.positions, len(head.names), head.answer
+    positions, width, answer, arrives = head.positions, len(head.names), head.answer, _arrivals_in(head.time_unit)
     arrival, inputs, outputs = (positions[name] for name in REQUIRED)
     optional = [(positions[name], name, convert) for name, convert in OPTIONAL.items() if name in positions]
 
@@ -85,7 +93,7 @@ def _csv_parser(head: Head) -> ParseRow:
         if extra:
             _check(extra, input_tokens)
         return (
-            seconds(fields[arrival], "arrival_time_s"),
+            arrives(fields[arrival], "arrival_time_s"),
             input_tokens,
             answer(fields[outputs], "output_tokens"),
             extra,
@@ -95,7 +103,7 @@ def _csv_parser(head: Head) -> ParseRow:
 
 
 def _json_parser(head: Head) -> ParseRow:
-    answer = head.answer
+    answer, arrives = head.answer, _arrivals_in(head.time_unit)
 
     def parse(text: str) -> Row:
         fields = json_object(text)
@@ -110,7 +118,7 @@ def _json_parser(head: Head) -> ParseRow:
         input_tokens = tokens(fields.get("input_tokens"), "input_tokens")
         _check(extra, input_tokens)
         return (
-            seconds(fields.get("arrival_time_s"), "arrival_time_s"),
+            arrives(fields.get("arrival_time_s"), "arrival_time_s"),
             input_tokens,
             answer(fields.get("output_tokens"), "output_tokens"),
             extra,

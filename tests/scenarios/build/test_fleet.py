@@ -161,3 +161,17 @@ def test_a_routers_defaults_are_written_out() -> None:
     assert written["block_size"] == 4
     assert written["cache_threshold"] == 0.3
     assert written["signal_interval_s"] == 0
+
+
+def test_a_table_has_a_line_a_replica_or_a_group_where_they_are_many() -> None:
+    from reports.tables import replica_table
+
+    few = scenarios.run(fleet({"name": "new"}, OLD)).records
+    many = scenarios.run(fleet({"name": "new", "replicas": 15}, OLD)).records
+    table = replica_table([("few", few)])
+    assert table is not None
+    assert [line[:2] for line in table.body] == [("new", "0"), ("old", "1"), ("old", "2")]
+    table = replica_table([("many", many)])
+    assert table is not None
+    assert [line[:2] for line in table.body] == [("new", "15 replicas"), ("old", "2 replicas")]
+    assert replica_table([("one", scenarios.run(small()).records)]) is None

@@ -17,6 +17,7 @@ from scenarios.runs.storage.saved_run import read_run
 from simulator.errors import InputError
 from simulator.results.records import Status
 
+TRACES = Path(__file__).resolve().parents[2] / "data" / "traces"
 COST = {"kind": "linear", "base_s": 0.01, "per_token_s": 1e-4, "per_context_token_s": 1e-7}
 LENGTHS = {"input": {"dist": "uniform", "min": 5, "max": 90}, "output": {"dist": "uniform", "min": 2, "max": 60}}
 SESSION = {"turns": {"dist": "uniform", "min": 1, "max": 5}, "think_time_s": {"dist": "exponential", "mean_s": 0.5}}
@@ -236,3 +237,40 @@ def test_sessions_of_a_trace_need_one_that_has_them(tmp_path: Path) -> None:
     result = scenarios.run(scenario({"trace": {"path": str(path)}, "client": {"timeout_s": 0.2}}))
     assert result.requests["request_id"].tolist() == ["a", "b"]
     assert result.requests["status"].tolist() == ["aborted", "finished"]
+
+
+@pytest.mark.parametrize(
+    "fixture",
+    ["bailian_seconds_sessions.jsonl", "weka_flat_seconds.jsonl", "llmservingsim_flat_and_agentic.jsonl"],
+)
+def test_a_traces_sessions_are_played_back(fixture: str) -> None:
+    """Each row arrives at its own time, or exactly its delay after the answer that it waits for."""
+    from scenarios.build.parts import build_workload
+
+    trace = {"path": str(TRACES / fixture), "sessions": "closed_loop"}
+    chosen = scenario({"trace": trace}, engine={"max_num_seqs": 64})
+    workload = build_workload(chosen)
+    assert workload.after_row is not None
+    assert workload.delay_s is not None
+    assert (workload.after_row >= 0).any()
+    done = scenarios.run(chosen).records
+    rows = {name: row for row, name in enumerate(done.request_ids or ())}
+    assert len(rows) == len(workload)
+    for row, before in enumerate(workload.after_row.tolist()):
+        due_s = float(workload.arrival_s[row])
+        if before >= 0:
+            answered_s = float(done.requests.last_token_s[rows[workload.request_id(before)]])
+            due_s = answered_s + float(workload.delay_s[row])
+        assert float(done.requests.arrival_s[rows[workload.request_id(row)]]) == due_s
+
+
+def test_recorded_sessions_keep_their_times() -> None:
+    chosen = scenario({"trace": {"path": str(TRACES / "bailian_seconds_sessions.jsonl")}})
+    assert scenarios.run(chosen).records.calls is None
+
+
+def test_drawn_arrivals_and_played_back_sessions_exclude_one_another() -> None:
+    path = str(TRACES / "bailian_seconds_sessions.jsonl")
+    trace = {"path": path, "sessions": "closed_loop", "arrival": {"process": "poisson", "rate": 1}}
+    with pytest.raises(InputError, match="leave arrival out"):
+        scenario({"trace": trace})

@@ -50,7 +50,32 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
         ("classes", 0, "arrival"),
         "'poisson', 'constant', 'gamma'",
     ),
-    "closed loop": (arrival(process="closed_loop", concurrency=4), ("classes", 0, "arrival"), "'closed_loop' found"),
+    "a closed loop of nobody": (
+        arrival(process="closed_loop", concurrency=0),
+        ("classes", 0, "arrival", "closed_loop", "concurrency"),
+        "greater than or equal to 1",
+    ),
+    "a closed loop with a rate": (
+        arrival(process="closed_loop", concurrency=4, rate=1),
+        ("classes", 0, "arrival", "closed_loop", "rate"),
+        "Extra inputs are not permitted",
+    ),
+    "tools in turns of one step": (
+        workload(session={"turns": 2, "tool_time_s": 1}),
+        ("classes", 0, "session"),
+        "steps: 1",
+    ),
+    "a session without turns": (workload(session={}), ("classes", 0, "session", "turns"), "Field required"),
+    "more jitter than backoff": (
+        workload(client={"jitter": 1.5}),
+        ("classes", 0, "client", "jitter"),
+        "less than or equal to 1",
+    ),
+    "nothing to cancel": (
+        workload(client={"cancel": False}),
+        ("classes", 0, "client"),
+        "does nothing without a timeout",
+    ),
     "no process": (arrival(rate=1), ("classes", 0, "arrival"), "'process'"),
     "a rate of 0": (arrival(process="poisson", rate=0), ("classes", 0, "arrival", "poisson", "rate"), "greater than"),
     "a rate as text": (

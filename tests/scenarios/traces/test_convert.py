@@ -85,6 +85,8 @@ def test_rows_out_of_order_are_sorted_outside_of_memory(tmp_path: Path, monkeypa
     assert "came after a later arrival and moved up" in notes(workload)
     assert workload.request_ids is not None
     ordered = np.argsort(stamps, kind="stable")
+    written = [float(line.split(",")[0]) for line in (tmp_path / "copy.csv").read_text().splitlines()[1:]]
+    assert written == (stamps[ordered] / 1000).tolist()
     assert workload.request_ids == [str(row) for row in ordered.tolist()]
 
 

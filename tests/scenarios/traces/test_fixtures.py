@@ -223,7 +223,7 @@ def test_sharegpt_may_be_spread_over_lines_and_begin_with_an_answer(tmp_path: Pa
     text = """[
       {"id": "a", "conversations": [
         {"from": "gpt", "value": "left over"},
-        {"from": "human", "value": "brackets } ] and \\"quotes\\" {"},
+        {"from": "human", "value": "brackets }} ] and \\"quotes\\" {"},
         {"from": "gpt", "value": "fine"}]},
       {"id": "b", "conversations": [{"from": "human", "value": "no answer"}]},
       {"id": "c", "conversations": [{"from": "human", "value": ""}, {"from": "gpt", "value": "x"}]},

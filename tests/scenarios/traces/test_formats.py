@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ def test_a_format_is_a_file_of_the_folder() -> None:
     assert {name.replace("-", "_") for name in trace_formats()} == files
     assert list(trace_formats()) == sorted(trace_formats())
     assert {"azure", "guidellm", "llmservingsim", "mooncake", "native", "run"} <= set(trace_formats())
+
+
+def test_the_page_of_formats_has_every_one() -> None:
+    page = (Path(formats.__path__[0]).parents[2] / "docs" / "traces.md").read_text()
+    named = [cell.split("|")[1] for cell in page.splitlines() if cell.startswith("| `")]
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(named))) == list(trace_formats())
 
 
 @pytest.mark.parametrize("name", trace_formats())

@@ -52,6 +52,13 @@ def test_rates_variation_and_lengths(tmp_path: Path) -> None:
     assert np.mean(inputs) == pytest.approx(0.75, abs=0.01)
 
 
+def test_a_gap_goes_on_beyond_its_window(tmp_path: Path) -> None:
+    """In windows that hold one arrival each, gaps that began anew would make too many arrivals."""
+    table = "".join(f"{5 * window},0.2,1.5,Gamma,0.444,5\n" for window in range(4000))
+    counts = [len(read_trace(pool(tmp_path, {7: (table, LENGTHS)}), TraceOptions(seed=seed))) for seed in range(5)]
+    assert abs(np.mean(counts) - 4000) < 4 * 1.5 * np.sqrt(4000 / 5)
+
+
 def test_clients_are_classes_with_streams_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     one = pool(tmp_path / "one", {7: (STEADY, LENGTHS)})
