@@ -26,6 +26,7 @@ from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
+from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
@@ -234,13 +235,6 @@ class Measure(Strict):
         return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
 
 
-class KVTransferConfig(Strict):
-    """The link that KV moves over from groups that prefill to groups that decode: shared, one transfer at a time."""
-
-    bandwidth_gb_s: Annotated[float, Field(ge=1e-6, le=1e6), doc("bandwidth; a port of 400 Gbit/s has 50")] = 50.0
-    latency_s: Annotated[Seconds, doc("added to each transfer")] = 0.0
-
-
 class GroupConfig(Strict):
     """Replicas of one kind. What a group leaves out is as at the scenario's top level; of `hardware` and `engine`, key
     by key, but for keys of the engine that another policy than the scenario's does not take."""
@@ -405,13 +399,7 @@ class Scenario(Strict):
                 if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
                     where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
                     raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
-            roles = {group.role for group in self.fleet}
-            if roles not in ({"both"}, {"prefill", "decode"}):
-                raise refusal(
-                    f"groups of the roles {', '.join(sorted(roles))} make no fleet",
-                    "`prefill` and `decode`, each at least once, or no role at all",
-                    key="fleet",
-                )
+            check_roles({group.role for group in self.fleet})
             names = [group.name for group in self.fleet]
             for place, name in enumerate(names):
                 if name in names[:place]:

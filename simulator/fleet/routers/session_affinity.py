@@ -31,6 +31,7 @@ class SessionAffinity:
 
     virtual_nodes: Annotated[int, Ge(1), Le(10_000), doc("points of each replica on the ring of hashes")] = 100
     _ring: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False)  # (point, number)
+    _seen: object = field(default=None, init=False, repr=False)
     _version: int = field(default=-1, init=False, repr=False)
     _places: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -38,8 +39,8 @@ class SessionAffinity:
         check_parameters(self)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        if replicas.version != self._version:
-            self._version = replicas.version
+        if replicas is not self._seen or replicas.version != self._version:
+            self._seen, self._version = replicas, replicas.version
             self._make_ring(replicas)
         ring = self._ring
         session = request.session_id
