@@ -10,7 +10,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.backends import AttentionShape, default_attention, open_attention
+from gpu_backend.attention.backends import default_attention, open_attention
+from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device

@@ -13,8 +13,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from gpu_backend.attention.backends import AttentionShape, available, default_attention, open_attention
+from gpu_backend.attention.backends import available, default_attention, open_attention
 from gpu_backend.attention.reference import reference_attention
+from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, Story

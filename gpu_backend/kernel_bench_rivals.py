@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.backends import ATTENTION, AttentionShape, open_attention
+from gpu_backend.attention.backends import ATTENTION, open_attention
+from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.kernel_bench_cases import HEAD_DIM, HEADS, KV_HEADS, PAGE, Case, Pool, Run, Table
 from gpu_backend.work import Part, step_arrays
 

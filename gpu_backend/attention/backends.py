@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpu_backend.attention.shape import AttentionShape
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 
@@ -19,16 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from gpu_backend.work import Attention
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """Heads of a model, and tokens of a page."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    block_size: int
 
 
 Make = Callable[[AttentionShape, str, "torch.dtype"], "Attention"]
@@ -67,16 +58,21 @@ def _torch(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
     return TorchAttention(shape.heads, shape.kv_heads, shape.head_dim, shape.block_size, device, dtype)
 
 
+def _paged(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
+    """What a device has by default, for the part of a step that is not gathered."""
+    return open_attention(default_attention(device), shape, device, dtype)
+
+
 def _gathered(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
     from gpu_backend.attention.gathered import GatheredAttention
 
-    return GatheredAttention(shape, device, dtype)
+    return GatheredAttention(shape, device, _paged(shape, device, dtype))
 
 
 def _cudnn(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
     from gpu_backend.attention.gathered import GatheredAttention, cudnn_kernel
 
-    return GatheredAttention(shape, device, dtype, cudnn_kernel)
+    return GatheredAttention(shape, device, _paged(shape, device, dtype), cudnn_kernel)
 
 
 def _flashinfer(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.backends import AttentionShape, default_attention, open_attention
-from gpu_backend.work import StepArrays
+from gpu_backend.attention.shape import AttentionShape
+from gpu_backend.work import Attention, StepArrays
 
 Kernel = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """Queries [1, heads, n, head_dim], keys and values [1, kv_heads, m, head_dim], and whether causal (then n = m): the
@@ -70,11 +70,11 @@ class Prepared:
 
 
 class GatheredAttention:
-    """`gpu_backend.work.Attention` with a dense kernel for prompt chunks."""
+    """`gpu_backend.work.Attention` with a dense kernel for prompt chunks, and `paged` for all else."""
 
-    def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype, kernel: Kernel = flash_kernel) -> None:
+    def __init__(self, shape: AttentionShape, device: str, paged: Attention, kernel: Kernel = flash_kernel) -> None:
         self._shape, self._device, self._kernel = shape, device, kernel
-        self._paged = open_attention(default_attention(device), shape, device, dtype)
+        self._paged = paged
 
     def prepare(self, rows: StepArrays) -> Prepared:
         size, decodes = self._shape.block_size, rows.decodes

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.backends import AttentionShape
+from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.work import StepArrays
 from simulator.errors import InputError
 

@@ -25,11 +25,10 @@ class Store:
         except OSError as error:
             raise unwritable(folder, error) from error
         self._fresh = fresh
-        self._written: set[str] = set()
 
     def get(self, address: str) -> Outcome | None:
         """The outcome of an address; None where there is none, or none that can be read."""
-        if self._fresh and address not in self._written:
+        if self._fresh:
             return None
         with suppress(OSError, ValueError):
             return Outcome.from_json((self.folder / f"{address}{_ENDING}").read_text(encoding="utf-8"))
@@ -37,10 +36,8 @@ class Store:
 
     def put(self, address: str, outcome: Outcome) -> None:
         """Keep an outcome without an error. Raises InputError where the disk does not take it."""
-        if outcome.error:
-            return
-        self._written.add(address)
-        write_outcome(self.folder, address, outcome)
+        if not outcome.error:
+            write_outcome(self.folder, address, outcome)
 
 
 def write_outcome(folder: Path, address: str, outcome: Outcome) -> None:

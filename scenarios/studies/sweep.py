@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
-from scenarios.runs.storage.staging import staging, unwritable
+from scenarios.runs.storage.staging import staging
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.axes import Setting
 from scenarios.studies.executors import Executor, Failure, InProcess
@@ -58,8 +57,8 @@ def sweep(
     store = Store(folder / POINTS, fresh=fresh)
     _write_study(folder, study)
     runs = _Sweep(study, store)
-    for index, outcome in (executor or InProcess()).map(partial(_work, store.folder), runs.missing()):
-        runs.came(index, outcome)
+    for index, result in (executor or InProcess()).map(partial(_work, store.folder), runs.missing()):
+        runs.came(index, result)
         if progress is not None:
             progress(len(runs.found))
     name = study.base.name
@@ -117,28 +116,30 @@ class _Sweep:
                 self.found[place] = there
                 self.reused += 1
 
-    def came(self, index: int, outcome: Outcome | Failure) -> None:
+    def came(self, index: int, result: _Result | Failure) -> None:
         """The run that `missing` gave as number `index` has an outcome."""
         name = self._asked[index]
-        whole = Outcome({}, outcome.message) if isinstance(outcome, Failure) else outcome
-        self._store.put(name, whole)
-        self.found |= dict.fromkeys(self._places[name], whole)
+        outcome, is_kept = (Outcome({}, result.message), False) if isinstance(result, Failure) else result
+        if not is_kept:
+            self._store.put(name, outcome)
+        self.found |= dict.fromkeys(self._places[name], outcome)
 
 
-def _work(folder: Path, item: tuple[str, Scenario]) -> Outcome:
+_Result = tuple[Outcome, bool]
+"""An outcome, and whether the worker has kept it already."""
+
+
+def _work(folder: Path, item: tuple[str, Scenario]) -> _Result:
     """A run, on a worker; kept at once where the worker sees the folder, so that no death of the sweep loses it."""
     name, scenario = item
     outcome = run_scenario(scenario)
-    if not outcome.error and folder.is_dir():
+    is_kept = not outcome.error and folder.is_dir()
+    if is_kept:
         write_outcome(folder, name, outcome)
-    return outcome
+    return outcome, is_kept
 
 
 def _write_study(folder: Path, study: Study) -> None:
     """The study goes first: it tells what the folder is, should the sweep be killed."""
-    draft = folder / f".{STUDY}"
-    try:
-        draft.write_text(study.dump(), encoding="utf-8", newline="\n")
-        shutil.move(draft, folder / STUDY)
-    except OSError as error:
-        raise unwritable(folder, error) from error
+    with staging(folder, replace=()) as draft:
+        (draft / STUDY).write_text(study.dump(), encoding="utf-8", newline="\n")
