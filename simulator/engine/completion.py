@@ -67,6 +67,8 @@ class Completion:
             if tokens < live.reserved_tokens:
                 tokens = live.reserved_tokens
             live.status = FINISHED
+            if state.tree is not None:
+                state.tree.enter(state.requests[live.row], tokens // size)
             state.blocks.free(live.row, -(-tokens // size))
             self.end(live, Status.FINISHED, end_s)
         if state.held and not state.running:
@@ -89,6 +91,8 @@ class Completion:
             state.batch.leave(live)
         blocks = live.num_blocks
         live.status = FINISHED
+        if state.tree is not None:
+            state.tree.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
         state.blocks.free(live.row, blocks)
         self.end(live, Status.FINISHED, end_s)
 

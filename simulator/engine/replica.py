@@ -20,13 +20,14 @@ from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
 from simulator.engine.late_results import LateResults
 from simulator.engine.progress import Progress
+from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
 from simulator.request import Request
-from simulator.request_state import RequestState, ScheduledChunk
+from simulator.request_state import FINISHED, PREFILLING, RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor
@@ -93,6 +94,11 @@ class Replica:
         """Put an arriving request into the queue; False if it was rejected, because it could never be served here."""
         state = self.state
         live = RequestState(request, state.decode_clock)
+        if state.caps is not None:
+            most = state.caps(live, state.blocks.num_blocks, state.batch.block_size)
+            if 1 <= most < request.max_tokens:
+                request = request._replace(max_tokens=most)
+                live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
         if self._completion.rejects(live):
             return False
@@ -109,18 +115,23 @@ class Replica:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
         viewer = self._viewer
+        if state.cut is not None:
+            state.settle_cut()
         viewer.look(now_s)
         plan = self._ask(self._view)
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried = plan
         batch = state.batch
         swapped = 0, 0
         changes = is_odd = False
         prefill: Sequence[ScheduledChunk] = ()
         if state.cache is not None:
-            done = apply_in_order(state, state.cache, viewer, plan, now_s)
+            if state.tree is not None:
+                done = apply_to_tree(state, state.tree, plan, now_s)
+            else:
+                done = apply_in_order(state, state.cache, viewer, plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
             is_odd, holds = bool(preempt), plan.holds
         else:
@@ -264,7 +275,8 @@ class Replica:
                     sampled = True
                     if self._sample(live, end_s):
                         done = [*done, live]
-            state.settle(prefill)
+            if state.tree is not None and self.late is None:
+                self._known_in_order(prefill, done, end_s)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
@@ -273,13 +285,24 @@ class Replica:
                 self._unchanged = False
         else:
             if done:
-                self._completion.finish_all(done, end_s)
+                self._completion.finish_all([live for live in done if live.status is not FINISHED], end_s)
             if self._decisions is not None:
                 self._decisions.committed(state, step, use, done)
         if sampled:
             self.progress.barren_steps = 0
         else:
             self.progress.missed()
+
+    def _known_in_order(self, prefill: Sequence[ScheduledChunk], done: list[RequestState], end_s: float) -> None:
+        """Insert prompts into the radix tree, and let requests finish that needed no decode, in the batch's order."""
+        state = self.state
+        for live, _, _ in prefill:
+            if live in done:
+                self._completion.finish_all([live], end_s)
+            elif live.num_tokens_to_compute and live.status is PREFILLING:
+                state.cut = live
+            else:
+                state.settle(live)
 
     def _sample(self, live: RequestState, end_s: float) -> bool:
         """A completed prefill has given a token; returns whether it was the last."""

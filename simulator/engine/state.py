@@ -14,6 +14,7 @@ from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
@@ -45,9 +46,13 @@ class ReplicaState:
         self.policy = policy
         self.traits = members.traits
         self.refuses = members.refuses
+        self.caps = members.caps
         self.max_num_batched_tokens = members.max_num_batched_tokens
         self.blocks = blocks
         self.cache = blocks if isinstance(blocks, Cache) else None
+        self.tree = blocks if isinstance(blocks, RadixCache) else None
+        self.cut: RequestState | None = None  # its last chunk enters the radix tree with the next plan
+        self.looks_at_queue = 0  # so often a plan looked at a queue that was not empty
         if isinstance(blocks, PrefixCache):
             blocks.unknown_first = self.traits.unknown_blocks_first
         self.batch = DecodeBatch(block_size)
@@ -170,17 +175,23 @@ class ReplicaState:
 
     def compute(self, chunk: Chunk, now_s: float) -> ScheduledChunk:
         """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        view, tokens, reserve, padding = chunk
+        return self.take(chunk, *self.place(chunk, now_s))
+
+    def place(self, chunk: Chunk, now_s: float) -> tuple[RequestState, int]:
+        """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns."""
+        view, _, reserve, padding = chunk
         live = self._live(view, WAITING, PREFILLING)
-        owned = 0
-        if live.status is WAITING:
-            self._enter(live, now_s)
-            if self.cache is not None:
-                owned = self._take_hits(live, self.cache)
-            if reserve or padding or self.traits.keeps_finished:
-                self._grant(live, reserve, padding)
-        else:
-            owned = live.num_blocks
+        if live.status is not WAITING:
+            return live, live.num_blocks
+        self._enter(live, now_s)
+        owned = 0 if self.cache is None else self._take_hits(live, self.cache)
+        if reserve or padding or self.traits.keeps_finished:
+            self._grant(live, reserve, padding)
+        return live, owned
+
+    def take(self, chunk: Chunk, live: RequestState, owned: int) -> ScheduledChunk:
+        """Take the blocks that the chunk of a placed request needs."""
+        tokens = chunk.num_tokens
         left = live.num_tokens_to_compute
         if not 0 <= tokens <= left:
             raise self.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
@@ -199,6 +210,10 @@ class ReplicaState:
             self.cache.enter(self.requests[live.row], full_blocks)
         padding = live.padding_tokens - computed
         return live, tokens, min(padding, tokens) if padding > 0 else 0
+
+    def waiting_request(self, view: RequestView) -> RequestState:
+        """The waiting request behind a view."""
+        return self._live(view, WAITING)
 
     def _enter(self, live: RequestState, now_s: float) -> None:
         self.waiting.remove(live)
@@ -258,10 +273,16 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.status.value} and not {expected}")
         return view
 
-    def settle(self, prefill: Iterable[ScheduledChunk]) -> None:
-        """Tell the cache that the step has ended which computed these chunks."""
-        if self.cache is not None:
-            self.cache.settle([live.row for live, _, _ in prefill])
+    def settle(self, live: RequestState) -> None:
+        """Insert what is computed of a prompt into the radix tree."""
+        assert self.tree is not None
+        self.tree.settle([live.row])
+
+    def settle_cut(self) -> None:
+        """A plan begins: the chunk of the prompt that goes on is known (`stash_chunked_request`, scheduler.py:3772)."""
+        if self.cut is not None and self.cut.status is PREFILLING:
+            self.settle(self.cut)
+        self.cut = None
 
     def unknown(self, live: RequestState) -> int:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""

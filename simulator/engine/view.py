@@ -6,7 +6,8 @@ from collections.abc import Sequence, Sized
 from typing import Protocol, cast
 
 from simulator.engine.state import ReplicaState
-from simulator.plan import BatchView, WaitingView
+from simulator.memory.radix_tree import Node
+from simulator.plan import BatchView, PrefixMatches, WaitingView
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 from simulator.timing.cost import StepShape
@@ -54,6 +55,7 @@ class ReplicaView:
         "blocks_freed",
         "caches_prefixes",
         "decode_blocks_needed",
+        "known_outputs",
         "note",
         "now_s",
         "num_blocks",
@@ -63,6 +65,7 @@ class ReplicaView:
         "num_swapped",
         "prefilling",
         "prefix_hits",
+        "prefix_matches",
         "recompute_s",
         "running",
         "step_tokens",
@@ -82,6 +85,8 @@ class ReplicaView:
         self.recompute_s: RecomputeTime = viewer.recompute_s
         self.swap_s = viewer.swap_s
         self.prefix_hits = viewer.prefix_hits
+        self.prefix_matches = viewer.prefix_matches
+        self.known_outputs = viewer.known_outputs
         self.now_s = 0.0
         self.step_tokens: int | None = None
         self.note: object = None
@@ -182,3 +187,23 @@ class Viewer:
         if state.cache is None or not isinstance(request, RequestState):
             return 0, 0
         return state.cache.hits(state.requests[request.row], request.num_tokens)
+
+    def prefix_matches(self) -> PrefixMatches:
+        """See `View.prefix_matches`."""
+        state = self._state
+        tree, requests = state.tree, state.requests
+        if tree is None:
+            raise state.broken("looks prefixes up in a radix tree, which this replica does not have")
+        kept: dict[Node, int] = {}
+
+        def look(request: RequestView) -> tuple[int, int]:
+            return tree.tree.look(tree.pages_to_find(requests[request.row], request.num_tokens), kept)
+
+        def keep(request: RequestView) -> None:
+            tree.tree.keep(tree.pages_to_find(requests[request.row], request.num_tokens), kept)
+
+        return PrefixMatches(look, keep)
+
+    def known_outputs(self, request: RequestView) -> int:
+        """See `View.known_outputs`."""
+        return request.output_tokens_so_far

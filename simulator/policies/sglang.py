@@ -12,12 +12,11 @@ from typing import Annotated, ClassVar, NamedTuple
 from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import Holds, Preemption, StepPlan, Traits, View
+from simulator.plan import Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillAdder
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS
 from simulator.request import RequestView
 
 
@@ -60,6 +59,7 @@ class Sglang:
     schedule_conservativeness: Annotated[
         Factor, doc("factor on the share of max_tokens that admissions reckon with")
     ] = 1.0
+    ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
     order: OrderName = "fcfs"
 
     caches_prefixes: ClassVar[bool] = True
@@ -74,55 +74,67 @@ class Sglang:
     def traits(self) -> Traits:
         return Traits(order=self.order, victims_last=self.order == "fcfs")
 
+    def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
+        """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
+        size = num_blocks * block_size
+        paged = cdiv(request.input_tokens, block_size) * block_size
+        return min(request.max_tokens, size - request.input_tokens - 2, size - paged - block_size - 1)
+
     @property
     def slots(self) -> int:
         """Requests that may run: a decode step computes a token of each."""
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
-        running = len(view.running)
-        if not (running or view.waiting):
+        if not (view.running or view.waiting):
             return _AT_REST  # without a note: the ratio begins anew
         note = view.note
         if not isinstance(note, Note):
             note = Note(first_ratio(self.schedule_conservativeness), view.decode_steps)
-        if view.step_tokens is not None:
-            adder = self._adder(view, note)
-            adder.admit()
-            return self._prefill(view, adder, note)
-        if note.full != running:
+        running = len(view.running) - len(view.prefilling)
+        if note.full != running:  # a request left (scheduler.py:3949, 3968)
             note = note._replace(full=0)
         holds = Holds.ARRIVAL
+        tried = None
         if view.prefilling or (view.waiting and not note.full and running < self.slots):
             adder = self._adder(view, note)
             adder.continue_prompt()
-            adder.admit()
+            if not note.full:
+                adder.admit()
             if adder.chunks:
-                if adder.decodes:  # the ratio falls only where decodes are alone
-                    note = note._replace(since=note.since + 1)
                 return self._prefill(view, adder, note)
-            if adder.is_refused:
+            tried = tuple(adder.tried)
+            if adder.is_full:
                 note = note._replace(full=running)
             else:
                 holds = Holds.STEP
         if view.decode_blocks_needed > view.num_free_blocks:
             return self._retract(view, note)
-        return StepPlan(holds=Holds.CHANGE if note.full or running >= self.slots else holds, note=note)
+        if note.full or running >= self.slots:
+            holds = Holds.CHANGE
+        return StepPlan(holds=holds, tried=tried, note=note)
 
     def _adder(self, view: View, note: Note) -> PrefillAdder:
         ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, self.schedule_conservativeness)
-        return PrefillAdder(view, self, ratio)
+        return PrefillAdder(view, self, ratio, [r for r in view.running if r not in view.prefilling])
 
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
-        """The step, or a part of it."""
-        if adder.is_refused and view.num_decoding:  # what a new batch had no room for is retried beside it
-            note = note._replace(full=adder.running)
-        more = view.caches_prefixes and bool(adder.chunks) and not adder.is_cut
-        return StepPlan(prefill=tuple(adder.chunks), decode=adder.decodes > 0, more=more, note=note)
+        """A prefill step; decodes share it if they may and their blocks are left (scheduler.py:4383)."""
+        running = len(adder.batch)
+        mixed = adder.decodes > 0 and view.decode_blocks_needed <= adder.blocks_left
+        full = 0
+        if running and not mixed and not adder.is_cut and (note.full or adder.is_full):
+            # Without decodes beside it, a full batch stays so until a request leaves. A mixed step forgets it, for the
+            # batch is made anew (:4408), and so does a prompt that is cut, for it leaves the batch (:3951).
+            full = running + len(adder.chunks)
+        if mixed:  # the ratio falls only where decodes are alone
+            note = note._replace(since=note.since + 1)
+        note = note._replace(full=full)
+        return StepPlan(prefill=tuple(adder.chunks), decode=mixed, tried=tuple(adder.tried), note=note)
 
     def _retract(self, view: View, note: Note) -> StepPlan:
         """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
-        stay = sorted([r for r in view.running if r.is_decoding], key=VICTIMS["fewest_outputs"])
+        stay = sorted([r for r in view.running if r.is_decoding], key=lambda r: fewest_outputs(r, view))
         needed, freed = view.decode_blocks_needed, 0
         retracted: list[RequestView] = []
         while needed > view.num_free_blocks + freed and len(stay) > (not view.prefilling):
@@ -132,8 +144,14 @@ class Sglang:
         adder = self._adder(view, note)
         if not stay:
             adder.continue_alone(freed)
-        note = Note(ratio_after_retraction(stay), view.decode_steps + bool(stay))
+        outputs = sum([view.known_outputs(request) for request in stay])
+        note = Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay))
         return StepPlan(tuple([Preemption(request) for request in retracted]), (), tuple(adder.chunks), note=note)
+
+
+def fewest_outputs(request: RequestView, view: View) -> tuple[int, int]:
+    """The smaller the longer it stays: `_get_decode_retraction_order` (schedule_batch.py:3542)."""
+    return -view.known_outputs(request), request.input_tokens
 
 
 _AT_REST = StepPlan(holds=Holds.ARRIVAL)
