@@ -67,6 +67,7 @@ class StepPlan(NamedTuple):
 
     `tried` are the waiting requests whose prefixes were looked up for this plan, in order, or None where the queue was
     not looked at: SGLang's radix tree and its queue orders change by being looked at (`Traits.ranks_when_tried`).
+    `to_end` are running requests that move to the end of the batch, in this order, behind those that are admitted.
 
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
     the policy is asked while its plan holds.
@@ -82,6 +83,7 @@ class StepPlan(NamedTuple):
     more: bool = False
     note: object = None
     tried: tuple[RequestView, ...] | None = None
+    to_end: tuple[RequestView, ...] = ()
 
 
 class WaitingView(Protocol):

@@ -77,6 +77,7 @@ class RequestState:
         "max_tokens",
         "padding_tokens",
         "paused",
+        "place",
         "predicted_output_tokens",
         "priority",
         "promoted_at_tokens",
@@ -105,7 +106,8 @@ class RequestState:
             _,
         ) = request
         self.status = WAITING
-        self.admission = -1
+        self.admission = -1  # its number among all admissions
+        self.place = -1  # in the batch: the larger, the further behind
         self.reserved_tokens = 0
         self.padding_tokens = 0
         self.paused = False

@@ -54,7 +54,7 @@ class Completion:
         """These requests have their last token: they leave, or are held until the batch has finished."""
         state = self._state
         if len(done) > 1:
-            done.sort(key=admission)
+            done.sort(key=place)
         size = state.batch.block_size
         for live in done:
             del state.running[live]
@@ -129,6 +129,6 @@ class Completion:
             self.end(live, status, nan)
 
 
-def admission(live: RequestState) -> int:
-    """The key of the order of admission."""
-    return live.admission
+def place(live: RequestState) -> int:
+    """The key of the batch's order."""
+    return live.place

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.engine.completion import Completion, admission
+from simulator.engine.completion import Completion, place
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.state import ReplicaState
@@ -65,7 +65,7 @@ class LateResults:
         """
         state = self._state
         running, free = len(state.running), state.blocks.num_free
-        left = self._finish_previous(sorted(done, key=admission), step.ends_s[-1])
+        left = self._finish_previous(sorted(done, key=place), step.ends_s[-1])
         if self._decisions is not None:
             self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         return len(state.running) < running
@@ -87,7 +87,7 @@ class LateResults:
     def _unentered(self, left: Sequence[RequestState]) -> list[RequestState]:
         """Requests with a new token that were not in the next plan, in order: their blocks have yet to be cached."""
         late = {live: None for live in (*left, *self._state.paused) if live.status is not WAITING}
-        return sorted(late, key=admission)
+        return sorted(late, key=place)
 
     def _put_off(self, live: RequestState) -> None:
         state = self._state

@@ -28,13 +28,13 @@ def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: 
         raise state.broken("sets more=True, which is not for a radix tree")
     done = AppliedPlan(plan)
     done.changes = state.set_paused(plan.paused) or bool(plan.preempt or plan.prefill)
-    if plan.preempt:
-        _retract(state, tree, plan, now_s)
     if plan.tried is not None:
         _look_at_queue(state, tree)
         for request in plan.tried:
             live = state.waiting_request(request)
             tree.match(state.requests[live.row], live.num_tokens - 1)
+    if plan.preempt:
+        _retract(state, tree, plan, now_s)
     if plan.prefill:
         tried = set(plan.tried or ())
         for chunk in plan.prefill:
@@ -46,16 +46,23 @@ def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: 
         ahead = len(placed) if size > 1 else 0  # a page for each (mem_cache/allocation.py:188)
         tree.make_room(cdiv(tokens, size) + ahead)
         done.prefill = [state.take(*each) for each in placed]
+    if plan.to_end:
+        state.move_to_end(plan.to_end)
     if plan.decode and state.batch.size:
         take_decode_blocks(state, state.batch.blocks_needed())
     return done
 
 
 def _look_at_queue(state: ReplicaState, tree: RadixCache) -> None:
-    """Access the prefixes of the first 128 that wait, the head last, every 32nd time (`_touch_waiting_prefixes`).
+    """Access the prefixes that sorting the queue compares (`_compute_prefix_matches`, schedule_policy.py:329).
 
-    schedule_policy.py:260.
+    Where it compares none, those of the first 128 that wait, the head last, every 32nd time (:260).
     """
+    ranked = state.ranked
+    if ranked is not None and ranked.reads_cache:
+        for live in ranked.before:
+            tree.match(state.requests[live.row], live.num_tokens)
+        return
     if not state.waiting:
         return
     if state.looks_at_queue % WAITING_PREFIX_REFRESH_INTERVAL == 0:

@@ -84,7 +84,8 @@ class Replica:
         self._decode_run_s = traits.decode_run_s if fast_forward else None
         self._records = records
         self._decisions = decisions
-        self._timeless = state.waiting.timeless
+        self._ranks_when_tried = state.traits.ranks_when_tried
+        self._timeless = state.waiting.timeless or (state.ranked is not None and self._ranks_when_tried)
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
         self._unchanged = False  # the batch is as it was in the step before
@@ -122,7 +123,9 @@ class Replica:
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end = plan
+        if state.ranked is not None:
+            state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
         swapped = 0, 0
         changes = is_odd = False
@@ -143,6 +146,8 @@ class Replica:
             if chunks:
                 changes = True
                 prefill = [state.compute(chunk, now_s) for chunk in chunks]
+            if to_end:
+                state.move_to_end(to_end)
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
             raise state.broken("computes a request twice in one step")
         # Without asynchronous scheduling, finished requests compute only beside others.

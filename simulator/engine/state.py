@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
+from simulator.engine.queue_prefixes import QueuePrefixes
 from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache
@@ -18,7 +19,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
-from simulator.queues.lpm import Lpm
+from simulator.queues.ranked import Ranked
 from simulator.request import Request, RequestView
 from simulator.request_state import (
     DECODING,
@@ -59,8 +60,9 @@ class ReplicaState:
         self.decode_clock = self.batch.clock
         self.requests: dict[int, Request] = {}
         self.waiting = make_queue(self.traits.order)
-        if isinstance(self.waiting, Lpm):
-            self.waiting.count_hits = self._count_hits
+        self.ranked = self.waiting if isinstance(self.waiting, Ranked) else None
+        if self.ranked is not None and self.cache is not None:
+            self.ranked.prefixes = QueuePrefixes(self.requests, self.cache)
         self.batch.meter = self.waiting.meter
         self.running: dict[RequestState, None] = {}
         self.prefilling: dict[RequestState, None] = {}
@@ -69,6 +71,7 @@ class ReplicaState:
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
+        self._num_placed = 0  # requests that were put at the end of the batch, so often
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
         self.requeues = records.requeues
         self._records = records
@@ -88,10 +91,6 @@ class ReplicaState:
         request = self.requests[live.row]
         outputs, most = request.output_tokens, request.max_tokens
         return (outputs if outputs < most else most) - live.base_outputs
-
-    def _count_hits(self, live: RequestState) -> int:
-        """Leading blocks of a request that are cached."""
-        return 0 if self.cache is None else self.cache.hits(self.requests[live.row], live.num_tokens)[0]
 
     def preempt(self, preemption: Preemption, now_s: float) -> int:
         """Return a request from the batch to the queue; returns the blocks swapped out."""
@@ -247,8 +246,19 @@ class ReplicaState:
         live.reserved_tokens = reserve
         live.padding_tokens = padding
 
+    def move_to_end(self, requests: Iterable[RequestView]) -> None:
+        """Let these running requests come last in the batch, in this order."""
+        for view in requests:
+            live = self._live(view, PREFILLING, DECODING)
+            del self.running[live]
+            self.running[live] = None
+            self._num_placed += 1
+            live.place = self._num_placed
+
     def _admit(self, live: RequestState) -> None:
         self.num_admitted += 1
+        self._num_placed += 1
+        live.place = self._num_placed
         live.admission = self.num_admitted
         self.running[live] = None
         self._check_slots()

@@ -127,13 +127,16 @@ class Viewer:
 
     def look(self, now_s: float) -> None:
         """Show the replica as it is at `now_s`."""
+        self.view.now_s = now_s
+        if self._order_at is not None:
+            self._order_at(now_s)
+        self._look()
+
+    def _look(self) -> None:
         state, view = self._state, self.view
-        view.now_s = now_s
         if state.num_admitted != self._num_admitted:
             self._num_admitted = state.num_admitted
             view.admitted_tick = state.decode_clock.ticks
-        if self._order_at is not None:
-            self._order_at(now_s)
         view.step_tokens = None
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         view.num_free_blocks = state.blocks.num_free
@@ -151,7 +154,7 @@ class Viewer:
         # The requests that this part admitted have not been in a step yet.
         view = self.view
         seen = self._num_admitted, view.admitted_tick
-        self.look(view.now_s)
+        self._look()
         self._num_admitted, view.admitted_tick = seen
         view.step_tokens = step_tokens
 

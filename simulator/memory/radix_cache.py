@@ -12,7 +12,7 @@ an allocation needs them. What is looked up is accessed, whether the request is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.memory.blocks import OutOfBlocksError
@@ -61,6 +61,14 @@ class RadixCache:
         At least one token is left to compute.
         """
         return self.tree.look(self.pages_to_find(request, num_tokens))
+
+    def find(self, request: Request, num_tokens: int) -> tuple[int, int]:
+        """As `hits`, but nothing need be left to compute."""
+        return self.tree.look(self._keys_of(request).first(num_tokens // self.block_size))
+
+    def by_subtree(self, requests: Sequence[tuple[Request, int]]) -> list[int]:
+        """The places of requests, with so many tokens each, depth first (`RadixTree.by_subtree`)."""
+        return self.tree.by_subtree([self._keys_of(request).first(n // self.block_size) for request, n in requests])
 
     def pages_to_find(self, request: Request, num_tokens: int) -> Pages:
         """The pages that may be found of a request: at least one token is left to compute."""

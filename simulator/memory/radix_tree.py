@@ -8,7 +8,7 @@ Eviction takes whole unlocked leaves, the least recently used first; a parent th
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from simulator.memory.page_keys import Pages
@@ -68,6 +68,31 @@ class RadixTree:
                 return
             found += same
             node = child
+
+    def by_subtree(self, sequences: Sequence[Pages]) -> list[int]:
+        """Places of these sequences in the order of a depth-first walk, by where their cached prefixes end.
+
+        Of a node's children that comes first under which most of them end; those that end in the node itself come
+        after all its children, and a longer match within a node before a shorter one.
+        """
+        ends: dict[Node, list[tuple[int, int]]] = {}
+        weights: dict[Node, int] = {}
+        for place, pages in enumerate(sequences):
+            end, length = self.root, 0
+            for end, length in self._walk(pages):  # noqa: B007 - the last ones
+                weights[end] = weights.get(end, 0) + 1
+            ends.setdefault(end, []).append((-length, place))
+        order: list[int] = []
+        rest = [(self.root, False)]
+        while rest:
+            node, is_done = rest.pop()
+            if is_done:
+                order.extend([place for _, place in sorted(ends.get(node, ()))])
+                continue
+            rest.append((node, True))
+            children = sorted(node.children.values(), key=lambda child: -weights.get(child, 0))
+            rest.extend([(child, False) for child in reversed(children) if child in weights])
+        return order
 
     def match(self, pages: Pages) -> Node:
         """Access the longest prefix of `pages`, split off where needed; returns its last node.

@@ -72,7 +72,7 @@ class Sglang:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order, victims_last=self.order == "fcfs")
+        return Traits(order=self.order, victims_last=self.order == "fcfs", ranks_when_tried=True)
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
         """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
@@ -109,7 +109,7 @@ class Sglang:
             else:
                 holds = Holds.STEP
         if view.decode_blocks_needed > view.num_free_blocks:
-            return self._retract(view, note)
+            return self._retract(view, note, tried)
         if note.full or running >= self.slots:
             holds = Holds.CHANGE
         return StepPlan(holds=holds, tried=tried, note=note)
@@ -130,9 +130,16 @@ class Sglang:
         if mixed:  # the ratio falls only where decodes are alone
             note = note._replace(since=note.since + 1)
         note = note._replace(full=full)
-        return StepPlan(prefill=tuple(adder.chunks), decode=mixed, tried=tuple(adder.tried), note=note)
+        to_end: tuple[RequestView, ...] = ()
+        if mixed:  # prompts come before the decodes beside them (`mix_with_running`, schedule_batch.py:3267)
+            to_end = tuple(adder.batch)
+        elif self.enable_mixed_chunk and view.prefilling:
+            to_end = tuple([chunk.request for chunk in adder.chunks])
+        return StepPlan(
+            prefill=tuple(adder.chunks), decode=mixed, tried=tuple(adder.tried), to_end=to_end, note=note
+        )
 
-    def _retract(self, view: View, note: Note) -> StepPlan:
+    def _retract(self, view: View, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
         """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
         stay = sorted([r for r in view.running if r.is_decoding], key=lambda r: fewest_outputs(r, view))
         needed, freed = view.decode_blocks_needed, 0
@@ -146,7 +153,13 @@ class Sglang:
             adder.continue_alone(freed)
         outputs = sum([view.known_outputs(request) for request in stay])
         note = Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay))
-        return StepPlan(tuple([Preemption(request) for request in retracted]), (), tuple(adder.chunks), note=note)
+        return StepPlan(
+            tuple([Preemption(request) for request in retracted]),
+            prefill=tuple(adder.chunks),
+            tried=tried,
+            to_end=tuple(stay),  # as they were sorted (`filter_batch`, :3530)
+            note=note,
+        )
 
 
 def fewest_outputs(request: RequestView, view: View) -> tuple[int, int]:
