@@ -67,6 +67,7 @@ class StepPlan(NamedTuple):
 
     `tried` are the waiting requests whose prefixes were looked up for this plan, in order, or None where the queue was
     not looked at: SGLang's radix tree and its queue orders change by being looked at (`Traits.ranks_when_tried`).
+    `withheld`: the decodes were to be computed and lack memory, for which a radix tree has evicted all it could.
     `to_end` are running requests that move to the end of the batch, in this order, behind those that are admitted.
 
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
@@ -84,6 +85,7 @@ class StepPlan(NamedTuple):
     note: object = None
     tried: tuple[RequestView, ...] | None = None
     to_end: tuple[RequestView, ...] = ()
+    withheld: bool = False
 
 
 class WaitingView(Protocol):
@@ -217,6 +219,7 @@ class Traits:
     streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
     victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
     async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
+    overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.overlap_results`
     ranks_when_tried: bool = False  # the queue keeps its order but where a plan says `tried`, as in SGLang
     unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
 

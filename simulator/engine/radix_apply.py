@@ -48,7 +48,9 @@ def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: 
         done.prefill = [state.take(*each) for each in placed]
     if plan.to_end:
         state.move_to_end(plan.to_end)
-    if plan.decode and state.batch.size:
+    if plan.withheld:
+        tree.make_room(state.batch.blocks_needed())  # `check_decode_capacity` (mem_cache/allocator/base.py:171)
+    elif plan.decode and state.batch.size:
         take_decode_blocks(state, state.batch.blocks_needed())
     return done
 

@@ -19,6 +19,7 @@ from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
 from simulator.engine.late_results import LateResults
+from simulator.engine.overlap_results import OverlapResults
 from simulator.engine.progress import Progress
 from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.state import ReplicaState
@@ -74,7 +75,8 @@ class Replica:
         self.progress = Progress(state)
         self._completion = Completion(index, state, recorder)
         overlaps = state.traits.async_scheduling
-        self.late = LateResults(state, self._completion, decisions) if overlaps else None
+        results = LateResults if state.unseen is None else OverlapResults
+        self.late = results(state, self._completion, decisions) if overlaps else None
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self._ask = policy.plan
@@ -123,7 +125,7 @@ class Replica:
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _ = plan
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
@@ -221,6 +223,8 @@ class Replica:
 
         `due_s` is the next arrival, as far as it is known.
         """
+        if step.is_wait:
+            return
         start_s = step.start_s
         if step.is_run and self._decode_run_s is not None:
             batch = self.state.batch
@@ -249,6 +253,8 @@ class Replica:
     def execute_until(self, step: InFlight, start_s: float, end_s: float) -> None:
         """Execute a step whose duration is not this replica's own to work out."""
         step.start_s, step.ends_s = start_s, [end_s]
+        if step.is_wait:
+            return
         if self._decisions is not None:
             self._decisions.decided(self.state, step, self._view.now_s)
 
@@ -256,6 +262,10 @@ class Replica:
 
     def finish_step(self, step: InFlight) -> None:
         """Commit the steps, which have ended: their tokens exist, and finished requests leave."""
+        if step.is_wait and self.late is not None:
+            self.late.settle(step, [], _NONE)
+            self._unchanged = False
+            return
         state = self.state
         ends = step.ends_s
         end_s = ends[-1]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.queue_prefixes import QueuePrefixes
+from simulator.engine.unseen import Unseen
 from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache
@@ -52,6 +53,7 @@ class ReplicaState:
         self.blocks = blocks
         self.cache = blocks if isinstance(blocks, Cache) else None
         self.tree = blocks if isinstance(blocks, RadixCache) else None
+        self.unseen = Unseen() if self.traits.overlap_scheduling else None
         self.cut: RequestState | None = None  # its last chunk enters the radix tree with the next plan
         self.looks_at_queue = 0  # so often a plan looked at a queue that was not empty
         if isinstance(blocks, PrefixCache):
@@ -97,6 +99,7 @@ class ReplicaState:
         live = self._live(preemption.request, DECODING, PREFILLING, LEAVING)
         blocks = live.num_blocks
         decoding = live.status is DECODING
+        lost = 0 if self.unseen is None else self.unseen.drop(live)
         if live.status is LEAVING:
             self.num_leaving -= 1
         elif not decoding:
@@ -107,6 +110,7 @@ class ReplicaState:
         else:
             self.batch.leave(live)
         del self.running[live]
+        live.lose_outputs(lost)
         setbacks = live.set_back()
         setbacks.preemptions += 1
         setbacks.left_s = now_s

@@ -209,4 +209,7 @@ class Viewer:
 
     def known_outputs(self, request: RequestView) -> int:
         """See `View.known_outputs`."""
-        return request.output_tokens_so_far
+        unseen = self._state.unseen
+        if unseen is None or not isinstance(request, RequestState):
+            return request.output_tokens_so_far
+        return request.output_tokens_so_far - unseen.count(request)

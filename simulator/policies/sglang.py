@@ -60,6 +60,7 @@ class Sglang:
         Factor, doc("factor on the share of max_tokens that admissions reckon with")
     ] = 1.0
     ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
+    async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = False
     order: OrderName = "fcfs"
 
     caches_prefixes: ClassVar[bool] = True
@@ -72,7 +73,13 @@ class Sglang:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order, victims_last=self.order == "fcfs", ranks_when_tried=True)
+        return Traits(
+            order=self.order,
+            victims_last=self.order == "fcfs",
+            async_scheduling=self.async_scheduling,
+            overlap_scheduling=self.async_scheduling,
+            ranks_when_tried=True,
+        )
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
         """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
@@ -109,6 +116,8 @@ class Sglang:
             else:
                 holds = Holds.STEP
         if view.decode_blocks_needed > view.num_free_blocks:
+            if running > view.num_decoding:  # the running step's results will free memory (scheduler.py:4470)
+                return StepPlan(decode=False, tried=tried, withheld=True, note=note)
             return self._retract(view, note, tried)
         if note.full or running >= self.slots:
             holds = Holds.CHANGE
@@ -121,7 +130,8 @@ class Sglang:
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
         """A prefill step; decodes share it if they may and their blocks are left (scheduler.py:4383)."""
         running = len(adder.batch)
-        mixed = adder.decodes > 0 and view.decode_blocks_needed <= adder.blocks_left
+        mixes = adder.decodes > 0 and view.num_decoding > 0
+        mixed = mixes and view.decode_blocks_needed <= adder.blocks_left
         full = 0
         if running and not mixed and not adder.is_cut and (note.full or adder.is_full):
             # Without decodes beside it, a full batch stays so until a request leaves. A mixed step forgets it, for the
@@ -132,11 +142,16 @@ class Sglang:
         note = note._replace(full=full)
         to_end: tuple[RequestView, ...] = ()
         if mixed:  # prompts come before the decodes beside them (`mix_with_running`, schedule_batch.py:3267)
-            to_end = tuple(adder.batch)
+            to_end = tuple([request for request in adder.batch if request.is_decoding])
         elif self.enable_mixed_chunk and view.prefilling:
             to_end = tuple([chunk.request for chunk in adder.chunks])
         return StepPlan(
-            prefill=tuple(adder.chunks), decode=mixed, tried=tuple(adder.tried), to_end=to_end, note=note
+            prefill=tuple(adder.chunks),
+            decode=mixed,
+            tried=tuple(adder.tried),
+            to_end=to_end,
+            withheld=mixes and not mixed,
+            note=note,
         )
 
     def _retract(self, view: View, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
