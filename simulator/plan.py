@@ -248,8 +248,8 @@ class OptionalMembers:
     """What a policy may declare of itself, and the defaults of what it leaves out.
 
     `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
-    or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it, at most those it
-    came with; it has no say where they would be less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
+    or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
+    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
     """
 
     traits: Traits

@@ -14,6 +14,7 @@ from simulator.engine.cache_apply import AppliedPlan
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, cdiv
+from simulator.request import RequestView
 
 WAITING_PREFIX_REFRESH_INTERVAL = 32
 WAITING_QUEUE_PREFIX_MATCH_MAX = 128
@@ -31,16 +32,13 @@ def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: 
     if plan.tried is not None:
         _look_at_queue(state, tree)
         for request in plan.tried:
-            live = state.waiting_request(request)
-            tree.match(state.requests[live.row], live.num_tokens - 1)
+            _match(state, tree, request)
     if plan.preempt:
         _retract(state, tree, plan, now_s)
     if plan.prefill:
-        tried = set(plan.tried or ())
         for chunk in plan.prefill:
-            live = state.waiting_request(chunk.request) if chunk.request not in state.running else None
-            if live is not None and live not in tried:
-                tree.match(state.requests[live.row], live.num_tokens - 1)
+            if chunk.request not in state.running and (plan.tried is None or chunk.request not in plan.tried):
+                _match(state, tree, chunk.request)
         placed = [(chunk, *state.place(chunk, now_s)) for chunk in plan.prefill]
         tokens, size = sum([chunk.num_tokens for chunk in plan.prefill]), tree.block_size
         ahead = len(placed) if size > 1 else 0  # a page for each (mem_cache/allocation.py:188)
@@ -53,6 +51,12 @@ def apply_to_tree(state: ReplicaState, tree: RadixCache, plan: StepPlan, now_s: 
     elif plan.decode and state.batch.size:
         take_decode_blocks(state, state.batch.blocks_needed())
     return done
+
+
+def _match(state: ReplicaState, tree: RadixCache, request: RequestView) -> None:
+    """Access what is cached of a waiting request, one token at least being left to compute."""
+    live = state.waiting_request(request)
+    tree.match(state.requests[live.row], live.num_tokens - 1)
 
 
 def _look_at_queue(state: ReplicaState, tree: RadixCache) -> None:

@@ -60,7 +60,7 @@ class Sglang:
         Factor, doc("factor on the share of max_tokens that admissions reckon with")
     ] = 1.0
     ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
-    async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = False
+    async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = True
     order: OrderName = "fcfs"
 
     caches_prefixes: ClassVar[bool] = True

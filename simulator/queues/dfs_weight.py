@@ -8,7 +8,7 @@ from simulator.request_state import RequestState
 
 
 class DfsWeight(Ranked):
-    """Requests that share a prefix one after the other, those of the most wanted subtree first, deep ones before others.
+    """Requests that share a prefix one after the other, the most wanted subtree first, and in it the longest prefix.
 
     `_dfs_weight_order` in python/sglang/srt/mem_cache/base_prefix_cache.py:347 (SGLang 0.5.23).
     """
