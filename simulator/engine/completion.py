@@ -57,6 +57,8 @@ class Completion:
             done.sort(key=place)
         size = state.batch.block_size
         for live in done:
+            if live.status is FINISHED:
+                continue  # with its prompt, which entered the radix tree before others did
             del state.running[live]
             if self._keeps_finished:
                 self._hold(live, end_s)

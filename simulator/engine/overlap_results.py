@@ -41,6 +41,8 @@ class OverlapResults(LateResults):
         end_s = self.end_s
         if step is None:
             if not (end_s > now_s or self._results):
+                if self._decisions is not None:
+                    self._decisions.rests(self._state)
                 return None
             step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, waiting=0, is_wait=True)
             step.ends_s = [step.start_s]

@@ -300,7 +300,7 @@ class Replica:
                 self._unchanged = False
         else:
             if done:
-                self._completion.finish_all([live for live in done if live.status is not FINISHED], end_s)
+                self._completion.finish_all(done, end_s)
             if self._decisions is not None:
                 self._decisions.committed(state, step, use, done)
         if sampled:

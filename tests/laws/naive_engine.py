@@ -233,9 +233,6 @@ class NaiveReplica:
     def arrive(self, request: Request) -> None:
         naive = NaiveRequest(request, self.block_size)
         self.requests.append(naive)
-        caps = getattr(self.policy, "caps", None)
-        if caps is not None and 1 <= (most := caps(naive, self.num_blocks, self.block_size)) < request.max_tokens:
-            naive.__init__(request._replace(max_tokens=most), self.block_size)  # type: ignore[misc] # as it is allowed
         largest = naive.input_tokens + naive.true_output_tokens - 1
         refuses = getattr(self.policy, "refuses", None)
         if cdiv(largest, self.block_size) > self.num_blocks:

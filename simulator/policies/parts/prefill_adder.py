@@ -67,7 +67,7 @@ class PrefillAdder:
         self.decodes = len(batch) if policy.enable_mixed_chunk and self.is_chunked else 0
         self.step = policy.max_num_batched_tokens
         self.chunk = min(self.step, policy.chunked_prefill_size or self.step) if self.is_chunked else self.step
-        self.unit = min(self.size, self.chunk)  # what a cut is a multiple of
+        self.unit = min(self.size, self.chunk)  # a page; SGLang demands chunks of whole pages
         self.chunk_left = self.chunk - self.decodes
         self.input_left = min(policy.max_prefill_tokens or self.step, self.step if not self.is_chunked else 1 << 62)
         self.input_left -= self.decodes
@@ -115,8 +115,9 @@ class PrefillAdder:
         paged = cdiv(tokens, self.size) * self.size
         self.reserved += paged + self.size + answer
         self.allocated += paged + self.size
-        self.input_left -= paged
-        self.chunk_left -= paged
+        charge = cdiv(tokens, self.unit) * self.unit
+        self.input_left -= charge
+        self.chunk_left -= charge
         self.blocks += blocks
 
     def _verdict(self) -> Verdict:
@@ -215,7 +216,7 @@ class PrefillAdder:
         """`_select_prefill_admission` (:1560) and its commit."""
         if not self._has_room(extend + tokens_to_come(request) + self.size):
             return Verdict.NO_TOKEN
-        paged = cdiv(extend, self.size) * self.size
+        paged = cdiv(extend, self.unit) * self.unit
         if not self.is_chunked and self.chunks and paged >= self.input_left:
             return Verdict.OTHER
         tokens = extend
