@@ -87,6 +87,15 @@ class Sglang:
         paged = cdiv(request.input_tokens, block_size) * block_size
         return min(request.max_tokens, size - request.input_tokens - 2, size - paged - block_size - 1)
 
+    def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        """A prompt that leaves no room for an answer would wait for ever."""
+        if self.caps(request, num_blocks, block_size) >= 1:
+            return None
+        return (
+            f"{request.input_tokens} input tokens leave no room for an answer beside a page to spare: "
+            f"there are {num_blocks} KV blocks ({num_blocks * block_size} tokens)"
+        )
+
     @property
     def slots(self) -> int:
         """Requests that may run: a decode step computes a token of each."""

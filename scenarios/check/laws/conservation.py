@@ -45,9 +45,12 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
     records, decisions = run.records, run.decisions or []
     requests = records.requests
     gone = {records.request_id(row) for row in records.reject_reasons}
-    unknown: dict[int, list[str]] = {}  # finished with a replica's last step: no plan knows as long as it runs
+    unknown: dict[int, dict[str, Any]] = {}  # a replica's last step: while it runs no plan knows who finished with it
     for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
+        last = unknown.get(step["replica"])
+        if last is not None and planned_s >= last["t_end_s"] > last["t_start_s"]:  # the plan waited for the results
+            gone.update(unknown.pop(step["replica"])["finished"])
         arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
         expected = Counter({records.request_id(row) for row in arrived.tolist()} - gone)
         here = Counter(step["running"] + step["waiting"])
@@ -56,9 +59,10 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
             return _at(step, f"request {wrong[0]} is in {here[wrong[0]]} places, not {expected[wrong[0]]}")
         if not set(step["scheduled"]) <= set(step["running"]):
             return _at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
-        gone.update(unknown.pop(step["replica"], []))
+        if last := unknown.pop(step["replica"], None):
+            gone.update(last["finished"])
         if asynchronous(experiment):
-            unknown[step["replica"]] = step["finished"]
+            unknown[step["replica"]] = step
         else:
             gone.update(step["finished"])
     return None
