@@ -28,7 +28,7 @@ from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
 from simulator.request import Request
-from simulator.request_state import FINISHED, PREFILLING, RequestState, ScheduledChunk
+from simulator.request_state import PREFILLING, RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor

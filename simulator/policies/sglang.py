@@ -1,7 +1,8 @@
 """SGLang: prompts first, in batches of their own, and as many requests at a time as its guess of their answers allows.
 
 The rules are those of `Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py, of `PrefillAdder`
-in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5, no overlap).
+in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5.23, whose line
+numbers are given).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from simulator.plan import Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillAdder
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
 
@@ -35,8 +36,8 @@ class Sglang:
     A prompt enters if there is room for it, for its `max_tokens`, and for what the running ones may still come to
     need: of each, what is left of its `max_tokens`, both 4096 at most, times a ratio. The ratio is 0.7 x
     `schedule_conservativeness` at first and in an idle server, and falls to 0.14 x that in 600 decode steps. Once a
-    request found no room, none is tried until a running one has left. An empty batch takes any request that finds
-    room for its prompt: SGLang lowers `max_tokens` to what memory holds.
+    request found no room, none is tried until a running one has left. On arrival `max_tokens` is lowered to what memory
+    holds. With `ignore_eos` all count in full, and without a prefix cache a forecast of when each leaves decides.
 
     When decodes lack memory, those with the fewest outputs are retracted (then the longest prompt, then the latest)
     and go to the end of the queue, to be computed again. The ratio becomes what the others have decoded, and 20
@@ -47,6 +48,9 @@ class Sglang:
     -1 only a prompt longer than a step is cut, and a prefill stays below `max_prefill_tokens`, but for its first.
     Without a value both are `max_num_batched_tokens`, which bounds a step in any case. `max_num_seqs` is SGLang's
     `max_running_requests`; its radix cache, which SGLang has by default, is `enable_prefix_caching`.
+
+    `async_scheduling` is SGLang's overlap schedule, which its server has unless it is told
+    `--disable-overlap-schedule`: a step is planned while the one before runs (`simulator.engine.overlap_results`).
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -202,4 +206,11 @@ SYSTEM = System(
     order="fcfs, lpm and others",
     victim="the fewest outputs, then the longest prompt",
     preemption="recompute",
+    checked=Checked(
+        against="SGLang 0.5.23: `Scheduler.get_next_batch_to_run` and all below it, radix cache and results included",
+        on="CASES",
+        uncovered="`random` order, speculative decoding, sliding windows, hierarchical cache, priorities; requests "
+        "with and without `ignore_eos` together; the abort of a last request that no longer fits; chunks smaller than "
+        "the decodes beside them",
+    ),
 )

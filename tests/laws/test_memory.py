@@ -17,6 +17,7 @@ from simulator.timing.linear import Linear
 from tests.laws.scenarios import (
     OVERLAPPING,
     POLICIES,
+    RECKONING,
     RESERVING,
     Memory,
     Scenario,

@@ -78,9 +78,7 @@ def workload_of(case: Case) -> Workload:
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[r["id"] for r in requests],
         content=[
-            PromptContent(
-                prompt_token_ids=tuple(r["prompt_token_ids"]), output_token_ids=tuple(r["output_token_ids"])
-            )
+            PromptContent(prompt_token_ids=tuple(r["prompt_token_ids"]), output_token_ids=tuple(r["output_token_ids"]))
             for r in requests
         ],
     )

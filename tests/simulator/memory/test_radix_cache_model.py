@@ -25,7 +25,7 @@ class Held:
 
 
 class NaiveTree:
-    """Every cached page by the prefix that it ends; and the prefixes that end a node, with the time of its last access."""
+    """Cached pages by the prefix that each ends; and the prefixes that end a node, with the time of its last access."""
 
     def __init__(self, num_pages: int) -> None:
         self.idle = num_pages

@@ -65,7 +65,7 @@ def test_the_longest_prefix_comes_first_then_who_has_waited_longest() -> None:
 def test_of_those_that_begin_alike_and_find_little_only_the_first_is_served_now() -> None:
     """The others would find what it leaves; one that finds more than 32 tokens does not ask."""
     cache = Found(r1=32, r3=33)
-    cache.begins = {row: b"same" for row in (0, 1, 3, 4)} | {2: b"other"}
+    cache.begins = dict.fromkeys((0, 1, 3, 4), b"same") | {2: b"other"}
     waiting = [RequestState(Request(row, f"r{row}", 0.0, 99, 1, 1), DecodeClock(4)) for row in range(5)]
     assert rows(queue_of(waiting, cache)) == [3, 0, 2, 1, 4]
 
