@@ -138,7 +138,8 @@ class Sglang:
 
     def _adder(self, view: View, note: Note) -> PrefillAdder:
         ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, self.schedule_conservativeness)
-        return PrefillAdder(view, self, ratio, [r for r in view.running if r not in view.prefilling])
+        batch = [r for r in view.running if r not in view.prefilling] if view.prefilling else list(view.running)
+        return PrefillAdder(view, self, ratio, batch)
 
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
         """A prefill step; decodes share it if they may and their blocks are left (scheduler.py:4383)."""
