@@ -241,7 +241,8 @@ class PrefillAdder:
             self._forecast = EosForecast([request, *self.batch, *begun], self.view)
         else:
             self._forecast.insert(request)
-        if not self._forecast.fits(left - paged):
+        is_alone = not (self.batch or self.chunks)  # refused there, it would wait for ever, as it does in SGLang
+        if not (is_alone or self._forecast.fits(left - paged)):
             return Verdict.NO_TOKEN
         if extend > self.chunk_left and self.chunks and not self.is_chunked:
             return Verdict.OTHER
