@@ -36,7 +36,7 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"BATCHLAB_HYPOTHESIS is {profile!r}; allowed: default, more")
     settings.load_profile(profile)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell starts what runs in the background deaf to Ctrl-C, and children inherit that: tests that press it fail.
+        # What a shell starts in the background is deaf to Ctrl-C, and so are its children; some tests press it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

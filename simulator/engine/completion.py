@@ -89,9 +89,11 @@ class Completion:
         """These requests have their last token: they leave, or are held until the batch has finished."""
         state = self._state
         if len(done) > 1:
-            done.sort(key=admission)
+            done.sort(key=place)
         size = state.batch.block_size
         for live in done:
+            if live.status is FINISHED:
+                continue  # with its prompt, which entered the radix tree before others did
             del state.running[live]
             if self._keeps_finished:
                 self._hold(live, end_s)
@@ -102,6 +104,8 @@ class Completion:
             if tokens < live.reserved_tokens:
                 tokens = live.reserved_tokens
             live.status = FINISHED
+            if state.tree is not None:
+                state.tree.enter(state.requests[live.row], tokens // size)
             state.blocks.free(live.row, -(-tokens // size))
             self._leave(live, Status.FINISHED, end_s)
             if self._on_end is not None:
@@ -126,6 +130,8 @@ class Completion:
             state.batch.leave(live)
         blocks = live.num_blocks
         live.status = FINISHED
+        if state.tree is not None:
+            state.tree.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
         state.blocks.free(live.row, blocks)
         self.end(live, Status.FINISHED, end_s)
 
@@ -173,6 +179,6 @@ class Completion:
             self._leave(live, status, nan)
 
 
-def admission(live: RequestState) -> int:
-    """The key of the order of admission."""
-    return live.admission
+def place(live: RequestState) -> int:
+    """The key of the batch's order."""
+    return live.place

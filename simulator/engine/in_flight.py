@@ -33,6 +33,7 @@ class InFlight:
     is_run: bool = False
     is_odd: bool = False  # requests were preempted or resumed
     until_arrival: bool = False  # a run that an arrival may cut
+    is_wait: bool = False  # no step: the wait for the running one's results
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     ends_s: list[float] = field(init=False)

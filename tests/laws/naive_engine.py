@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any, cast
 
-from simulator.plan import BatchView, Policy, StepPlan, Traits, WaitingView, cdiv
+from simulator.plan import BatchView, Policy, PrefixMatches, StepPlan, Traits, WaitingView, cdiv
 from simulator.request import Request, RequestView
 from simulator.timing.cost import StepShape
 from tests.laws.naive_orders import NaiveOrder
@@ -187,6 +187,12 @@ class NaiveReplica:
         moving_s = blocks * self.scenario.swap_s_per_block
         return max(seconds, moving_s) if self.scenario.swap_overlap else seconds + moving_s
 
+    def known_outputs(self, request: RequestView) -> int:
+        return len(cast("NaiveRequest", request).token_s)
+
+    def prefix_matches(self) -> PrefixMatches:
+        raise NotImplementedError("without a prefix cache")
+
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         return 0, 0
 
@@ -257,9 +263,12 @@ class NaiveReplica:
                 self.enter(request, chunk.reserve_tokens, chunk.padding_tokens)
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
+        for view in plan.to_end:
+            self.batch.remove(cast("NaiveRequest", view))
+            self.batch.append(cast("NaiveRequest", view))
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
-        if not changes and not self.traits.async_scheduling:
+        if not changes and (self.traits.overlap_scheduling or not self.traits.async_scheduling):
             return None
         computed = {r: (n - p) for r, n, p in chunks if n > p} | dict.fromkeys(decoding, 1)
         held = list(self.held) if decoding else []
@@ -383,10 +392,12 @@ class NaiveReplica:
 def serve(scenario: Scenario) -> list[NaiveReplica]:
     """The whole scenario, dealt out in turn where there are several replicas."""
     assert scenario.replicas == 1 or scenario.router == "round_robin"
-    from tests.laws.naive_async import NaiveAsyncReplica
+    from tests.laws.naive_async import NaiveAsyncReplica, NaiveOverlapReplica
 
     traits: Traits = getattr(scenario.policy, "traits", Traits())
     make = NaiveAsyncReplica if traits.async_scheduling else NaiveReplica
+    if traits.overlap_scheduling:
+        make = NaiveOverlapReplica
     requests = list(scenario.workload.requests())
     replicas = []
     for index in range(scenario.replicas):

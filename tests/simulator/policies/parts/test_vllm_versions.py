@@ -121,10 +121,14 @@ def test_a_version_of_a_scenario() -> None:
         ChunkedPrefill(version="0.9")
 
 
-@pytest.mark.parametrize("policy", ["static", "orca", "sglang", "tgi"])
+@pytest.mark.parametrize("policy", ["static", "orca", "sarathi", "tgi"])
 def test_other_policies_refuse_what_is_vllms(policy: str) -> None:
-    for key, value, why in (("async_scheduling", True, "as vLLM does"), ("version", "0.26", "the release of vLLM")):
-        taken = rf"these take it: chunked_prefill, vllm \(.*{why}.*\); it takes: max_num_seqs, "
+    cases = (
+        ("async_scheduling", True, "as vLLM does", "chunked_prefill, sglang, vllm"),
+        ("version", "0.26", "the release of vLLM", "chunked_prefill, vllm"),
+    )
+    for key, value, why, policies in cases:
+        taken = rf"these take it: {policies} \(.*{why}.*\); it takes: max_num_seqs, "
         with pytest.raises(InputError, match=rf"engine\.{key}: .*does not use this key\n.*{taken}"):
             build_policy(scenario(engine={"policy": policy, key: value}))
     build_policy(scenario(engine={"policy": policy, "async_scheduling": False}))
