@@ -67,6 +67,10 @@ class StepPlan(NamedTuple):
 
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
     the policy is asked while its plan holds.
+
+    `requeue` are waiting requests, this step's victims included, that go to the front of the queue in this order when
+    all else is done: for systems that reorder their queue while they schedule. Only an fcfs queue lets itself be
+    reordered, and such a plan holds for one step; of a plan in parts, the last part's counts.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -78,6 +82,7 @@ class StepPlan(NamedTuple):
     wait_until_s: float | None = None
     more: bool = False
     note: object = None
+    requeue: tuple[RequestView, ...] = ()
 
 
 class WaitingView(Protocol):
@@ -195,6 +200,9 @@ class Traits:
     victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
     async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
     unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
+    takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters
+    asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
+    skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
 
 
 class Policy(Protocol):

@@ -86,6 +86,9 @@ class Replica:
         self._timeless = state.waiting.timeless
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
+        self._skips_empty = state.traits.skips_empty_steps
+        self._asks_below = state.traits.asks_below_blocks
+        self._whole_prompt = state.traits.takes_whole_prompt
         self._unchanged = False  # the batch is as it was in the step before
         self._step_s = 1.0  # the last decode step took so long
 
@@ -114,7 +117,7 @@ class Replica:
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, requeue = plan
         batch = state.batch
         swapped = 0, 0
         changes = is_odd = False
@@ -122,7 +125,7 @@ class Replica:
         if state.cache is not None:
             done = apply_in_order(state, state.cache, viewer, plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
-            is_odd, holds = bool(preempt), plan.holds
+            is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
             if more:
                 raise state.broken("sets more=True, which is for replicas with a prefix cache")
@@ -132,6 +135,9 @@ class Replica:
             if chunks:
                 changes = True
                 prefill = [state.compute(chunk, now_s) for chunk in chunks]
+        if requeue:
+            state.requeue(requeue)
+            holds = _STEP
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
             raise state.broken("computes a request twice in one step")
         # Without asynchronous scheduling, finished requests compute only beside others.
@@ -152,6 +158,9 @@ class Replica:
         if changes:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context, contexts)
+            if self._skips_empty and not shape.tokens and not any(swapped):
+                self.progress.missed()
+                return self.begin_step(now_s)
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
             step = self._in_flight(state, plan, now_s, shape, waiting)
@@ -218,7 +227,8 @@ class Replica:
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
                     steps = before if before > 0 else 1
-            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
+            free = self.state.blocks.num_free - self._asks_below
+            steps = batch.steps_that_fit(free, steps) if free >= 0 else 1
             ends = self._decode_run_s(step.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
@@ -285,6 +295,8 @@ class Replica:
         """A completed prefill has given a token; returns whether it was the last."""
         state = self.state
         del state.prefilling[live]
+        if self._whole_prompt:
+            live.reserved_tokens = 0
         live.base_outputs += 1
         if state.batch.meter is not None:
             state.batch.meter.sampled(live)

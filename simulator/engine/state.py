@@ -17,6 +17,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
+from simulator.queues.fcfs import Fcfs
 from simulator.queues.lpm import Lpm
 from simulator.request import Request, RequestView
 from simulator.request_state import (
@@ -132,6 +133,13 @@ class ReplicaState:
         live.lost_tokens = 0
         self._no_longer_waits(live, now_s, swapped=False)
 
+    def requeue(self, views: tuple[RequestView, ...]) -> None:
+        """Put these waiting requests to the front of the queue, in this order."""
+        if not isinstance(self.waiting, Fcfs):
+            raise self.broken(f"reorders a queue whose order is {self.traits.order}")
+        for view in reversed(views):
+            self.waiting.put_back(self._live(view, WAITING, SWAPPED))
+
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
         live = self._live(view, SWAPPED)
@@ -179,6 +187,8 @@ class ReplicaState:
                 owned = self._take_hits(live, self.cache)
             if reserve or padding or self.traits.keeps_finished:
                 self._grant(live, reserve, padding)
+            elif self.traits.takes_whole_prompt:
+                live.reserved_tokens = live.num_tokens  # until it decodes
         else:
             owned = live.num_blocks
         left = live.num_tokens_to_compute

@@ -1,22 +1,27 @@
 """vLLM before v1: prompts in batches of their own, before everything else.
 
-The rules are those of `Scheduler._schedule_default` in vllm/core/scheduler.py and of the block manager's tests
-`can_allocate` and `can_swap_in`, as of vLLM 0.5, for requests of one sequence.
+The rules are those of vllm/core/scheduler.py and vllm/core/block_manager.py of vLLM 0.6.6, for requests of one
+sequence; lines are those of that release.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import ClassVar
+from typing import Annotated, ClassVar, cast
+
+from annotated_types import doc
 
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.decode_slots import without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import Victim, make_room
+from simulator.policies.parts.victims import Victim, first_to_leave, preemptions, rank
 from simulator.request import RequestView
 
 
@@ -24,20 +29,26 @@ from simulator.request import RequestView
 class VllmV0:
     """Prefill and decode in separate batches, prefills first; a watermark; recompute or swap, last in first out.
 
-    A prompt enters if `watermark` of all blocks stay free after it. When decoding lacks a block, the latest admitted
-    leave: to be recomputed, or with `preemption_mode: swap` moved to host memory while there is room. While a request
-    is swapped no prompt is begun; the swapped return in the queue's order as soon as they fit above the watermark.
-    With `order: priority` the least important leaves first; `victim` chooses another rule
-    (`simulator.policies.parts.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where that pays
-    (`simulator.policies.parts.preemption.swap_pays`).
+    A prompt enters if `watermark` of all blocks stay free after it. Every decode wants one free block, even where it
+    takes none (`parts.decode_slots`); for lack of it the latest admitted leave: to be recomputed, or with
+    `preemption_mode: swap` moved to host memory while there is room. While a request is swapped no prompt is begun;
+    the swapped return in the order in which they went, as soon as they fit above the watermark. `victim` chooses
+    another rule (`simulator.policies.parts.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where
+    that pays (`simulator.policies.parts.preemption.swap_pays`).
+
+    With `order: priority` requests queue in order of arrival. In every step without a prefill the less important
+    leave that keep the head of the queue from entering, and the queue is sorted; the next head enters a step later.
+    With `enable_chunked_prefill` decodes, the prompt under way, returning requests and new prompts share a step's
+    budget, in this order, and `order: priority` is `fcfs`, as in vLLM.
 
     `continuous` has neither watermark nor swap, and tests for room for the first decode instead. `chunked_prefill`,
-    vLLM's v1, computes prompts and decodes in the same step.
+    vLLM's v1, has no steps for prefill alone, and takes a prompt's blocks chunk by chunk.
 
     Where vLLM gives up, this goes on: a prompt longer than `max_num_batched_tokens` takes several prefill steps in a
     row (vLLM ignores it; its default budget is never below the model's context); the watermark does not count in an
-    empty batch, as a recomputed request may have outgrown it; without room on the host, swap is recompute. And a
-    request gives way when a decode lacks a block, where vLLM wants one free block for each decode.
+    empty batch, as a recomputed request may have outgrown it; without room on the host, swap is recompute; by priority
+    a request may be swapped to let the head enter, where vLLM stops in an assertion. A prompt computed in part is
+    recomputed, where vLLM swaps it.
     """
 
     swaps: ClassVar[bool] = True
@@ -48,10 +59,12 @@ class VllmV0:
     preemption_mode: SwapMode = "recompute"
     order: OrderName = "fcfs"
     victim: Victim | None = None
+    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes")] = False
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        order = "fcfs" if self.order == "priority" else self.order  # `_by_priority` sorts it
+        return Traits(order=order, takes_whole_prompt=True, asks_below_blocks=1, skips_empty_steps=True)
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -61,65 +74,179 @@ class VllmV0:
 
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-        # First come first served, they are at the front of the queue: the search is short.
-        swapped = list(islice(filter(_is_swapped, view.waiting), view.num_swapped)) if view.num_swapped else []
+        swapped = self._swapped(view)
+        if self.enable_chunked_prefill:
+            return self._mixed(view, swapped, slots)
         if view.prefilling or (view.waiting and not swapped):
             chunks = self._prompts(view, slots)
             if chunks:
-                return StepPlan(prefill=chunks, decode=False)
-        if view.decode_blocks_needed > view.num_free_blocks:
-            return StepPlan(preempt=make_room(view, self.order, self.victim, self.preemption_mode))
-        resume = self._resume(view, swapped, slots)
+                return StepPlan(prefill=tuple(chunks), decode=False)
+        if self.order == "priority":
+            return self._by_priority(view, swapped, slots)
+        free = view.num_free_blocks - view.decode_blocks_needed
+        if free < 1:  # else the last decode still finds a free block
+            running = [*first_to_leave(view.running, self.order, self.victim)]
+            victims = without_slots(view, reversed(running), view.num_free_blocks)
+            if victims:
+                return StepPlan(preempt=preemptions(view, victims, self.preemption_mode))
+        resume = self._resume(view, swapped, slots, free)
         if resume:
             return StepPlan(resume=resume)
         if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
             return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return _UNTIL_ARRIVAL
 
-    def _prompts(self, view: View, slots: int) -> tuple[Chunk, ...]:
+    def _swapped(self, view: View) -> list[RequestView]:
+        """The swapped requests in the order of their return: that of swap-out (:1113), else the queue's."""
+        if not view.num_swapped:
+            return []
+        # Victims go to the front of the queue: the search is short, and finds the latest first.
+        found = [*islice(filter(_is_swapped, view.waiting), view.num_swapped)]
+        return found[::-1] if self.traits.order == "fcfs" else found
+
+    def _watermark(self, view: View, running: int) -> int:
+        return watermark_blocks(self.watermark, view.num_blocks) if running else 0
+
+    def _prompts(self, view: View, slots: int) -> list[Chunk]:
         """Prompts for one prefill step: the one begun, then the heads of the queue that fit."""
-        size = view.block_size
-        watermark = watermark_blocks(self.watermark, view.num_blocks)
         budget = self.max_num_batched_tokens
-        free = view.num_free_blocks
         chunks = []
         for request in view.prefilling:  # one at most: it is longer than the budget
             tokens = min(request.num_tokens_to_compute, budget)
-            # Room for the whole of it, though it takes only this chunk's now.
-            free -= cdiv(request.num_tokens, size) - request.num_blocks
             budget -= tokens
             chunks.append(Chunk(request, tokens))
-        running = len(view.running)
+        self._enter(view, chunks, len(view.running), slots, view.num_free_blocks, budget)
+        return chunks
+
+    def _enter(self, view: View, chunks: list[Chunk], running: int, slots: int, free: int, budget: int) -> None:
+        """Append the heads of the queue that fit beside `running` requests; none is passed over."""
         for request in view.waiting:
+            if request.is_swapped:
+                continue
             whole = request.num_tokens
-            if running >= slots or budget == 0 or whole > budget < self.max_num_batched_tokens:
-                break
-            needed = cdiv(whole, size)
-            if needed + (watermark if running else 0) > free:
-                break
+            if whole > budget and not self.enable_chunked_prefill and budget < self.max_num_batched_tokens:
+                return
+            needed = cdiv(whole, view.block_size)
+            if running >= slots or budget == 0 or needed + self._watermark(view, running) > free:
+                return
             chunks.append(Chunk(request, min(whole, budget)))
             free -= needed
             budget -= min(whole, budget)
             running += 1
-        return tuple(chunks)
 
-    def _resume(self, view: View, swapped: list[RequestView], slots: int) -> tuple[RequestView, ...]:
+    def _resume(self, view: View, swapped: list[RequestView], slots: int, free: int) -> tuple[RequestView, ...]:
         """The first of the swapped that fit, with the block of their next token, above the watermark."""
-        watermark = watermark_blocks(self.watermark, view.num_blocks)
-        free = view.num_free_blocks - view.decode_blocks_needed
         running = len(view.running)
         back = []
         for request in swapped:
-            free -= cdiv(request.num_computed_tokens + 1, view.block_size)
-            if running >= slots or free < (watermark if running else 0):
+            free -= _blocks_to_resume(view, request)
+            if running >= slots or free < self._watermark(view, running):
                 break
             back.append(request)
             running += 1
         return tuple(back)
 
+    # By priority
+
+    def _by_priority(self, view: View, swapped: list[RequestView], slots: int) -> StepPlan:
+        """`_schedule_priority_preemption` (:825), then the decodes: the most important first."""
+        running = sorted(view.running, key=rank)
+        waiting = view.waiting if not swapped else [request for request in view.waiting if not request.is_swapped]
+        head = next(iter(waiting), None)
+        free = view.num_free_blocks
+        inverted: list[RequestView] = []  # less important than the head, and in its way
+        while head is not None and running and rank(running[-1]) > rank(head):
+            needed = cdiv(head.num_tokens, view.block_size) + self._watermark(view, len(running))
+            if len(running) < slots and needed <= free:
+                break
+            inverted.append(running.pop())
+            free += inverted[-1].num_blocks
+        victims = [*inverted, *without_slots(view, running, free)]
+        preempt = preemptions(view, victims, self.preemption_mode)
+        requeue = self._sorted(view, waiting, inverted, preempt)
+        if preempt or requeue:
+            return StepPlan(preempt=preempt, requeue=requeue)
+        # With nothing in the way the next arrival, which joins at the end, is what can change the order.
+        resume = self._resume(view, swapped, slots, free - view.decode_blocks_needed)
+        return StepPlan(resume=resume, holds=Holds.ARRIVAL, note=len(view.waiting))
+
+    @staticmethod
+    def _sorted(
+        view: View, waiting: Iterable[RequestView], inverted: list[RequestView], preempt: tuple[Preemption, ...]
+    ) -> tuple[RequestView, ...]:
+        """The queue, sorted with those that left for its head (:862), and other victims before it; empty if it is so.
+
+        The note of a plan that left a sorted queue is its length: it is as it was while nothing arrived.
+        """
+        if not preempt and view.note == len(view.waiting):
+            return ()
+        queue = [*waiting]
+        by_rank = sorted([*queue, *inverted], key=rank)
+        if by_rank == queue:
+            return ()
+        others = [request for request, _, _ in preempt[len(inverted) :]]
+        gone = {request for request, swap, _ in preempt if swap}
+        return tuple([request for request in (*reversed(others), *by_rank) if request not in gone])
+
+    # With chunked prefill
+
+    def _mixed(self, view: View, swapped: list[RequestView], slots: int) -> StepPlan:
+        """`_schedule_chunked_prefill` (:1171): decodes, the prompt under way, the swapped if none left, new prompts."""
+        free = view.num_free_blocks - view.decode_blocks_needed
+        budget = self.max_num_batched_tokens - view.num_decoding
+        front = self._front(view)
+        victims = self._mixed_victims(view, front) if free < 1 else []
+        for victim in victims:
+            free += victim.num_blocks + _takes_block(view, victim)
+            budget += victim.is_decoding
+        chunks = []
+        for request in view.prefilling:
+            if request not in victims:
+                tokens = min(request.num_tokens_to_compute, budget)
+                budget -= tokens
+                chunks.append(Chunk(request, tokens))
+        resume = () if victims else self._resume(view, swapped[: max(budget, 0)], slots, free)
+        free -= sum([_blocks_to_resume(view, request) for request in resume])
+        running = len(view.running) - len(victims) + len(resume)
+        self._enter(view, chunks, running, slots, free, budget - len(resume))
+        note = (*resume, *[request for request in front if request not in victims])
+        if victims or resume or chunks:
+            preempt = preemptions(view, victims, self.preemption_mode)
+            return StepPlan(preempt=preempt, resume=resume, prefill=tuple(chunks), note=note)
+        stuck = len(view.waiting) > len(swapped) and self.traits.order == "fcfs"
+        holds = Holds.CHANGE if stuck or len(view.running) >= slots else Holds.ARRIVAL
+        return StepPlan(holds=holds, note=note)
+
+    @staticmethod
+    def _front(view: View) -> list[RequestView]:
+        """Running requests that were swapped: they return to the front of the batch (:1220), not to its end."""
+        note = cast("tuple[RequestView, ...]", view.note or ())
+        return [request for request in note if request in view.running]
+
+    def _mixed_victims(self, view: View, front: list[RequestView]) -> list[RequestView]:
+        running = [*reversed([*first_to_leave(view.running, self.traits.order, self.victim)])]
+        if self.victim is None:
+            running.sort(key=lambda request: front.index(request) if request in front else len(front))
+        return without_slots(view, running, view.num_free_blocks, partial(_wants_slot, view))
+
 
 def _is_swapped(request: RequestView) -> bool:
     return request.is_swapped
+
+
+def _blocks_to_resume(view: View, request: RequestView) -> int:
+    """Blocks that a swapped request takes, that of its next token among them."""
+    return cdiv(request.num_computed_tokens + 1, view.block_size)
+
+
+def _takes_block(view: View, request: RequestView) -> bool:
+    """Whether its next token takes a new block."""
+    return request.is_decoding and request.num_computed_tokens % view.block_size == 0
+
+
+def _wants_slot(view: View, request: RequestView) -> bool:
+    """A decode wants a free block, and so does a prompt whose last block is not full (block_table.py:358)."""
+    return request.is_decoding or request.num_tokens % view.block_size != 0
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
@@ -129,7 +256,7 @@ _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 SYSTEM = System(
     name="vLLM before v1",
     batch="every step",
-    prompts="whole, in prefill steps of their own, before decodes",
+    prompts="whole, in prefill steps of their own, before decodes; or in chunks beside them",
     grant="blocks of the prompt above a watermark of 1 %",
     order="fcfs and others; swapped requests before new ones",
     victim="the latest admitted (`order: priority`: the least important), or `victim`",
