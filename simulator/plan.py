@@ -153,6 +153,10 @@ class View(Protocol):
     def num_free_blocks(self) -> int: ...
 
     @property
+    def late_blocks(self) -> tuple[int, ...]:
+        """Blocks of finished requests that come free with the next plan, the one after, ... (`Traits.frees_late`)."""
+
+    @property
     def num_blocks(self) -> int:
         """Usable blocks of the device."""
 
@@ -203,6 +207,8 @@ class Traits:
     takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters
     asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
+    frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
 
 
 class Policy(Protocol):

@@ -19,6 +19,7 @@ class Completion:
         self._recorder = recorder
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
+        self._frees_late = state.traits.frees_late
 
     def end(self, live: RequestState, status: Status, released_s: float) -> None:
         """Hand a request that leaves the engine over to the records."""
@@ -67,7 +68,10 @@ class Completion:
             if tokens < live.reserved_tokens:
                 tokens = live.reserved_tokens
             live.status = FINISHED
-            state.blocks.free(live.row, -(-tokens // size))
+            if self._frees_late:
+                state.late_frees.put_off(live.row, -(-tokens // size))
+            else:
+                state.blocks.free(live.row, -(-tokens // size))
             self.end(live, Status.FINISHED, end_s)
         if state.held and not state.running:
             self._release_held(end_s)

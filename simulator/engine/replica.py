@@ -86,6 +86,7 @@ class Replica:
         self._timeless = state.waiting.timeless
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
+        self._slots_by_step = state.traits.slots_by_step
         self._skips_empty = state.traits.skips_empty_steps
         self._asks_below = state.traits.asks_below_blocks
         self._whole_prompt = state.traits.takes_whole_prompt
@@ -111,6 +112,8 @@ class Replica:
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
+        if state.late_frees.num_blocks:
+            state.late_frees.next_plan(state.blocks)
         viewer = self._viewer
         viewer.look(now_s)
         plan = self._ask(self._view)
@@ -152,6 +155,8 @@ class Replica:
         elif changes:
             decode_seqs = held = context = 0
             contexts = 0, 0
+        elif state.late_frees.num_blocks:
+            return self._plan_again(now_s)
         else:
             return None
         waiting = len(state.waiting)
@@ -159,8 +164,9 @@ class Replica:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context, contexts)
             if self._skips_empty and not shape.tokens and not any(swapped):
-                self.progress.missed()
-                return self.begin_step(now_s)
+                return self._plan_again(now_s)
+            if self._slots_by_step and decode_seqs + shape.prefill_seqs > state.policy.max_num_seqs:
+                raise state.broken(f"computes {decode_seqs + shape.prefill_seqs:,} requests, more than max_num_seqs")
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
             step = self._in_flight(state, plan, now_s, shape, waiting)
@@ -178,10 +184,17 @@ class Replica:
         if held:
             step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
-        if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
+        if self._decode_run_s is None or holds is _STEP or state.late_frees.num_blocks:
+            return step
+        if self._timeless or not waiting:
             step.is_run = True
             step.until_arrival = holds is _ARRIVAL or not self._timeless
         return step
+
+    def _plan_again(self, now_s: float) -> InFlight | None:
+        """Plan the next step at once, as this one takes no time."""
+        self.progress.missed()
+        return self.begin_step(now_s)
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""

@@ -6,6 +6,7 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable
 
 from simulator.engine.clock import Clock
@@ -31,6 +32,33 @@ from simulator.request_state import (
     ScheduledChunk,
 )
 from simulator.results.recorder import ReplicaRecorder
+
+
+class LateFrees:
+    """Blocks of finished requests that come free `plans` plans after the next one; `num_blocks` in all."""
+
+    __slots__ = ("_due", "num_blocks")
+
+    def __init__(self, plans: int) -> None:
+        self._due: deque[list[tuple[int, int]]] = deque([[] for _ in range(plans + 1)])
+        self.num_blocks = 0
+
+    @property
+    def ahead(self) -> tuple[int, ...]:
+        """See `View.late_blocks`."""
+        return tuple([sum([blocks for _, blocks in freed]) for freed in list(self._due)[:-1]])
+
+    def put_off(self, row: int, num_blocks: int) -> None:
+        """A request has finished, whose blocks come free later."""
+        self._due[-1].append((row, num_blocks))
+        self.num_blocks += num_blocks
+
+    def next_plan(self, blocks: KVBlocks) -> None:
+        """A plan is made: free what is due with it."""
+        for row, num_blocks in self._due.popleft():
+            blocks.free(row, num_blocks)
+            self.num_blocks -= num_blocks
+        self._due.append([])
 
 
 class ReplicaState:
@@ -66,6 +94,7 @@ class ReplicaState:
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
+        self.late_frees = LateFrees(self.traits.frees_late)
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
@@ -250,6 +279,8 @@ class ReplicaState:
 
     def _check_slots(self) -> None:
         """Raise PolicyError if the batch exceeds its slots; paused requests need none."""
+        if self.traits.slots_by_step:
+            return  # `Replica.begin_step` looks at those that compute
         seqs = len(self.running) - len(self.paused) + len(self.held)
         if seqs > self._max_num_seqs:
             raise self.broken(f"runs {seqs:,} requests; max_num_seqs is {self._max_num_seqs:,}")
