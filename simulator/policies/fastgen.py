@@ -35,7 +35,8 @@ class Fastgen:
     alike; their default budgets differ.
 
     Where DeepSpeed-MII stops in an assertion ("no request consumes KV cache"), as the prompts at hand find no room and
-    the KV of those that have ended is not free yet, this goes on with empty passes until it is.
+    the KV of those that have ended is not free yet, this goes on with empty passes until it is. And a prompt under way
+    that holds all blocks there are is computed to its end, where DeepSpeed-MII flushes it and begins again for ever.
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -98,8 +99,8 @@ class Fastgen:
         room = view.num_free_blocks - taken
         budget = self.max_num_batched_tokens - decoding
         chunks: list[Chunk] = []
-        if view.num_free_blocks == 0:
-            return chunks  # not even for a prompt that would fit into blocks of its own
+        if view.num_free_blocks == 0 and all(request.num_blocks < view.num_blocks for request in view.prefilling):
+            return chunks  # not even a prompt under way that would fit into blocks of its own goes on
         for request in chain(reversed(view.prefilling), view.waiting):
             if budget == 0 or decoding + len(chunks) >= slots:
                 break

@@ -42,6 +42,7 @@ class NaiveRequest:
     left_s: float = nan
     placeholders: int = 0  # tokens that are being sampled, where that is known beforehand
     lost_tokens: int = 0  # by the last preemption
+    plans_to_free: int = 0  # plans until its blocks come free, where those of finished requests do so late
     reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +67,9 @@ class NaiveRequest:
 
     @property
     def num_blocks(self) -> int:
-        if self.state in ("waiting", "swapped", "rejected") or self.released_s == self.released_s:
+        if self.state in ("waiting", "swapped", "rejected"):
+            return 0
+        if self.released_s == self.released_s and not self.plans_to_free:
             return 0
         return cdiv(max(self.num_computed_tokens, self.reserved_tokens), self.block_size)
 
@@ -167,6 +170,11 @@ class NaiveReplica:
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)
 
+    @property
+    def late_blocks(self) -> tuple[int, ...]:
+        plans = range(1, self.traits.frees_late + 1)
+        return tuple(sum(r.num_blocks for r in self.requests if r.plans_to_free == plan) for plan in plans)
+
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         decodes = self.going_on() if mixed else StepShape(0, 0)
         tokens = request.num_tokens
@@ -207,10 +215,14 @@ class NaiveReplica:
         while True:
             while coming and coming[0].arrival_s <= self.now_s:
                 self.arrive(coming.pop(0))
+            for request in self.requests:
+                request.plans_to_free = max(0, request.plans_to_free - 1)
             self.queue.look(self.now_s)
             plan = self.policy.plan(self)
             self.note = plan.note
             step = self.apply(plan)
+            if self.takes_no_time(step):
+                continue
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
                 wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]
@@ -223,6 +235,13 @@ class NaiveReplica:
                 self.arrive(coming.pop(0))
             self.commit(step, end_s)
             self.now_s = end_s
+
+    def takes_no_time(self, step: dict[str, Any] | None) -> bool:
+        """Whether the next step is planned at once."""
+        if step is None:
+            return any(request.plans_to_free for request in self.requests)
+        moved = step["swapped_out_blocks"] or step["swapped_in_blocks"]
+        return self.traits.skips_empty_steps and not step["tokens"] and not moved
 
     def arrive(self, request: Request) -> None:
         naive = NaiveRequest(request, self.block_size)
@@ -257,6 +276,9 @@ class NaiveReplica:
                 self.enter(request, chunk.reserve_tokens, chunk.padding_tokens)
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
+        for view in reversed(plan.requeue):
+            self.queue.waiting.remove(view)
+            self.queue.waiting.insert(0, view)
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
         if not changes and not self.traits.async_scheduling:
@@ -317,6 +339,8 @@ class NaiveReplica:
         self.batch.append(request)
         request.state = "prefilling"
         request.reserved_tokens, request.padding_tokens = reserve, padding
+        if self.traits.takes_whole_prompt:
+            request.reserved_tokens = request.num_tokens
         if request.scheduled_s != request.scheduled_s:
             request.scheduled_s = self.now_s
         else:
@@ -355,6 +379,8 @@ class NaiveReplica:
             if request.num_tokens_to_compute == 0:
                 request.token_s.append(end_s)
                 request.state = "decoding"
+                if self.traits.takes_whole_prompt:
+                    request.reserved_tokens = 0
         done = [r for r in self.batch if len(r.token_s) == r.true_output_tokens]
         for request in done:
             self.batch.remove(request)
@@ -363,6 +389,7 @@ class NaiveReplica:
         if self.held and not (self.traits.keeps_finished and self.batch):
             for request in self.held:
                 request.released_s = end_s
+                request.plans_to_free = self.traits.frees_late and self.traits.frees_late + 1
             self.held.clear()
         self.steps.append(
             {key: value for key, value in step.items() if key not in ("chunks", "decoding", "held")}
