@@ -23,7 +23,7 @@ from simulator.policies.parts.parameters import (
     Watermark,
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.token_budget import share, split_budget
 from simulator.policies.parts.vllm_versions import NEWEST, RULES, Version, check_version
 from simulator.request import RequestView
@@ -171,4 +171,12 @@ SYSTEM = System(
     order="fcfs, priority and others",
     victim="the latest admitted; by priority the least important",
     preemption="recompute",
+    checked=Checked(
+        against="vLLM 0.33.0 and the last patch of each minor version from 0.11; forward pass and clock are ours",
+        on=(
+            "1,000 random cases a version, half of them asynchronous, some 215,000 steps, with and without prefix cache, "
+            "all equal"
+        ),
+        uncovered="speculative decoding, LoRA, sliding windows, pipeline stages, aborts, `max_num_partial_prefills`",
+    ),
 )

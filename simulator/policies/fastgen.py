@@ -13,7 +13,7 @@ from typing import cast
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
 
@@ -136,4 +136,9 @@ SYSTEM = System(
     order="fcfs and others",
     victim="none while a request can go on; else the one that decoded last",
     preemption="recompute",
+    checked=Checked(
+        against="DeepSpeed-MII d100a85, its loop of ragged batches; the count of blocks, forward pass and clock are ours",
+        on="269 random cases, 38,387 steps, all equal: 200 with ample memory, 69 with little",
+        uncovered="31 cases with little memory in which the real loop stops in its own assertion; other orders than fcfs",
+    ),
 )

@@ -14,7 +14,7 @@ from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdi
 from simulator.policies.parts.decode_slots import without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import rank
 from simulator.request import RequestView
 
@@ -113,4 +113,9 @@ SYSTEM = System(
     order="fcfs and others",
     victim="the latest admitted",
     preemption="recompute",
+    checked=Checked(
+        against="sarathi-serve 96f9911, scheduler, block manager and sequences; forward pass and clock are ours",
+        on="300 random cases, 66,850 steps, all equal",
+        uncovered="dynamic chunk sizes; pipeline stages; other orders than fcfs, which Sarathi-Serve has not",
+    ),
 )
