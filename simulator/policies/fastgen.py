@@ -137,8 +137,8 @@ SYSTEM = System(
     victim="none while a request can go on; else the one that decoded last",
     preemption="recompute",
     checked=Checked(
-        against="DeepSpeed-MII d100a85, its loop of ragged batches; the count of blocks, forward pass and clock are ours",
+        against="DeepSpeed-MII d100a85, its loop of ragged batches; counts of blocks, forward pass and clock are ours",
         on="269 random cases, 38,387 steps, all equal: 200 with ample memory, 69 with little",
-        uncovered="31 cases with little memory in which the real loop stops in its own assertion; other orders than fcfs",
+        uncovered="31 cases with little memory in which the real loop stops in an assertion; other orders than fcfs",
     ),
 )
