@@ -68,9 +68,10 @@ class StepPlan(NamedTuple):
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
     the policy is asked while its plan holds.
 
-    `requeue` are waiting requests, this step's victims included, that go to the front of the queue in this order when
-    all else is done: for systems that reorder their queue while they schedule. Only an fcfs queue lets itself be
-    reordered, and such a plan holds for one step; of a plan in parts, the last part's counts.
+    `requeue` reorders the queue when all else is done, for systems that do so while they schedule: these waiting
+    requests, this step's victims included, go to the front in this order; a queue that sorts only when told
+    (`simulator.queues.in_turn`) sorts the others. Only that and an fcfs queue let themselves be reordered. Such a plan
+    holds for one step; of a plan in parts, the last part's counts.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -82,7 +83,7 @@ class StepPlan(NamedTuple):
     wait_until_s: float | None = None
     more: bool = False
     note: object = None
-    requeue: tuple[RequestView, ...] = ()
+    requeue: tuple[RequestView, ...] | None = None
 
 
 class WaitingView(Protocol):

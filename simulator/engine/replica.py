@@ -138,7 +138,7 @@ class Replica:
             if chunks:
                 changes = True
                 prefill = [state.compute(chunk, now_s) for chunk in chunks]
-        if requeue:
+        if requeue is not None:
             state.requeue(requeue)
             holds = _STEP
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):

@@ -19,6 +19,7 @@ from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
+from simulator.queues.in_turn import InTurn
 from simulator.queues.lpm import Lpm
 from simulator.request import Request, RequestView
 from simulator.request_state import (
@@ -164,10 +165,9 @@ class ReplicaState:
 
     def requeue(self, views: tuple[RequestView, ...]) -> None:
         """Put these waiting requests to the front of the queue, in this order."""
-        if not isinstance(self.waiting, Fcfs):
+        if not isinstance(self.waiting, (Fcfs, InTurn)):
             raise self.broken(f"reorders a queue whose order is {self.traits.order}")
-        for view in reversed(views):
-            self.waiting.put_back(self._live(view, WAITING, SWAPPED))
+        self.waiting.requeue(tuple([self._live(view, WAITING, SWAPPED) for view in views]))
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""

@@ -128,9 +128,9 @@ class ChunkedPrefill:
             return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return Holds.ARRIVAL
 
-    def _requeue(self, passed: Sequence[RequestView]) -> tuple[RequestView, ...]:
+    def _requeue(self, passed: Sequence[RequestView]) -> tuple[RequestView, ...] | None:
         """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
-        return tuple(reversed(passed)) if self.order == "fcfs" else ()
+        return tuple(reversed(passed)) if passed and self.order == "fcfs" else None
 
     def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
         """One admission, or none: a part of a step's plan. Its note are the requests that the step has passed over."""

@@ -6,7 +6,6 @@ sequence; lines are those of that release.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Annotated, ClassVar, cast
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.decode_slots import without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.preemption import SwapMode
@@ -63,7 +62,9 @@ class VllmV0:
 
     @property
     def traits(self) -> Traits:
-        order = "fcfs" if self.order == "priority" else self.order  # `_by_priority` sorts it
+        order: str = self.order
+        if order == "priority":
+            order = "fcfs" if self.enable_chunked_prefill else "in_turn"
         return Traits(order=order, takes_whole_prompt=True, asks_below_blocks=1, skips_empty_steps=True)
 
     def __post_init__(self) -> None:
@@ -102,7 +103,7 @@ class VllmV0:
             return []
         # Victims go to the front of the queue: the search is short, and finds the latest first.
         found = [*islice(filter(_is_swapped, view.waiting), view.num_swapped)]
-        return found[::-1] if self.traits.order == "fcfs" else found
+        return found[::-1] if self.order in ("fcfs", "priority") else found
 
     def _watermark(self, view: View, running: int) -> int:
         return watermark_blocks(self.watermark, view.num_blocks) if running else 0
@@ -151,8 +152,7 @@ class VllmV0:
     def _by_priority(self, view: View, swapped: list[RequestView], slots: int) -> StepPlan:
         """`_schedule_priority_preemption` (:825), then the decodes: the most important first."""
         running = sorted(view.running, key=rank)
-        waiting = view.waiting if not swapped else [request for request in view.waiting if not request.is_swapped]
-        head = next(iter(waiting), None)
+        head = next((request for request in view.waiting if not request.is_swapped), None)
         free = view.num_free_blocks
         inverted: list[RequestView] = []  # less important than the head, and in its way
         while head is not None and running and rank(running[-1]) > rank(head):
@@ -161,32 +161,16 @@ class VllmV0:
                 break
             inverted.append(running.pop())
             free += inverted[-1].num_blocks
-        victims = [*inverted, *without_slots(view, running, free)]
-        preempt = preemptions(view, victims, self.preemption_mode)
-        requeue = self._sorted(view, waiting, inverted, preempt)
-        if preempt or requeue:
-            return StepPlan(preempt=preempt, requeue=requeue)
-        # With nothing in the way the next arrival, which joins at the end, is what can change the order.
-        resume = self._resume(view, swapped, slots, free - view.decode_blocks_needed)
-        return StepPlan(resume=resume, holds=Holds.ARRIVAL, note=len(view.waiting))
-
-    @staticmethod
-    def _sorted(
-        view: View, waiting: Iterable[RequestView], inverted: list[RequestView], preempt: tuple[Preemption, ...]
-    ) -> tuple[RequestView, ...]:
-        """The queue, sorted with those that left for its head (:862), and other victims before it; empty if it is so.
-
-        The note of a plan that left a sorted queue is its length: it is as it was while nothing arrived.
-        """
-        if not preempt and view.note == len(view.waiting):
-            return ()
-        queue = [*waiting]
-        by_rank = sorted([*queue, *inverted], key=rank)
-        if by_rank == queue:
-            return ()
-        others = [request for request, _, _ in preempt[len(inverted) :]]
-        gone = {request for request, swap, _ in preempt if swap}
-        return tuple([request for request in (*reversed(others), *by_rank) if request not in gone])
+        others = without_slots(view, running, free)
+        if not inverted and not others and view.note == len(view.waiting):
+            # Sorted, as it was left: an arrival, which joins at the end, is what can change the order.
+            resume = self._resume(view, swapped, slots, free - view.decode_blocks_needed)
+            return StepPlan(resume=resume, holds=Holds.ARRIVAL, note=view.note)
+        preempt = preemptions(view, [*inverted, *others], self.preemption_mode)
+        first = [request for request, swap, _ in preempt[len(inverted) :] if not swap]  # before the sorted (:862)
+        resume = () if preempt else self._resume(view, swapped, slots, free - view.decode_blocks_needed)
+        note = None if preempt or resume else len(view.waiting)
+        return StepPlan(preempt=preempt, resume=resume, requeue=tuple(reversed(first)), note=note)
 
     # With chunked prefill
 

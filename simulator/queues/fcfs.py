@@ -31,6 +31,11 @@ class Fcfs(OrderedDict[RequestState, None]):
     def remove(self, request: RequestState) -> None:
         del self[request]
 
+    def requeue(self, first: tuple[RequestState, ...]) -> None:
+        """Put these to the front, in this order."""
+        for request in reversed(first):
+            self.move_to_end(request, last=False)
+
 
 def fcfs() -> Fcfs:
     """An empty queue, first come, first served."""

@@ -276,9 +276,14 @@ class NaiveReplica:
                 self.enter(request, chunk.reserve_tokens, chunk.padding_tokens)
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
-        for view in reversed(plan.requeue):
-            self.queue.waiting.remove(view)
-            self.queue.waiting.insert(0, view)
+        if plan.requeue is not None:
+            first: list[Any] = list(plan.requeue)
+            rest = [r for r in self.queue.waiting if r not in first]
+            if self.traits.order == "in_turn":
+                swapped = [r for r in rest if r.state == "swapped"]
+                by_rank = sorted((r for r in rest if r not in swapped), key=lambda r: (r.priority, r.row))
+                rest = [*swapped, *by_rank]
+            self.queue.waiting = [*first, *rest]
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
         if not changes and not self.traits.async_scheduling:

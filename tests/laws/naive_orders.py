@@ -83,6 +83,9 @@ class NaiveOrder:
     def by_fcfs(self, requests: Requests) -> Requests:
         return list(requests)
 
+    def by_in_turn(self, requests: Requests) -> Requests:
+        return list(requests)
+
     def by_priority(self, requests: Requests) -> Requests:
         return sorted(requests, key=lambda r: (r.priority, r.row))
 
