@@ -11,7 +11,7 @@ from itertools import chain
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.decode_slots import without_slots
+from simulator.policies.parts.decode_slots import takes_block, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
@@ -59,7 +59,7 @@ class Sarathi:
         # Unless the last decode still finds a free block.
         victims = self._victims(view) if free < 1 else []
         for victim in victims:
-            free += victim.num_blocks + (victim.is_decoding and victim.num_computed_tokens % view.block_size == 0)
+            free += victim.num_blocks + takes_block(view, victim)
             budget += victim.is_decoding
         chunks = []
         for request in view.prefilling:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.decode_slots import without_slots
+from simulator.policies.parts.decode_slots import blocks_to_resume, returned, takes_block, touches_block, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
@@ -29,11 +29,10 @@ class VllmV0:
     """Prefill and decode in separate batches, prefills first; a watermark; recompute or swap, last in first out.
 
     A prompt enters if `watermark` of all blocks stay free after it. Every decode wants one free block, even where it
-    takes none (`parts.decode_slots`); for lack of it the latest admitted leave: to be recomputed, or with
-    `preemption_mode: swap` moved to host memory while there is room. While a request is swapped no prompt is begun;
-    the swapped return in the order in which they went, as soon as they fit above the watermark. `victim` chooses
-    another rule (`simulator.policies.parts.victims.VICTIMS`). `preemption_mode: auto`, which vLLM has not, swaps where
-    that pays (`simulator.policies.parts.preemption.swap_pays`).
+    takes none (`parts.decode_slots`); for lack of it the latest admitted, or by `victim` others, leave: to be
+    recomputed, or with `preemption_mode: swap` moved to host memory while there is room; `auto`, which vLLM has not,
+    swaps where that pays. While a request is swapped no prompt is begun; the swapped return in the order in which they
+    went, as soon as they fit above the watermark.
 
     With `order: priority` requests queue in order of arrival. In every step without a prefill the less important
     leave that keep the head of the queue from entering, and the queue is sorted; the next head enters a step later.
@@ -44,10 +43,9 @@ class VllmV0:
     vLLM's v1, has no steps for prefill alone, and takes a prompt's blocks chunk by chunk.
 
     Where vLLM gives up, this goes on: a prompt longer than `max_num_batched_tokens` takes several prefill steps in a
-    row (vLLM ignores it; its default budget is never below the model's context); the watermark does not count in an
-    empty batch, as a recomputed request may have outgrown it; without room on the host, swap is recompute; by priority
-    a request may be swapped to let the head enter, where vLLM stops in an assertion. A prompt computed in part is
-    recomputed, where vLLM swaps it.
+    row (vLLM ignores it); the watermark does not count in an empty batch, as a recomputed request may have outgrown it;
+    without room on the host, swap is recompute; by priority a request may be swapped to let the head enter, where vLLM
+    stops in an assertion. A prompt computed in part is recomputed, where vLLM swaps it.
     """
 
     swaps: ClassVar[bool] = True
@@ -140,14 +138,12 @@ class VllmV0:
         running = len(view.running)
         back = []
         for request in swapped:
-            free -= _blocks_to_resume(view, request)
+            free -= blocks_to_resume(view, request)
             if running >= slots or free < self._watermark(view, running):
                 break
             back.append(request)
             running += 1
         return tuple(back)
-
-    # By priority
 
     def _by_priority(self, view: View, swapped: list[RequestView], slots: int) -> StepPlan:
         """`_schedule_priority_preemption` (:825), then the decodes: the most important first."""
@@ -172,16 +168,14 @@ class VllmV0:
         note = None if preempt or resume else len(view.waiting)
         return StepPlan(preempt=preempt, resume=resume, requeue=tuple(reversed(first)), note=note)
 
-    # With chunked prefill
-
     def _mixed(self, view: View, swapped: list[RequestView], slots: int) -> StepPlan:
         """`_schedule_chunked_prefill` (:1171): decodes, the prompt under way, the swapped if none left, new prompts."""
         free = view.num_free_blocks - view.decode_blocks_needed
         budget = self.max_num_batched_tokens - view.num_decoding
-        front = self._front(view)
+        front = returned(view)
         victims = self._mixed_victims(view, front) if free < 1 else []
         for victim in victims:
-            free += victim.num_blocks + _takes_block(view, victim)
+            free += victim.num_blocks + takes_block(view, victim)
             budget += victim.is_decoding
         chunks = []
         for request in view.prefilling:
@@ -190,7 +184,7 @@ class VllmV0:
                 budget -= tokens
                 chunks.append(Chunk(request, tokens))
         resume = () if victims else self._resume(view, swapped[: max(budget, 0)], slots, free)
-        free -= sum([_blocks_to_resume(view, request) for request in resume])
+        free -= sum([blocks_to_resume(view, request) for request in resume])
         running = len(view.running) - len(victims) + len(resume)
         self._enter(view, chunks, running, slots, free, budget - len(resume))
         note = (*resume, *[request for request in front if request not in victims])
@@ -201,36 +195,15 @@ class VllmV0:
         holds = Holds.CHANGE if stuck or len(view.running) >= slots else Holds.ARRIVAL
         return StepPlan(holds=holds, note=note)
 
-    @staticmethod
-    def _front(view: View) -> list[RequestView]:
-        """Running requests that were swapped: they return to the front of the batch (:1220), not to its end."""
-        note = cast("tuple[RequestView, ...]", view.note or ())
-        return [request for request in note if request in view.running]
-
     def _mixed_victims(self, view: View, front: list[RequestView]) -> list[RequestView]:
         running = [*reversed([*first_to_leave(view.running, self.traits.order, self.victim)])]
         if self.victim is None:
             running.sort(key=lambda request: front.index(request) if request in front else len(front))
-        return without_slots(view, running, view.num_free_blocks, partial(_wants_slot, view))
+        return without_slots(view, running, view.num_free_blocks, partial(touches_block, view))
 
 
 def _is_swapped(request: RequestView) -> bool:
     return request.is_swapped
-
-
-def _blocks_to_resume(view: View, request: RequestView) -> int:
-    """Blocks that a swapped request takes, that of its next token among them."""
-    return cdiv(request.num_computed_tokens + 1, view.block_size)
-
-
-def _takes_block(view: View, request: RequestView) -> bool:
-    """Whether its next token takes a new block."""
-    return request.is_decoding and request.num_computed_tokens % view.block_size == 0
-
-
-def _wants_slot(view: View, request: RequestView) -> bool:
-    """A decode wants a free block, and so does a prompt whose last block is not full (block_table.py:358)."""
-    return request.is_decoding or request.num_tokens % view.block_size != 0
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
+from typing import cast
 
-from simulator.plan import View
+from simulator.plan import View, cdiv
 from simulator.request import RequestView
 
 
@@ -26,7 +27,6 @@ def without_slots(
     Requests are looked at from the first on; where no block is free, the last of those not yet looked at leaves, and
     in the end the request itself. `free` are the free blocks before.
     """
-    size = view.block_size
     queue = deque(running)
     victims: list[RequestView] = []
     while queue:
@@ -38,6 +38,26 @@ def without_slots(
             victim = queue.pop() if queue else request
             victims.append(victim)
             free += victim.num_blocks
-        if victim is not request and request.is_decoding:
-            free -= request.num_computed_tokens % size == 0
+        if victim is not request:
+            free -= takes_block(view, request)
     return victims
+
+
+def takes_block(view: View, request: RequestView) -> bool:
+    """Whether it decodes, and its next token takes a new block."""
+    return request.is_decoding and request.num_computed_tokens % view.block_size == 0
+
+
+def touches_block(view: View, request: RequestView) -> bool:
+    """A decode wants a free block, and so does a prompt under way whose last block is not full (block_table.py:358)."""
+    return request.is_decoding or request.num_tokens % view.block_size != 0
+
+
+def blocks_to_resume(view: View, request: RequestView) -> int:
+    """Blocks that a swapped request takes, that of its next token among them."""
+    return cdiv(request.num_computed_tokens + 1, view.block_size)
+
+
+def returned(view: View) -> list[RequestView]:
+    """Running requests that were swapped, of those in the plan's note: with chunks they return to the batch's front."""
+    return [request for request in cast("tuple[RequestView, ...]", view.note or ()) if request in view.running]
