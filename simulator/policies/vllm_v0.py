@@ -159,9 +159,9 @@ class VllmV0:
             free += inverted[-1].num_blocks
         others = without_slots(view, running, free)
         if not inverted and not others and view.note == len(view.waiting):
-            # Sorted, as it was left: an arrival, which joins at the end, is what can change the order.
+            # Sorted, as it was left: an arrival can change that; behind the swapped, a lack of blocks for the head.
             resume = self._resume(view, swapped, slots, free - view.decode_blocks_needed)
-            return StepPlan(resume=resume, holds=Holds.ARRIVAL, note=view.note)
+            return StepPlan(resume=resume, holds=Holds.STEP if swapped and head else Holds.ARRIVAL, note=view.note)
         preempt = preemptions(view, [*inverted, *others], self.preemption_mode)
         first = [request for request, swap, _ in preempt[len(inverted) :] if not swap]  # before the sorted (:862)
         resume = () if preempt else self._resume(view, swapped, slots, free - view.decode_blocks_needed)

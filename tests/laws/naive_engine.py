@@ -67,9 +67,8 @@ class NaiveRequest:
 
     @property
     def num_blocks(self) -> int:
-        if self.state in ("waiting", "swapped", "rejected"):
-            return 0
-        if self.released_s == self.released_s and not self.plans_to_free:
+        is_free = self.released_s == self.released_s and not self.plans_to_free
+        if is_free or self.state in ("waiting", "swapped", "rejected"):
             return 0
         return cdiv(max(self.num_computed_tokens, self.reserved_tokens), self.block_size)
 
@@ -277,13 +276,7 @@ class NaiveReplica:
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
         if plan.requeue is not None:
-            first: list[Any] = list(plan.requeue)
-            rest = [r for r in self.queue.waiting if r not in first]
-            if self.traits.order == "in_turn":
-                swapped = [r for r in rest if r.state == "swapped"]
-                by_rank = sorted((r for r in rest if r not in swapped), key=lambda r: (r.priority, r.row))
-                rest = [*swapped, *by_rank]
-            self.queue.waiting = [*first, *rest]
+            self.queue.requeue(list(plan.requeue))
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
         if not changes and not self.traits.async_scheduling:
