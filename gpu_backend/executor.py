@@ -145,14 +145,14 @@ class DeviceExecutor:
         if story is None:
             model = self.backend.model
             request = step.requests[live.row]
-            most = live.input_tokens + request.answer_tokens - 1
+            most = live.input_tokens + request.output_tokens - 1
             if most > model.max_model_len:
                 what = f"request {live.request_id} comes to {most} tokens, {model.name} takes {model.max_model_len}"
                 raise InputError(what, hint="model.max_model_len, or shorter requests")
             prompt = prompt_tokens(request, model.vocab, self._seed).tolist()
             answer = answer_tokens(request, model.vocab)
             known = None if answer is None else answer.tolist()
-            story = self.stories[live.row] = Story(prompt, len(prompt), request.answer_tokens, known)
+            story = self.stories[live.row] = Story(prompt, len(prompt), request.output_tokens, known)
         return story
 
     # Committing

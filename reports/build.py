@@ -20,7 +20,7 @@ from reports.pictures import plots
 from reports.provenance import provenance_words
 from reports.run import ReportRun
 from reports.style import Picture, Style, styles
-from reports.tables import class_rows, class_summaries, class_words, rejection_table, starvation_table
+from reports.tables import class_rows, class_summaries, class_words, rejection_table, replica_table, starvation_table
 from reports.units import fitted, number, one_line
 from reports.verdict import verdict_words
 
@@ -88,6 +88,10 @@ def _page(
         ),
         *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
+        html.section(
+            "Replicas" + of_first,
+            html.table(replica_table(labelled, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)),
+        ),
         html.section("Longest waits" + of_first, html.table(starvation_table(labelled))),
         html.section("Rejected requests", html.table(rejection_table(labelled))),
         html.section("Notes", html.paragraphs(list(notes), "notes")),

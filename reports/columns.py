@@ -59,6 +59,7 @@ BLOCKS: tuple[Block, ...] = (
     _block(
         "Inside the engine",
         *("batch_occupancy", "kv_utilization_peak", "preemptions", "padding_fraction", "wasted_slot_fraction"),
+        "balance_cv",
         "saturated",
     ),
 )

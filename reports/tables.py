@@ -11,6 +11,7 @@ import numpy as np
 from reports.columns import Column, Summary, column_of
 from reports.compare import joined
 from reports.units import MISSING, column_unit, decimals, latency, number, short
+from simulator.metrics.fleet import by_group, by_replica
 from simulator.metrics.latency import queue_s
 from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo
@@ -118,6 +119,38 @@ def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str
     title = f"{column.title} (%)" if column.unit == "%" else column.title
     places = column.places
     return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
+
+
+MOST_REPLICAS = 16
+"""Beyond so many replicas a table has a line a group instead."""
+
+
+def replica_table(
+    runs: Sequence[tuple[str, Records]], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> TableRows | None:
+    """What each replica did, or each group where replicas are many; None where every run has one replica."""
+    body: list[tuple[str, ...]] = []
+    cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
+    for label, records in runs:
+        if records.replicas == 1:
+            continue
+        if records.replicas <= MOST_REPLICAS:
+            columns = by_replica(records, **cuts)
+            names = [group.name for group in records.sizes for _ in range(group.replicas)]
+            body += [(label, name, str(i), *_part(columns.entry(i))) for i, name in enumerate(names)]
+        else:
+            groups = by_group(records, **cuts).items()
+            body += [(label, name, f"{group.replicas[0]} replicas", *_part(group.entry(0))) for name, group in groups]
+    head = ("run", "group", "replica", "requests", "input tokens", "output tokens", "busy (%)", "KV mean (%)")
+    rows = TableRows((*head, "KV peak (%)", "prefix hits (%)", "preemptions"), tuple(body), 3)
+    return _telling(rows, ("run", "group", "prefix hits (%)", "preemptions"))
+
+
+def _part(entry: Mapping[str, float | int | None]) -> tuple[str, ...]:
+    counts = [number(entry[key] or 0) for key in ("requests", "input_tokens", "output_tokens")]
+    keys = ("busy_fraction", "kv_utilization_mean", "kv_utilization_peak", "prefix_cache_hit_rate")
+    shares = [MISSING if (share := entry[key]) is None else number(100.0 * share, 1) for key in keys]
+    return (*counts, *shares, number(entry["preemptions"] or 0))
 
 
 def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:

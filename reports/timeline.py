@@ -96,7 +96,7 @@ def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
     end_s = shown_until(runs)
     if not any(records.num_steps for _, records in runs):
         return []
-    slots = {records.max_num_seqs * records.replicas for _, records in runs}
+    slots = {records.slots for _, records in runs}
     found = [
         Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s) for label, r in runs}),
         Strip(
@@ -106,7 +106,7 @@ def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
         ),
         Strip(
             "KV in use\n(%)",
-            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.num_blocks * r.replicas, 1)) for label, r in runs},
+            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1)) for label, r in runs},
         ),
         Strip("step time\n(ms)", {label: step_band(step_time(r), end_s, 1e3) for label, r in runs}, peaks_only=True),
     ]

@@ -35,6 +35,11 @@ def cdf(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2.0))
 
 
+def cdf_of(z: Floats) -> Floats:
+    """`cdf`, elementwise."""
+    return 0.5 * np.fromiter(map(math.erfc, (z / -math.sqrt(2.0)).tolist()), np.float64, len(z))
+
+
 def inverse_cdf(probability: Floats) -> Floats:
     """The `z` with `cdf(z) == probability`, elementwise; 0 and 1 give the infinities."""
     centred = probability - 0.5

@@ -48,7 +48,7 @@ def one_line(summary: Mapping[str, Any]) -> str:
             parts.append(f"{name} {latency(summary[key])}")
     if summary.get("output_throughput") is not None:
         parts.append(f"{short(summary['output_throughput'])} tok/s")
-    lost = [f"{summary[key]:,} {key}" for key in ("rejected", "unfinished") if summary.get(key)]
+    lost = [f"{summary[key]:,} {key}" for key in ("rejected", "unfinished", "aborted") if summary.get(key)]
     return ", ".join([*parts, *lost])
 
 

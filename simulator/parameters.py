@@ -20,7 +20,7 @@ from dataclasses import MISSING
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import DocInfo, Ge, Gt, Le, Lt
+from annotated_types import DocInfo, Ge, Gt, Le, Lt, Unit
 
 __all__ = ["MISSING", "Parameter", "check_arguments", "check_parameters", "parameters_of"]
 
@@ -44,6 +44,7 @@ class Parameter:
     annotation: Any
     default: Any
     doc: str
+    unit: str = ""  # where the name does not say it
 
     def refusal(self, value: object) -> str | None:
         """What is wrong with a value ("must be a whole number of at least 1, not 0"); None for a value it can take."""
@@ -66,10 +67,11 @@ class Parameter:
 def parameters_of(owner: Callable[..., object]) -> Mapping[str, Parameter]:
     """The parameters of a dataclass or of a function, by name, in the order of their declaration."""
     hints = _hints(owner)
-    return {
-        name: Parameter(name, hints.get(name, Any), _default(owner, argument), _doc(hints.get(name, Any)))
-        for name, argument in inspect.signature(owner).parameters.items()
-    }
+    found = {}
+    for name, argument in inspect.signature(owner).parameters.items():
+        annotation = hints.get(name, Any)
+        found[name] = Parameter(name, annotation, _default(owner, argument), _doc(annotation), _unit(annotation))
+    return found
 
 
 def check_parameters(owner: object) -> None:
@@ -114,6 +116,14 @@ def _doc(annotation: Any) -> str:
         return ""
     found = [item.documentation for item in get_args(annotation) if isinstance(item, DocInfo)]
     return found[-1] if found else next(filter(None, map(_doc, get_args(annotation))), "")
+
+
+def _unit(annotation: Any) -> str:
+    """The unit in an annotation, the outermost where there are several."""
+    if get_origin(annotation) is not Annotated:
+        return ""
+    inner, *metadata = get_args(annotation)
+    return next((item.unit for item in reversed(metadata) if isinstance(item, Unit)), "") or _unit(inner)
 
 
 def _literals(annotation: Any) -> tuple[Any, ...]:

@@ -16,8 +16,9 @@ class PromptContent:
 
     `block_hashes` name the prompt's blocks of `hash_block_size` tokens, the last one perhaps partial. Equal hashes
     mean equal content up to and including that block. `prefix_tokens` leading tokens are shared by all requests of
-    the same `prefix_group`. `output_token_ids` are the answer's, and no part of what a router sees. Without content,
-    a request's tokens are its own.
+    the same `prefix_group`. Prompt and answer are otherwise the first tokens of `conversation`, of which its next
+    request has more. `output_token_ids` are the answer's, and no part of what a router sees. Without content, a
+    request's tokens are its own.
     """
 
     block_hashes: tuple[int, ...] = ()
@@ -26,6 +27,7 @@ class PromptContent:
     prefix_tokens: int = 0
     prompt_token_ids: tuple[int, ...] = ()
     output_token_ids: tuple[int, ...] = ()
+    conversation: str | None = None
 
 
 class ArrivingRequest(NamedTuple):
@@ -48,7 +50,7 @@ class Request(NamedTuple):
     """One request of a workload. `row` is its place in the workload: unique, and what breaks every tie.
 
     Smaller `priority` is served first, as in vLLM. `deadline_s` counts from the arrival. `max_tokens` is the cap on
-    the output that the client sent; `output_tokens`, at least 1, is what the model would answer without it.
+    the output that the client sent; `output_tokens` is the length of the answer, at least 1 and at most the cap.
     """
 
     row: int
@@ -63,11 +65,6 @@ class Request(NamedTuple):
     predicted_output_tokens: int | None = None
     deadline_s: float | None = None
     content: PromptContent | None = None
-
-    @property
-    def answer_tokens(self) -> int:
-        """Tokens of the answer: the client's cap ends one that would have been longer."""
-        return min(self.output_tokens, self.max_tokens)
 
     def arriving(self) -> ArrivingRequest:
         """The request without its answer."""

@@ -22,10 +22,11 @@ class RequestStatus(Enum):
     SWAPPED = "swapped"
     LEAVING = "leaving"  # its last token is being computed: nothing is left to plan
     FINISHED = "finished"
+    ABORTED = "aborted"  # and in its slot until the whole batch has finished
 
 
 # The members as plain names: a look-up in the class takes ten times as long, and every step makes several.
-WAITING, PREFILLING, DECODING, SWAPPED, LEAVING, FINISHED = RequestStatus
+WAITING, PREFILLING, DECODING, SWAPPED, LEAVING, FINISHED, ABORTED = RequestStatus
 
 
 class DecodeClock:
@@ -51,7 +52,9 @@ class Setbacks:
     swapped_in_blocks: int = 0
     cached_tokens: int = 0
     requeued_s: float = 0.0
+    aborted_tokens: int = 0  # computed for it until it was aborted
     left_s: float = nan  # the last preemption
+    skipped_tokens: int = 0  # found in the prefix cache without ever having been computed for this request
 
 
 class RequestState:
@@ -66,9 +69,11 @@ class RequestState:
         "arrival_s",
         "base_computed",
         "base_outputs",
+        "before_s",
         "class_name",
         "clock",
         "deadline_s",
+        "entry",
         "first_token_s",
         "input_tokens",
         "join_tick",
@@ -112,9 +117,11 @@ class RequestState:
         self.base_computed = 0
         self.base_outputs = 0
         self.join_tick = 0
+        self.entry = 0  # counts the joinings of its decode batch; 0 outside
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan
+        self.before_s = nan  # the token before `last_token_s`, unless the decode step before that gave it
         self.lost_tokens = 0  # computed tokens that the last preemption threw away
         self.promoted_at_tokens: int | None = None
         self.setbacks: Setbacks | None = None

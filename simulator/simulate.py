@@ -1,46 +1,34 @@
-"""A whole run: a workload through N replicas on one clock."""
+"""A whole run: a workload through replicas on one clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from simpy.events import Event
-
-from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
-from simulator.engine.data_parallel import DataParallelGroup, GroupCost
-from simulator.engine.decisions import DecisionLog
-from simulator.engine.intake import Intake
-from simulator.engine.loop import Loop
+from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
-from simulator.engine.replica import Replica
-from simulator.engine.view import ReplicaLoad
-from simulator.errors import RouterError
-from simulator.fleet.router import Router
+from simulator.engine.timetable import Door, Inlet, OnEnd
+from simulator.fleet.ahead import DealAhead
+from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.dispatcher import Dispatcher
+from simulator.fleet.fleet import Fleet
+from simulator.fleet.group import KVMemory, ReplicaGroup
+from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
+from simulator.fleet.signals import Signals
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
 from simulator.timing.cost import CostModel
-from simulator.timing.executor import Executor, Predicted
+from simulator.timing.executor import Executor
+from simulator.traffic.clients import Clients
 from simulator.workload import Workload
 
-
-class KVMemory(Protocol):
-    """Sizes of one replica's KV memory."""
-
-    @property
-    def num_gpu_blocks(self) -> int:
-        """vLLM's count: one of them is the null block, which is never used."""
-
-    @property
-    def block_size(self) -> int: ...
-
-    @property
-    def num_host_blocks(self) -> int: ...
+__all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,98 +51,116 @@ def simulate(
     make_executor: Callable[[], Executor] | None = None,
     make_blocks: Callable[[int, int], KVBlocks] = BlockLedger,
     replicas: int = 1,
-    router: str = "round_robin",
+    router: str | Router = "round_robin",
+    signal_interval_s: float = 0.0,
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
+    front_end_s: float = 0.0,
+    max_queued_requests: int | None = None,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
-    """Serve every request of the workload, and return what happened.
+    """Serve every request of the workload by equal replicas, and return what happened.
 
-    Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
-    with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
-    that step together, and it says how long. `router` is a built-in one or `path.py:Class`. `progress` is called now
-    and then with the number of requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+    `ReplicaGroup` says what the replicas are made of, `simulate_fleet` the rest.
     """
-    if make_executor is None:
-        if cost is None:
-            raise ValueError("simulate needs a cost model or an executor")
-        executor = Predicted(cost, swap_s_per_block, swap_overlap=swap_overlap)
-        make_executor = lambda: executor  # noqa: E731 - Predicted has no state: one serves all
-    chosen = load_router(router)
+    group = ReplicaGroup(
+        make_policy,
+        kv,
+        cost,
+        swap_s_per_block,
+        swap_overlap,
+        group_cost,
+        make_executor,
+        make_blocks,
+        replicas,
+        max_queued_requests=max_queued_requests,
+    )
+    return simulate_fleet(
+        workload,
+        [group],
+        router=router,
+        signal_interval_s=signal_interval_s,
+        fast_forward=fast_forward,
+        log_decisions=log_decisions,
+        progress=progress,
+        front_end_s=front_end_s,
+        make_listener=make_listener,
+    )
+
+
+def simulate_fleet(
+    workload: Workload,
+    groups: Sequence[ReplicaGroup],
+    *,
+    router: str | Router = "round_robin",
+    signal_interval_s: float = 0.0,
+    fast_forward: bool = True,
+    log_decisions: bool = False,
+    progress: Callable[[int], None] | None = None,
+    front_end_s: float = 0.0,
+    make_listener: Callable[[Inlet], OnEnd] | None = None,
+) -> Run:
+    """Serve every request of the workload by the replicas of these groups, and return what happened.
+
+    `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
+    sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
+    requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+
+    Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
+    arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
+    what is told of each end.
+    """
+    chosen = load_router(router) if isinstance(router, str) else router
+    features = RouterFeatures.of(chosen)
     clock = Clock()
-    recorder = Recorder(replicas, progress)
-    logs = [DecisionLog(index) for index in range(replicas)] if log_decisions else None
-    num_blocks = kv.num_gpu_blocks - 1
-    servers = [
-        Replica(
-            index,
-            clock,
-            make_policy(),
-            make_blocks(num_blocks, kv.num_host_blocks),
-            kv.block_size,
-            make_executor(),
-            recorder,
-            fast_forward=fast_forward and group_cost is None,
-            decisions=None if logs is None else logs[index],
-        )
-        for index in range(replicas)
-    ]
-    intakes = _drive(clock, servers, group_cost, fast_forward=fast_forward)
-    if replicas == 1 and fast_forward and group_cost is None:
-        intakes[0].read_ahead(workload.requests())
+    recorder = Recorder(sum(group.replicas for group in groups), progress)
+    door = Door()
+    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
+    on_end = None if make_listener is None else make_listener(door)
+    if clients is not None:
+        on_end = clients.on_end
+    by_steps = features.reads_caches and len(recorder.replicas) > 1
+    fleet = Fleet(
+        clock,
+        groups,
+        recorder,
+        fast_forward=fast_forward and not by_steps,
+        log_decisions=log_decisions,
+        on_end=on_end,
+    )
+    dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
+    apart = fast_forward and on_end is None and all(group.group_cost is None for group in groups)
+    if clients is not None:
+        clients.servers = dispatch
+    elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
+        fleet.intakes[0].read_ahead(workload.requests())
+        door.open(fleet.intakes[0])
+    elif apart and not features.reads_loads:
+        clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
-        clock.process(_arrivals(clock, workload, chosen, [server.load for server in servers], intakes))
+        dispatcher = Dispatcher(clock, workload.requests(), dispatch, fleet.intakes, is_open=on_end is not None)
+        door.open(dispatcher)
+        clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
-    for server in servers:
-        server.abandon()
-    state = servers[0].state
-    records = recorder.records(
-        workload,
-        num_blocks=num_blocks,
-        block_size=kv.block_size,
-        max_num_seqs=state.policy.max_num_seqs,
-        streams=state.traits.streams,
-    )
-    return Run(records, None if logs is None else _in_order(logs))
+    fleet.abandon()
+    records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
+    if clients is not None:
+        records = clients.seen(records)
+    return Run(records, fleet.decisions())
 
 
-def _drive(clock: Clock, servers: list[Replica], group_cost: GroupCost | None, *, fast_forward: bool) -> list[Intake]:
-    """Start the processes that drive the replicas; returns where each takes its requests."""
-    if group_cost is not None:
-        group = DataParallelGroup(clock, servers, group_cost)
-        clock.process(group.serve())
-        return group.intakes
-    intakes = []
-    for server in servers:
-        loop: Loop | AsyncLoop
-        if server.late is None:
-            loop = Loop(clock, server, fast_forward=fast_forward)
-        else:
-            loop = AsyncLoop(clock, server, server.late, fast_forward=fast_forward)
-        clock.process(loop.serve())
-        intakes.append(loop.intake)
-    return intakes
-
-
-def _arrivals(
-    clock: Clock, workload: Workload, router: Router, loads: list[ReplicaLoad], intakes: list[Intake]
-) -> Generator[Event, object, None]:
-    """Each request to a replica at the moment it arrives, before any decision of that moment."""
-    now_s = 0.0
-    for request in workload.requests():
-        if request.arrival_s > now_s:
-            now_s = request.arrival_s
-            yield clock.at(now_s, urgent=True)
-        chosen = router.choose(request.arriving(), loads)
-        if not isinstance(chosen, ReplicaLoad):
-            raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
-        intakes[chosen.index].submit(request)
-
-
-def _in_order(logs: list[DecisionLog]) -> list[dict[str, Any]]:
-    """The replicas' decisions by start of the step."""
-    steps = [step for log in logs for step in log.steps]
-    if len(logs) > 1:
-        steps.sort(key=lambda step: (step["t_start_s"], step["replica"], step["step"]))
-    return steps
+def _dispatch(
+    clock: Clock, fleet: Fleet, router: Router, features: RouterFeatures, signal_interval_s: float
+) -> Dispatch:
+    """The way to the replicas: the router chooses by live loads, or by those of its last look."""
+    if signal_interval_s > 0 and features.reads_loads and len(fleet.replicas) > 1:
+        signals = Signals(clock, fleet.loads, signal_interval_s)
+        clock.process(signals.looks())
+        return Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
+    replicas = Replicas(fleet.loads)
+    if features.reads_loads and len(fleet.replicas) > 1:
+        for replica in fleet.replicas:
+            replica.changed = replicas.changed
+    return Dispatch(router, replicas, fleet.intakes)

@@ -6,12 +6,14 @@ arrives and dropped when it has been served.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.client import Client
 from simulator.request import PromptContent, Request
 
 Floats = NDArray[np.float64]
@@ -21,11 +23,33 @@ _PIECE = 4096  # rows turned into Python objects at a time
 
 
 @dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """A class whose `concurrency` users take requests from one pool, in order, each when its last one was answered.
+
+    `draw(n)` gives at least the first n of the pool's chains, a request that follows none and those that follow it; a
+    larger n changes nothing in the chains of a smaller. A chain is one user's. It begins the first request's `delay_s`
+    (the think time) after the user's last chain has ended, at the start of the run after time 0. `requests` is the
+    number of requests of a pool that ends; None for one without an end.
+    """
+
+    concurrency: int
+    draw: Callable[[int], Workload]
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Requests sorted by arrival (ties in file order), one row each.
 
-    `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap. Optional columns are
-    None where the source has none; `request_ids` None means that a request is named by its row.
+    `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap, which ends an answer
+    that would have been longer: `output_tokens` is what the model would answer without it. Optional columns are None
+    where the source has none; `request_ids` None means that a request is named by its row.
+    `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
+    request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
+    (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
+    `turns` counts the requests of a conversation, from 1. `loops` are classes whose requests are issued by users that
+    wait for answers, beside the rows here. `clients` has one entry a class; empty where all wait for ever. No request
+    is issued at `until_s` or later, except as another attempt.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
     """
 
@@ -41,13 +65,38 @@ class Workload:
     predicted_output_tokens: Ints | None = None  # -1: none
     deadline_s: Floats | None = None  # NaN: none
     content: Sequence[PromptContent | None] | None = None
+    after_row: Ints | None = None  # -1: arrives at its own time
+    delay_s: Floats | None = None  # 0 where after_row is -1
+    turns: Ints | None = None
+    loops: tuple[ClosedLoop, ...] = ()
+    clients: tuple[Client, ...] = ()
+    until_s: float = inf
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def answers_back(self) -> bool:
+        """Whether arrivals depend on answers: requests that follow others, closed loops, timeouts, retries."""
+        return self.after_row is not None or bool(self.loops) or any(client != Client() for client in self.clients)
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
+
+    def request(self, row: int) -> Request:
+        """One request; `requests` is for all of them."""
+        plain = Request(
+            row,
+            self.request_id(row),
+            self.arrival_s.item(row),
+            self.input_tokens.item(row),
+            min(self.output_tokens.item(row), self.max_tokens.item(row)),
+            self.max_tokens.item(row),
+            self.priority.item(row),
+            self.class_names[self.class_index.item(row)],
+        )
+        return self._with_extras(plain)
 
     def requests(self) -> Iterator[Request]:
         """The requests in order of arrival, each made when asked for."""
@@ -57,7 +106,7 @@ class Workload:
         columns = (
             self.arrival_s,
             self.input_tokens,
-            self.output_tokens,
+            np.minimum(self.output_tokens, self.max_tokens),
             self.max_tokens,
             self.priority,
             self.class_index,

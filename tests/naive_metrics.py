@@ -20,7 +20,8 @@ def naive_summary(story: Story, slo: Slo | None, warmup_s: float, cooldown_s: fl
     measured = [r for r in story.requests if min(arrivals) + warmup_s <= r.arrival_s <= max(arrivals) - cooldown_s]
     done = [r for r in measured if r.status is Status.FINISHED]
     start = min(r.arrival_s for r in measured)
-    end = max([last_s(story, r) for r in done], default=start)
+    aborted = [r for r in measured if r.status is Status.ABORTED]
+    end = max([last_s(story, r) for r in done] + [r.released_s for r in aborted], default=start)
     if any(r.status is Status.UNFINISHED for r in measured):
         end = story.end_s()
     seconds = end - start
@@ -55,7 +56,31 @@ def naive_summary(story: Story, slo: Slo | None, warmup_s: float, cooldown_s: fl
         ),
         "rejected": sum(r.status is Status.REJECTED for r in measured),
         "unfinished": sum(r.status is Status.UNFINISHED for r in measured),
+        "aborted": len(aborted),
+        "aborted_output_tokens": sum(len(r.token_s) for r in aborted),
+        "aborted_computed_tokens": sum(r.aborted_tokens for r in aborted),
         "slo_attainment": None if good is None else good / len(measured),
+        **naive_evenness(story, measured, done),
+    }
+
+
+def naive_evenness(story: Story, measured: list[Told], done: list[Told]) -> dict[str, Value]:
+    """Of tokens served: over replicas, and over the classes that ask for any."""
+
+    def served(part: Callable[[Told], int], which: int) -> int:
+        return sum(r.input_tokens + len(r.token_s) for r in done if part(r) == which)
+
+    replicas = [served(lambda r: r.replica, replica) for replica in range(story.replicas)]
+    classes = [served(lambda r: r.class_index, index) for index in sorted({r.class_index for r in measured})]
+    by_replica = len(replicas) > 1 and any(replicas)
+    by_class = len(classes) > 1 and any(classes)
+    mean = sum(replicas) / len(replicas)
+    return {
+        "balance_cv": math.sqrt(sum((x - mean) ** 2 for x in replicas) / len(replicas)) / mean if by_replica else None,
+        "balance_max_over_mean": max(replicas) / mean if by_replica else None,
+        "balance_jain": sum(replicas) ** 2 / (len(replicas) * sum(x * x for x in replicas)) if by_replica else None,
+        "fairness_jain": sum(classes) ** 2 / (len(classes) * sum(x * x for x in classes)) if by_class else None,
+        "fairness_min_over_max": min(classes) / max(classes) if by_class else None,
     }
 
 
@@ -87,7 +112,7 @@ def naive_queue(story: Story, start: float, end: float) -> dict[str, Value]:
 
 
 def wait_times(story: Story) -> list[tuple[float, float]]:
-    return [(a, b if b == b else story.end_s()) for r in story.requests for a, b, _ in r.waits]
+    return [(a, b if b == b else story.left_s(r)) for r in story.requests for a, b, _ in r.waits]
 
 
 def depth(waits: list[tuple[float, float]], t: float) -> int:

@@ -46,6 +46,7 @@ def _serve(story: Story, replica: int, rng: random.Random, seconds: Callable[[fl
     running: list[Told] = []
     held: list[Told] = []
     holds, now, done = rng.random() < 0.3, 0.0, 0
+    impatience = random.Random(f"{len(story.requests)} {replica} {story.num_blocks}")
     while done < limit and (pending or waiting or running):
         if not waiting and not running:
             now = max(now, pending[0].arrival_s)
@@ -72,6 +73,9 @@ def _serve(story: Story, replica: int, rng: random.Random, seconds: Callable[[fl
             continue
         step = _step(story, replica, now, now + seconds(1) + 0.125, running, held, len(waiting), len(preempted), rng)
         now, done = step.end_s, done + 1
+        for told in [r for r in running + waiting if impatience.random() < 0.03]:
+            _abort(told, now, impatience)
+            (running if told in running else waiting).remove(told)
         for told in [r for r in running if len(r.token_s) == r.output_tokens]:
             running.remove(told)
             told.status = Status.FINISHED
@@ -87,6 +91,13 @@ def _serve(story: Story, replica: int, rng: random.Random, seconds: Callable[[fl
         told.delivered_s = told.released_s = NAN
         if story.streams:
             told.delivered_s = told.token_s[-1]
+
+
+def _abort(told: Told, now: float, rng: random.Random) -> None:
+    told.status, told.released_s = Status.ABORTED, now
+    told.aborted_tokens = rng.randint(0, told.input_tokens + len(told.token_s))
+    if told.token_s and told.token_s[-1] == now:
+        told.dropped.append((told.token_s.pop(), told.token_step.pop()))
 
 
 def _preempt(told: Told, now: float, rng: random.Random) -> None:
@@ -173,7 +184,7 @@ def single_server(arrival_s: Floats, service_s: Floats, *, slots: int = 1) -> Re
     one, zero = np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     requests = RequestColumns(
         np.arange(n), server, zero, arrival_s, start, end, end, end, one, one, one,
-        zero, zero, zero, zero, zero, zero, zero, np.zeros(n),
+        zero, zero, zero, zero, zero, zero, zero, np.zeros(n), zero,
     )  # fmt: skip
     rows = RowColumns(
         server[order], np.arange(n), one, start[order], end[order], one, zero, zero, zero, zero, one, one,

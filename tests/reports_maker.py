@@ -87,6 +87,7 @@ class Log:
             swapped_in_blocks=zeros,
             cached_tokens=zeros,
             requeued_s=as_floats([i.requeued_s for i in items]),
+            aborted_tokens=zeros,
         )
         gaps = sorted(self.gaps.items()) if streams else []
         requeues = np.array(self.requeues, dtype=np.float64).reshape(-1, 4)

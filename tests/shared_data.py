@@ -21,3 +21,5 @@ def shared_for(scenario: str) -> None:
     """Skips the test where a shipped scenario reads measurements that are absent."""
     if scenario.startswith(("measured-", "blind-")):
         shared("measured/workloads")
+    if scenario == "study-prefix-affinity":
+        shared("traces/mooncake_conversation_trace.jsonl.gz")

@@ -46,6 +46,8 @@ class Told:
     swapped_out: int = 0
     swapped_in: int = 0
     cached: int = 0
+    aborted_tokens: int = 0
+    dropped: list[tuple[float, int]] = field(default_factory=list)  # time and step of the token that an abort dropped
 
     @property
     def preemptions(self) -> int:
@@ -89,6 +91,10 @@ class Story:
 
     def end_s(self) -> float:
         return max([s.end_s for s in self.steps] + [r.arrival_s for r in self.requests], default=0.0)
+
+    def left_s(self, told: Told) -> float:
+        """When a request that still waits at its end leaves the queue."""
+        return told.released_s if told.status is Status.ABORTED else self.end_s()
 
     def records(self) -> Records:
         rows = self._rows()
@@ -151,6 +157,9 @@ class Story:
             for i in range(1, len(request.token_s)):
                 if self.steps[request.token_step[i - 1]].row != self.steps[request.token_step[i]].row:
                     gaps[request.token_s[i] - request.token_s[i - 1], request.token_s[i]] += 1
+            for token_s, step in request.dropped:
+                if request.token_s and self.steps[request.token_step[-1]].row == self.steps[step].row:
+                    gaps[token_s - request.token_s[-1], token_s] -= 1  # the row counts it
         gap_s, end_s = as_floats([gap for gap, _ in gaps]), as_floats([end for _, end in gaps])
         return GapColumns(gap_s, as_ints(list(gaps.values())), end_s)
 
@@ -163,7 +172,7 @@ class Story:
         told = self.requests
         zero = as_ints(np.zeros(len(told)))
         first = [r.token_s[0] if r.token_s else NAN for r in told]
-        last = [r.token_s[-1] if r.status is Status.FINISHED else NAN for r in told]
+        last = [r.token_s[-1] if r.token_s and r.status is not Status.UNFINISHED else NAN for r in told]
         if not self.streams:
             first = last = [r.delivered_s for r in told]
         return RequestColumns(
@@ -185,7 +194,8 @@ class Story:
             swapped_out_blocks=as_ints([r.swapped_out for r in told]),
             swapped_in_blocks=as_ints([r.swapped_in for r in told]),
             cached_tokens=as_ints([r.cached for r in told]),
-            requeued_s=as_floats([sum((b if b == b else self.end_s()) - a for a, b, _ in r.waits[1:]) for r in told]),
+            requeued_s=as_floats([sum((b if b == b else self.left_s(r)) - a for a, b, _ in r.waits[1:]) for r in told]),
+            aborted_tokens=as_ints([r.aborted_tokens for r in told]),
         )
 
 

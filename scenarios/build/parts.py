@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scenarios.build.expert_parallel import build_group_cost, held_model
+from scenarios.build.groups import Group, groups_of
 from scenarios.build.orders import build_order
 from scenarios.build.unused import caches_prefixes, check_overlap, refuse_unused, unused
 from scenarios.schema.engine import DEFAULT_BUDGET, ENGINE_KEYS
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from simulator.timing.cost import CostModel
 
 
+_FEW = 64  # chains of a closed loop's pool that tell one from another
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a simulation is made of, the workload apart. `make_policy` makes each replica one of its own."""
@@ -44,6 +48,7 @@ class Parts:
     make_blocks: Callable[[int, int], KVBlocks]
     swap_overlap: bool = False
     group_cost: GroupCost | None = None
+    max_queued_requests: int | None = None
 
 
 def build_workload(scenario: Scenario) -> Workload:
@@ -61,6 +66,7 @@ def build_workload(scenario: Scenario) -> Workload:
             if name not in workload.class_names:
                 hint = did_you_mean(name, workload.class_names)
                 raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
+    _check_clients(scenario, workload)
     predictor = scenario.workload.predictor
     if predictor is None:
         return workload
@@ -74,10 +80,40 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        return read_trace(workload.path, workload.options(scenario.seed))
+        trace = _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
+        if workload.trace.arrival is None:
+            return trace
+        from scenarios.generate.redrawn import with_arrivals
+
+        return with_arrivals(trace, workload.trace.arrival, scenario.seed)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)
+
+
+def _check_clients(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError for clients that leave before an answer could reach them."""
+    late_s = scenario.measure.front_end_s
+    for client in workload.clients:
+        for name in ("ttft_timeout_s", "timeout_s"):
+            if (patience_s := getattr(client, name)) <= late_s:
+                what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end_s is {late_s:g} s"
+                raise scenario.error("measure.front_end_s", what, "a longer timeout, or a nearer front end")
+
+
+def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
+    """The trace with its sessions as the scenario wants them, and its clients."""
+    if workload.trace.sessions == "recorded":
+        trace = replace(trace, after_row=None, delay_s=None)
+    elif trace.after_row is None:
+        what = "sessions: closed_loop needs a trace that says which request follows which"
+        raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
+    if workload.client is None:
+        return trace
+    from scenarios.generate.clients import client_of
+
+    clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
+    return replace(trace, clients=clients)
 
 
 def build(scenario: Scenario) -> Parts:
@@ -88,7 +124,16 @@ def build(scenario: Scenario) -> Parts:
     check_overlap(scenario)
     cost, make_blocks = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
-    return Parts(lambda: deepcopy(policy), kv, cost, swap_s, make_blocks, scenario.engine.swap_overlap, group_cost)
+    return Parts(
+        lambda: deepcopy(policy),
+        kv,
+        cost,
+        swap_s,
+        make_blocks,
+        scenario.engine.swap_overlap,
+        group_cost,
+        scenario.engine.max_queued_requests,
+    )
 
 
 def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
@@ -105,15 +150,25 @@ def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
-    """Raise InputError if the workload's block hashes cannot be told in the engine's blocks."""
-    engine = scenario.engine
-    if not engine.enable_prefix_caching or workload.content is None:
+    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine and the router."""
+    if workload.content is None:
         return
     sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
+    for group in groups_of(scenario):
+        engine = group.scenario.engine
+        if engine.enable_prefix_caching:
+            _check_size(group.scenario, "engine.block_size", engine.block_size, sizes)
+    of_router = scenario.routing.resolved().get("block_size")
+    if isinstance(of_router, int) and scenario.num_replicas > 1:
+        key = "router" if isinstance(scenario.router, str) else "router.block_size"
+        _check_size(scenario, key, of_router, sizes)
+
+
+def _check_size(scenario: Scenario, key: str, block_size: int, sizes: Iterable[int]) -> None:
     for size in sorted(sizes):
-        if size % engine.block_size and engine.block_size % size:
-            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {engine.block_size}"
-            raise scenario.error("engine.block_size", f"{what}: one must be a multiple of the other", None)
+        if size % block_size and block_size % size:
+            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {block_size}"
+            raise scenario.error(key, f"{what}: one must be a multiple of the other", None)
 
 
 def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
@@ -162,6 +217,11 @@ def policy_label(policy: str) -> str:
     return policy.rpartition(":")[2] if ".py:" in policy else policy
 
 
+def policies_label(scenario: Scenario) -> str:
+    """What tables call a run: its policy; of a fleet with several, all of them."""
+    return "+".join(dict.fromkeys(policy_label(group.scenario.engine.policy) for group in groups_of(scenario)))
+
+
 def with_policy(
     scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
 ) -> tuple[Scenario, tuple[str, ...]]:
@@ -187,38 +247,62 @@ def resolved_yaml(scenario: Scenario) -> str:
     Keys of other policies, which ask for nothing, are left out.
     """
     data = scenario.model_dump(exclude_unset=True)
-    given, known = data.get("engine", {}), scenario.engine.takes()
-    plain = _plain_parameters(scenario)
-    data["engine"] = {
-        key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}
-    }
-    data["engine"]["policy"] = scenario.engine.policy
+    data["engine"] = _resolved_engine(scenario)
+    if scenario.fleet is not None:
+        data["fleet"] = [_resolved_group(group) for group in groups_of(scenario)]
     return dump(load(data, check_files=False))
+
+
+def _resolved_engine(scenario: Scenario) -> dict[str, object]:
+    given, known = scenario.model_dump(exclude_unset=True).get("engine", {}), scenario.engine.takes()
+    plain = _plain_parameters(scenario)
+    found = {key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}}
+    return {**found, "policy": scenario.engine.policy}
+
+
+def _resolved_group(group: Group) -> dict[str, object]:
+    whole = group.scenario.model_dump()
+    return {
+        "name": group.name,
+        **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
+        "engine": _resolved_engine(group.scenario),
+    }
 
 
 def cost_per_million(scenario: Scenario, output_throughput: float | None) -> float | None:
     """USD for a million output tokens on the scenario's GPUs; None where the price or the throughput is not known."""
     from simulator.metrics.summary import cost_per_million_output_tokens
 
-    usd_per_hour = scenario.resolve_gpu().usd_per_hour
-    if usd_per_hour is None:
-        return None
-    gpus = scenario.replicas * scenario.hardware.tensor_parallel
-    return cost_per_million_output_tokens(output_throughput, gpus=gpus, usd_per_gpu_hour=usd_per_hour)
+    usd_per_hour = 0.0
+    for group in groups_of(scenario):
+        of_gpu = group.scenario.resolve_gpu().usd_per_hour
+        if of_gpu is None:
+            return None
+        usd_per_hour += group.replicas * group.scenario.hardware.tensor_parallel * of_gpu
+    return cost_per_million_output_tokens(output_throughput, gpus=1, usd_per_gpu_hour=usd_per_hour)
 
 
 def is_random(scenario: Scenario) -> bool:
     """Whether another seed can make another workload, or other predictions of it."""
     workload = scenario.workload
-    if not isinstance(workload, TraceWorkload) or workload.trace.jitter_s > 0:
+    if not isinstance(workload, TraceWorkload):
+        return True
+    trace = workload.trace
+    drawn = trace.format == "servegen-tables" or workload.path.is_dir()  # tables that a trace is drawn from
+    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
         return True
     return workload.predictor is not None and workload.predictor.kind == "noisy"
 
 
 def same_requests(one: Workload, other: Workload) -> bool:
     """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    if len(one.loops) != len(other.loops):
+        return False
+    for ours, theirs in zip(one.loops, other.loops, strict=True):
+        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
+            return False
     columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))
 
 
 def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:

@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from scenarios.schema.predictor import NoisyPredictor, NoPredictor, OraclePredictor, Predictor
+from scenarios.schema.predictor import ClassMeanPredictor, NoisyPredictor, NoPredictor, OraclePredictor, Predictor
 from scenarios.streams import stream
-from simulator.workload import Floats, Workload
+from simulator.workload import ClosedLoop, Floats, Workload
+
+_SAMPLE = 4096  # chains of a pool without an end, whose mean output stands for all
 
 
 def predict(workload: Workload, predictor: Predictor, seed: int) -> Workload:
@@ -21,19 +23,43 @@ def predict(workload: Workload, predictor: Predictor, seed: int) -> Workload:
 
     Errors are drawn by class from a random stream of their own: no arrival and no length moves with them.
     """
+    loops = tuple(_told(loop, predictor, seed) for loop in workload.loops)
     if isinstance(predictor, NoPredictor):
-        return replace(workload, predicted_output_tokens=None)
-    true = np.minimum(workload.output_tokens, workload.max_tokens).astype(np.float64)
+        return replace(workload, predicted_output_tokens=None, loops=loops)
+    true = _true(workload)
     if isinstance(predictor, OraclePredictor):
         found = true
     elif isinstance(predictor, NoisyPredictor):
         found = true * _errors(workload, predictor.cv, seed)
     else:
-        counts = np.bincount(workload.class_index, minlength=len(workload.class_names))
-        sums = np.bincount(workload.class_index, true, minlength=len(workload.class_names))
-        found = (sums / np.maximum(counts, 1))[workload.class_index]
+        found = _class_means(workload)[workload.class_index]
     predicted = np.clip(np.rint(found), 1, workload.max_tokens).astype(np.int64)
-    return replace(workload, predicted_output_tokens=predicted)
+    return replace(workload, predicted_output_tokens=predicted, loops=loops)
+
+
+def _told(loop: ClosedLoop, predictor: Predictor, seed: int) -> ClosedLoop:
+    """A closed loop whose pool has predictions. What is predicted of a request does not change as the pool grows."""
+    if not isinstance(predictor, ClassMeanPredictor):
+        return replace(loop, draw=lambda count: predict(loop.draw(count), predictor, seed))
+    means = np.rint(_class_means(loop.draw(_SAMPLE if loop.requests is None else loop.requests)))
+
+    def draw(count: int) -> Workload:
+        pool = loop.draw(count)
+        predicted = np.clip(means[pool.class_index], 1, pool.max_tokens).astype(np.int64)
+        return replace(pool, predicted_output_tokens=predicted)
+
+    return replace(loop, draw=draw)
+
+
+def _true(workload: Workload) -> Floats:
+    return np.minimum(workload.output_tokens, workload.max_tokens).astype(np.float64)
+
+
+def _class_means(workload: Workload) -> Floats:
+    """The mean output of each class; 0 for one without a request."""
+    counts = np.bincount(workload.class_index, minlength=len(workload.class_names))
+    sums = np.bincount(workload.class_index, _true(workload), minlength=len(workload.class_names))
+    return np.asarray(sums / np.maximum(counts, 1))
 
 
 def _errors(workload: Workload, cv: float, seed: int) -> Floats:

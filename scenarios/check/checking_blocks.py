@@ -40,6 +40,10 @@ class CheckingBlocks(BlockManager):
         with self._takes(num_blocks, host=-num_blocks):
             super().swap_in(row, num_blocks)
 
+    def free_host(self, row: int, num_blocks: int) -> None:
+        with self._takes(0, host=-num_blocks):
+            super().free_host(row, num_blocks)
+
     @contextmanager
     def _takes(self, num_blocks: int, host: int = 0) -> Iterator[None]:
         if self._inside:

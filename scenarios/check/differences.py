@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 
 from scenarios.check.experiment import Breach
-from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import CallColumns, GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
 
-Columns = RequestColumns | RowColumns | GapColumns | RequeueColumns
+Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns
 
 
 def differences(a: Records, b: Records) -> list[str]:
     """The columns in which two records differ by so much as a bit."""
     found = []
-    for name in ("requests", "rows", "gaps", "requeues"):
-        left: Columns = getattr(a, name)
-        right: Columns = getattr(b, name)
+    for name in ("requests", "rows", "gaps", "requeues", "calls"):
+        left: Columns | None = getattr(a, name)
+        right: Columns | None = getattr(b, name)
+        if left is None or right is None:
+            found += [name] if left is not right else []
+            continue
         for field in fields(left):
             if getattr(left, field.name).tobytes() != getattr(right, field.name).tobytes():
                 found.append(f"{name}.{field.name}: {getattr(left, field.name)} {getattr(right, field.name)}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
+from scenarios.build.fleet import build_router
 from scenarios.build.parts import Parts, build
 from scenarios.check.checking_blocks import CheckingBlocks
 from scenarios.check.watched import Watched, watched
@@ -69,7 +70,7 @@ class Trial:
             swap_overlap=parts.swap_overlap,
             make_blocks=make_blocks,
             replicas=self.scenario.replicas,
-            router=self.scenario.router,
+            router=build_router(self.scenario),
             fast_forward=fast_forward,
             log_decisions=log_decisions,
         )

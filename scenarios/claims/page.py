@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import cache
 
 from scenarios.claims import latency, memory, ratios, steps, systems
-from scenarios.claims.claim import Claim, ClaimResult, Expectation, Figures, Table
+from scenarios.claims.claim import Claim, ClaimResult
+from scenarios.claims.markdown import expected_lines, filled, table_lines
 from scenarios.claims.runs import run
 
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -55,18 +55,13 @@ def head() -> str:
 def overview_row(claim: Claim) -> str:
     """The claim's row in the table at the top."""
     figures = measured(claim).figures
-    texts = (claim.head.title, _filled(claim.verdict, figures), _filled(claim.brief, figures))
+    texts = (claim.head.title, filled(claim.verdict, figures), filled(claim.brief, figures))
     return f"| [{claim.number}](#claim-{claim.number}) | " + " | ".join(texts) + " |"
 
 
 def section(claim: Claim) -> str:
     """The claim's part of the page."""
     return "\n".join(_section(claim))
-
-
-def _filled(text: str, figures: Figures) -> str:
-    """The text with its figures in it; per cent as the rest of the page has it."""
-    return re.sub(r"(?<=\d)%", " %", text.format_map(figures))
 
 
 def _section(claim: Claim) -> Iterator[str]:
@@ -78,29 +73,12 @@ def _section(claim: Claim) -> Iterator[str]:
     yield f"Said: {head.said}. Scenario: [`{claim.scenario}`](../scenarios/library/{claim.scenario}.yaml)."
     for table in found.tables:
         yield ""
-        yield from _table(table)
+        yield from table_lines(table)
     yield ""
-    yield f"**Verdict: {_filled(claim.verdict, found.figures)}.**"
+    yield f"**Verdict: {filled(claim.verdict, found.figures)}.**"
     yield ""
-    yield f"Where it holds: {_filled(claim.holds, found.figures)}"
+    yield f"Where it holds: {filled(claim.holds, found.figures)}"
     yield ""
-    yield f"Where it does not: {_filled(claim.fails, found.figures)}"
+    yield f"Where it does not: {filled(claim.fails, found.figures)}"
     yield ""
-    yield from _expected(head.expected, found.figures)
-
-
-def _table(table: Table) -> Iterator[str]:
-    if table.caption:
-        yield f"{table.caption}:"
-        yield ""
-    yield "| " + " | ".join(table.head) + " |"
-    yield "| --- |" + " ---: |" * (len(table.head) - 1)
-    for row in table.rows:
-        yield "| " + " | ".join(row) + " |"
-
-
-def _expected(expected: tuple[Expectation, ...], figures: Figures) -> Iterator[str]:
-    yield "| expected figure | expected | measured | why |"
-    yield "| --- | ---: | ---: | --- |"
-    for one in expected:
-        yield f"| `{one.figure}` | {one.written} | {figures[one.figure]:.4g} | {one.why} |"
+    yield from expected_lines(head.expected, found.figures)

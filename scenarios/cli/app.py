@@ -18,11 +18,13 @@ from scenarios.cli.calibrate import check, fit, import_
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.guard import guarded
 from scenarios.cli.lockstep import lockstep
-from scenarios.cli.look import kv, list_, trace_inspect, trace_sources
+from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
 from scenarios.cli.new import new_policy, new_scenario
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
+from scenarios.cli.sweep import sweep
+from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
 from scenarios.cli.validate import validate
 from scenarios.version import __version__
 
@@ -40,7 +42,7 @@ app = typer.Typer(
     help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
 )
 trace = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="What a request trace holds, and where to get one."
+    rich_markup_mode=None, no_args_is_help=True, help="Request traces: look into one, make it native, get one."
 )
 calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
 laws = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Put a policy through the laws.")
@@ -48,6 +50,7 @@ new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a fil
 
 app.command("run")(guarded(run))
 app.command("compare")(guarded(compare))
+app.command("sweep")(guarded(sweep))
 app.command("validate")(guarded(validate))
 app.command("lockstep")(guarded(lockstep))
 app.command("report")(guarded(report))
@@ -63,6 +66,7 @@ calibrate.command("fit")(guarded(fit))
 calibrate.command("check")(guarded(check))
 laws.command("policy")(guarded(check_policy))
 trace.command("inspect")(guarded(trace_inspect))
+trace.command("convert")(guarded(trace_convert))
 trace.command("sources")(guarded(trace_sources))
 new.command("policy")(guarded(new_policy))
 new.command("scenario")(guarded(new_scenario))

@@ -86,6 +86,18 @@ class Console:
         finally:
             timed.close()
 
+    @contextmanager
+    def counted(self, label: str, total: int, noun: str) -> Iterator[Callable[[int], None]]:
+        """Show how many of `total` are done; yields what takes the number so far."""
+        if self.quiet:
+            yield _silent
+            return
+        progress = Progress(label, total, noun=noun)
+        try:
+            yield progress
+        finally:
+            progress.close()
+
 
 class Timed:
     """The progress of one simulation after the other, and the time of all of them."""
@@ -97,7 +109,7 @@ class Timed:
         self._started_s = time.monotonic()
 
     def progress(self, label: str, total: int) -> Callable[[int], None]:
-        """Begin a simulation of `total` requests; returns what takes the number finished so far."""
+        """Begin a simulation of `total` requests, 0: not known; returns what takes the number finished so far."""
         self.close()
         self._requests += total
         if self._console.quiet:
@@ -110,7 +122,8 @@ class Timed:
         self.close()
         seconds = time.monotonic() - self._started_s
         noun = "request" if self._requests == 1 else "requests"
-        self._console.note(f"simulated {self._requests:,} {noun} in {seconds:.1f} s")
+        count = f"{self._requests:,} {noun} " if self._requests else ""
+        self._console.note(f"simulated {count}in {seconds:.1f} s")
 
     def close(self) -> None:
         """Remove the bar."""

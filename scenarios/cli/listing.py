@@ -66,12 +66,23 @@ def profiles() -> list[Row]:
     return all_described()
 
 
+def presets() -> list[Row]:
+    """Name, the trace's own rate, what it is like."""
+    from scenarios.schema.presets import PRESETS
+
+    return [
+        (name, "rate required" if each.rate is None else f"{each.rate:4.2f} requests/s", each.title)
+        for name, each in PRESETS.items()
+    ]
+
+
 LISTINGS: Mapping[str, Callable[[], list[Row]]] = {
     "policies": policies,
     "scenarios": scenarios,
     "models": models,
     "gpus": gpus,
     "profiles": profiles,
+    "presets": presets,
 }
 
 

@@ -1,10 +1,9 @@
-"""`batchlab list`, `batchlab kv`, `batchlab trace`: what comes with batchlab, what fits, what a trace holds."""
+"""`batchlab list`, `batchlab kv`: what comes with batchlab, and what fits."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +19,7 @@ class What(StrEnum):
     MODELS = "models"
     GPUS = "gpus"
     PROFILES = "profiles"
+    PRESETS = "presets"
 
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
@@ -80,40 +80,3 @@ def kv(
         max_num_batched_tokens,
     )
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)
-
-
-def trace_inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace, gzipped or not.")],
-    format_: Annotated[
-        str, typer.Option("--format", metavar="F", help="The format, where it cannot be told.")
-    ] = "auto",
-    time_unit: Annotated[
-        str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="The unit of bare time stamps.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Describe a trace.
-
-    Shows its format, rates, burstiness, lengths and their tails, and the rows that cannot be used.
-    """
-    from dataclasses import asdict, replace
-
-    from scenarios.runs.storage.run_folder import to_json
-    from scenarios.traces.inspect import facts_table, inspect_trace
-    from scenarios.traces.options import TraceOptions
-
-    options = TraceOptions(format=format_)
-    if time_unit is not None:
-        options = replace(options, time_unit=time_unit)  # type: ignore[arg-type] # checked there
-    facts = inspect_trace(file, options)
-    typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)
-
-
-def trace_sources() -> None:
-    """Say where public traces come from: address, licence, checksum.
-
-    Nothing is downloaded.
-    """
-    from scenarios.traces.sources import where_from
-
-    typer.echo(where_from(), nl=False)

@@ -25,7 +25,7 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     from reports.judged import facts
     from reports.provenance import provenance_words
     from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
-    from reports.tables import class_table
+    from reports.tables import class_table, replica_table
     from reports.terminal import aligned
     from reports.units import fitted
     from scenarios.show import are_paired
@@ -40,6 +40,11 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
+        parts.append(f"{title}\n{rows}\n")
+    by_replica = replica_table(lines, **first.measure.window())
+    if by_replica is not None:
+        title = terminal.paint("By replica", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
+        rows = aligned([by_replica.head, *by_replica.body], by_replica.text_columns, terminal.width)
         parts.append(f"{title}\n{rows}\n")
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
@@ -129,7 +134,7 @@ def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
     import yaml
 
-    from scenarios.build.parts import policy_label
+    from scenarios.build.parts import policies_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load
@@ -144,7 +149,7 @@ def _read(folder: Path) -> list[_Found]:
         others = [read_summary(place) for place in places[1:]]
         scenario = load(places[0] / SCENARIO, check_files=False)
         shown = Shown(
-            label or policy_label(scenario.engine.policy),
+            label or policies_label(scenario),
             scenario,
             first.scenario_yaml,
             replace(first.records, front_end_s=scenario.measure.front_end_s),

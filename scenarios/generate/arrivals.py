@@ -12,15 +12,12 @@ from typing import assert_never
 
 import numpy as np
 
-from scenarios.generate import rate_clock
-from scenarios.generate.rate_clock import RateClock
+from scenarios.generate import rate_clock, switching
+from scenarios.generate.rate_clock import Clock
+from scenarios.generate.sums import Draw, sums_beyond
+from scenarios.schema.mmpp import Mmpp
 from scenarios.schema.workload import ArrivalConfig, Constant, Gamma, OnOff, Poisson, Weibull
-from simulator.errors import InputError
 from simulator.workload import Floats
-
-Draw = Callable[[int], Floats]
-
-MOST_PERIODS = 20_000_000
 
 
 def draw_arrivals(
@@ -45,7 +42,7 @@ def expected_arrivals(config: ArrivalConfig, until_s: float) -> float:
 
 
 def variation(config: ArrivalConfig) -> float:
-    """Coefficient of variation of the gaps; for onoff of counts over times much longer than its periods."""
+    """Coefficient of variation of the gaps; for onoff and mmpp of counts over times much longer than their periods."""
     if isinstance(config, Poisson):
         return 1.0
     if isinstance(config, Constant):
@@ -57,35 +54,17 @@ def variation(config: ArrivalConfig) -> float:
     if isinstance(config, OnOff):
         # index of dispersion of an interrupted Poisson process in the limit: 1 + 2 rate on off^2 / (on + off)^2
         return math.sqrt(1 + 2 * config.rate * config.on_s * (config.off_s / (config.on_s + config.off_s)) ** 2)
+    if isinstance(config, Mmpp):
+        return math.sqrt(switching.dispersion(config))
     assert_never(config)
 
 
-def _clock(config: ArrivalConfig, stream: Callable[[str], np.random.Generator], until_s: float) -> RateClock | None:
+def _clock(config: ArrivalConfig, stream: Callable[[str], np.random.Generator], until_s: float) -> Clock | None:
     """The clock on which the process runs; None for real time."""
     profile = None if config.profile is None else rate_clock.from_profile(config.profile)
-    if not isinstance(config, OnOff):
+    if not isinstance(config, (OnOff, Mmpp)):
         return profile
-    steady = rate_clock.from_profile([(0.0, 1.0)])
-    switch_s, starts_on = _switches(config, stream("periods"), until_s)
-    return rate_clock.switched(profile or steady, switch_s, starts_on=starts_on)
-
-
-def _switches(config: OnOff, rng: np.random.Generator, until_s: float) -> tuple[Floats, bool]:
-    """The times at which the source switches, up to the first after until_s; and whether it starts on."""
-    expected = 2 * until_s / (config.on_s + config.off_s)
-    if expected > MOST_PERIODS:
-        raise InputError(
-            f"onoff: about {expected:.3g} on and off periods in {until_s:g} s, at most {MOST_PERIODS} are allowed",
-            hint="longer on_s and off_s, or a shorter workload",
-        )
-    starts_on = bool(rng.random() < config.on_s / (config.on_s + config.off_s))
-    means = np.array([config.on_s, config.off_s] if starts_on else [config.off_s, config.on_s])
-
-    def periods(count: int) -> Floats:
-        drawn: Floats = rng.standard_exponential((count, 2)) * means
-        return drawn.ravel()
-
-    return _sums_beyond(periods, until_s, math.ceil(expected / 2), 1.0), starts_on
+    return rate_clock.modulated(profile or rate_clock.steady(), *switching.switches(config, stream, until_s))
 
 
 def _renewals(config: ArrivalConfig, rng: np.random.Generator, until: float, most: int) -> Floats:
@@ -93,12 +72,12 @@ def _renewals(config: ArrivalConfig, rng: np.random.Generator, until: float, mos
     if isinstance(config, Constant):
         return np.arange(min(math.ceil(until), most), dtype=np.float64)
     first, gaps = _gaps(config, rng)
-    cv = 1.0 if isinstance(config, OnOff) else variation(config)
-    points = _sums_beyond(gaps, until, math.ceil(until), cv, first, most)
+    cv = 1.0 if isinstance(config, (OnOff, Mmpp)) else variation(config)
+    points = sums_beyond(gaps, until, math.ceil(until), cv, first, most)
     return points[: min(int(np.searchsorted(points, until)), most)]
 
 
-def _gaps(config: Poisson | OnOff | Gamma | Weibull, rng: np.random.Generator) -> tuple[Floats, Draw]:
+def _gaps(config: Poisson | OnOff | Mmpp | Gamma | Weibull, rng: np.random.Generator) -> tuple[Floats, Draw]:
     """The first gap, as float64[0 or 1], and the draw of the others; all of mean 1.
 
     The gap around time 0 is longer than others (its density is gap x density), and a uniform share of it remains.
@@ -114,20 +93,6 @@ def _gaps(config: Poisson | OnOff | Gamma | Weibull, rng: np.random.Generator) -
         first = rng.random(1) * scale * rng.gamma(1.0 + power, 1.0, 1) ** power
         return first, lambda count: rng.standard_exponential(count) ** power * scale
     return np.empty(0), rng.standard_exponential
-
-
-def _sums_beyond(
-    gaps: Draw, until: float, expected: int, cv: float, first: Floats | None = None, most: int | None = None
-) -> Floats:
-    """Cumulative sums of gaps, at least up to the first one that is not below `until`, or up to `most` of them."""
-    parts = [] if first is None else [first]
-    count = expected + math.ceil(5.0 * cv * math.sqrt(expected)) + 16
-    while True:
-        parts.append(gaps(count if most is None else min(count, most)))
-        sums = np.cumsum(np.concatenate(parts))  # all over again: the same to the last bit however often it grows
-        if sums[-1] >= until or (most is not None and len(sums) >= most):
-            return sums
-        count = len(sums)
 
 
 def weibull_shape(cv: float) -> float:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals, variation
-from scenarios.generate.lengths import draw_lengths
-from scenarios.schema.workload import MOST_REQUESTS, ArrivalConfig, ClassConfig, GeneratedWorkload
+from scenarios.generate.clients import client_of
+from scenarios.generate.durations import draw_times
+from scenarios.generate.requests import draw_requests
+from scenarios.generate.sessions import cut
+from scenarios.schema import sessions as schema
+from scenarios.schema.arrival import MeanRate
+from scenarios.schema.workload import MOST_REQUESTS, AnyArrival, ArrivalConfig, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
+from simulator.client import Client
 from simulator.errors import InputError
-from simulator.workload import Floats, Ints, Workload
+from simulator.workload import ClosedLoop, Floats, Ints, Workload
 
 
 def generate(config: GeneratedWorkload, seed: int) -> Workload:
@@ -23,74 +29,131 @@ def generate(config: GeneratedWorkload, seed: int) -> Workload:
     or `duration_s` grows, when its lengths change, and when other classes come, go or change (as long as they do
     not share its arrivals). Raises InputError for a seed below 0 and for more than MOST_REQUESTS requests.
     """
-    time_s, class_index = _arrivals(config, seed)
-    count = len(time_s)
-    input_tokens, output_tokens, max_tokens, priority = (np.zeros(count, dtype=np.int64) for _ in range(4))
-    notes = []
-    for index, entry in enumerate(config.classes):
-        rows = np.flatnonzero(class_index == index)
-        output, cap, cut = _outputs(entry, config.max_tokens, seed, len(rows))
-        input_tokens[rows] = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
-        output_tokens[rows] = output
-        max_tokens[rows] = cap
-        priority[rows] = entry.priority
-        if cut:
-            notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
-    names = tuple(entry.name for entry in config.classes)
-    return Workload(
-        time_s, input_tokens, output_tokens, max_tokens, priority, class_index, class_names=names, notes=tuple(notes)
+    if isinstance(config.arrival, MeanRate):
+        config = at_mean_rate(config, config.arrival.rate)
+    classes = config.all_classes()
+    sources, loops = _sources(config, classes)
+    time_s, class_index = _arrivals(config, classes, sources, seed)
+    workload = draw_requests(classes, config.max_tokens, seed, time_s, class_index)
+    if config.requests is not None and len(workload) > config.requests:
+        workload = cut(workload, np.arange(config.requests))  # a session more than was asked for
+    return replace(
+        workload,
+        loops=tuple(_closed_loop(config, classes, seed, *loop) for loop in loops),
+        clients=_clients(config, classes, seed),
+        until_s=math.inf if config.duration_s is None else config.duration_s,
     )
 
 
-def _outputs(entry: ClassConfig, workload_cap: int | None, seed: int, count: int) -> tuple[Ints, int, int]:
-    """Output lengths, the cap that the client sends with each, and how many the cap cut."""
-    output = draw_lengths(entry.output, stream(seed, entry.name, "output"), count)
-    cap = entry.max_tokens or workload_cap
-    if cap is None:
-        return output, entry.output.largest or int(output.max(initial=1)), 0
-    cut = int(np.count_nonzero(output > cap))
-    return np.minimum(output, cap), cap, cut
+def mean_rate(config: GeneratedWorkload) -> float | None:
+    """Requests per second that the arrival processes make in expectation, over all of the workload.
+
+    A session counts once, by its first request. None where clients issue all requests after answers.
+    """
+    sources, _ = _sources(config, config.all_classes())
+    if not sources:
+        return None
+    end_s = _time_of(config.requests, sources) if config.requests is not None else config.duration_s
+    assert end_s is not None, "the validator let a workload without an end pass"
+    return _expected(sources, end_s) / end_s
+
+
+def at_mean_rate(config: GeneratedWorkload, rate: float) -> GeneratedWorkload:
+    """The workload with the rates of its classes multiplied by one factor, such that their mean is `rate`.
+
+    Raises InputError where no class has a rate.
+    """
+    plain = config.model_copy(update={"arrival": config.shared})
+    sources, _ = _sources(plain, plain.all_classes())
+    end_s = config.duration_s if config.requests is None else config.requests / rate
+    assert end_s is not None, "the validator let a workload without an end pass"
+    expected = _expected(sources, end_s)
+    if expected <= 0:
+        what = f"workload.arrival.rate: no class has arrivals in {end_s:g} s that could be scaled"
+        raise InputError(what, hint="closed loops have `concurrency` instead of a rate" if not sources else None)
+    factor = rate * end_s / expected
+    classes = tuple(
+        entry if entry.arrival is None else entry.model_copy(update={"arrival": _denser(entry.arrival, factor)})
+        for entry in plain.all_classes()
+    )
+    shared = None if plain.shared is None else _denser(plain.shared, factor)
+    return plain.model_copy(update={"arrival": shared, "classes": classes, "preset": None, "rate": None})
+
+
+def _denser(arrival: AnyArrival, factor: float) -> AnyArrival:
+    if isinstance(arrival, schema.ClosedLoop):
+        return arrival
+    return arrival.model_copy(update={"rate": arrival.rate * factor})
+
+
+def _closed_loop(
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int, loop: schema.ClosedLoop, shared: _Shared
+) -> ClosedLoop:
+    """Users and their pool, which is drawn as far as it is needed."""
+
+    def draw(count: int) -> Workload:
+        class_index = _dealt(count, shared, seed)
+        pause_s = draw_times(loop.think_time_s, stream(seed, shared.owner, "think"), count)
+        return draw_requests(classes, config.max_tokens, seed, np.zeros(count), class_index, pause_s)
+
+    return ClosedLoop(loop.concurrency, draw, config.requests)
+
+
+def _clients(config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int) -> tuple[Client, ...]:
+    """How the clients of each class behave; empty where all wait for ever."""
+    found = [entry.client or config.client for entry in classes]
+    if not any(found):
+        return ()
+    return tuple(client_of(each, seed, entry.name) for each, entry in zip(found, classes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """One arrival process and the classes that its requests go to, each with its share."""
+class _Shared:
+    """The classes that the requests of one arrival process go to, each with its share."""
 
-    arrival: ArrivalConfig
     owner: str  # the class's name; empty for the workload's own process
     classes: tuple[int, ...]
     shares: tuple[float, ...]
 
 
-def _sources(config: GeneratedWorkload) -> list[_Source]:
-    sources = [
-        _Source(entry.arrival, entry.name, (index,), (1.0,))
-        for index, entry in enumerate(config.classes)
+_Source = tuple[ArrivalConfig, _Shared]
+_Loop = tuple[schema.ClosedLoop, _Shared]
+
+
+def _sources(config: GeneratedWorkload, classes: Sequence[ClassConfig]) -> tuple[list[_Source], list[_Loop]]:
+    """The arrival processes whose times are drawn, and those whose requests wait for answers."""
+    found = [
+        (entry.arrival, _Shared(entry.name, (index,), (1.0,)))
+        for index, entry in enumerate(classes)
         if entry.arrival is not None
     ]
-    if config.arrival is not None:
-        sharing = [(index, entry) for index, entry in enumerate(config.classes) if entry.arrival is None]
+    if config.shared is not None:
+        sharing = [(index, entry) for index, entry in enumerate(classes) if entry.arrival is None]
         shares = tuple(1.0 if entry.share is None else entry.share for _, entry in sharing)
-        sources.append(_Source(config.arrival, "", tuple(index for index, _ in sharing), shares))
-    return sources
+        found.append((config.shared, _Shared("", tuple(index for index, _ in sharing), shares)))
+    loops = [(arrival, shared) for arrival, shared in found if isinstance(arrival, schema.ClosedLoop)]
+    return [(arrival, shared) for arrival, shared in found if not isinstance(arrival, schema.ClosedLoop)], loops
 
 
-def _arrivals(config: GeneratedWorkload, seed: int) -> tuple[Floats, Ints]:
+def _arrivals(
+    config: GeneratedWorkload, classes: Sequence[ClassConfig], sources: list[_Source], seed: int
+) -> tuple[Floats, Ints]:
     """Arrival times of all classes, ascending (ties in the order of the classes), and the class of each."""
-    sources = _sources(config)
+    if not sources:
+        return np.empty(0), np.empty(0, dtype=np.int64)
     if config.duration_s is not None:
-        expected = sum(expected_arrivals(source.arrival, config.duration_s) for source in sources)
+        expected = _expected(sources, config.duration_s)
         if expected > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"about {expected:.3g}")
-        time_s, class_index = _merged(sources, len(config.classes), seed, config.duration_s, MOST_REQUESTS + 1)
+        time_s, class_index = _merged(sources, len(classes), seed, config.duration_s, MOST_REQUESTS + 1)
         if len(time_s) > MOST_REQUESTS:
             raise _too_many(config.duration_s, f"at least {len(time_s)}")
         return time_s, class_index
     assert config.requests is not None, "the validator let a workload without an end pass"
-    spread = max(variation(source.arrival) for source in sources)
+    spread = max(variation(arrival) for arrival, _ in sources)
     enough = config.requests + 4.0 * spread * math.sqrt(config.requests) + 8.0
     while True:
-        time_s, class_index = _merged(sources, len(config.classes), seed, _time_of(enough, sources), config.requests)
+        time_s, class_index = _merged(sources, len(classes), seed, _time_of(enough, sources), config.requests)
         if len(time_s) >= config.requests:
             return time_s[: config.requests], class_index[: config.requests]
         enough *= 1.5  # fewer came than expected; those that came stay what they are
@@ -105,40 +168,43 @@ def _too_many(duration_s: float, count: str) -> InputError:
 def _time_of(count: float, sources: list[_Source]) -> float:
     """The time by which `count` arrivals are expected, to a thousandth."""
 
-    def expected(until_s: float) -> float:
-        return sum(expected_arrivals(source.arrival, until_s) for source in sources)
-
     late = 1.0
-    while expected(late) < count:
+    while _expected(sources, late) < count:
         late *= 2.0
     early = 0.0
     while late - early > 1e-3 * late:
         middle = 0.5 * (early + late)
-        early, late = (middle, late) if expected(middle) < count else (early, middle)
+        early, late = (middle, late) if _expected(sources, middle) < count else (early, middle)
     return late
+
+
+def _expected(sources: list[_Source], until_s: float) -> float:
+    """The expected number of arrivals up to a time."""
+    return sum(expected_arrivals(arrival, until_s) for arrival, _ in sources)
 
 
 def _merged(sources: list[_Source], num_classes: int, seed: int, until_s: float, most: int) -> tuple[Floats, Ints]:
     """The arrivals in [0, until_s), of each source at most the first `most`, and the class of each."""
     times: list[Floats] = [np.empty(0)] * num_classes
-    for source in sources:
-        drawn = draw_arrivals(source.arrival, _purposes(seed, source.owner), until_s, most)
-        for index, part in zip(source.classes, _dealt(drawn, source, seed), strict=True):
-            times[index] = part
+    for arrival, shared in sources:
+        drawn = draw_arrivals(arrival, _purposes(seed, shared.owner), until_s, most)
+        hand = _dealt(len(drawn), shared, seed)
+        for index in shared.classes:
+            times[index] = drawn[hand == index]
     time_s = np.concatenate(times)
     class_index = np.repeat(np.arange(num_classes, dtype=np.int64), [len(part) for part in times])
     order = np.argsort(time_s, kind="stable")
     return time_s[order], class_index[order]
 
 
-def _dealt(time_s: Floats, source: _Source, seed: int) -> list[Floats]:
-    """The arrivals of a source dealt to its classes, each by an independent draw."""
-    if len(source.classes) == 1:
-        return [time_s]
-    edges = np.cumsum(source.shares)
-    uniform = stream(seed, source.owner, "class").random(len(time_s))
-    hand = np.searchsorted(edges[:-1] / edges[-1], uniform, side="right")
-    return [time_s[hand == place] for place in range(len(source.classes))]
+def _dealt(count: int, shared: _Shared, seed: int) -> Ints:
+    """The class of each of the first `count` arrivals of a process, by an independent draw."""
+    classes = np.array(shared.classes, dtype=np.int64)
+    if len(classes) == 1:
+        return np.full(count, classes[0])
+    edges = np.cumsum(shared.shares)
+    uniform = stream(seed, shared.owner, "class").random(count)
+    return classes[np.searchsorted(edges[:-1] / edges[-1], uniform, side="right")]
 
 
 def _purposes(seed: int, owner: str) -> Callable[[str], np.random.Generator]:

@@ -26,18 +26,33 @@ def draw_lengths(config: LengthConfig, rng: np.random.Generator, count: int) -> 
 
     Each length is the inverse CDF, cut at the bounds, of one uniform number: so the first k of n lengths are the
     same for every n, and with another median or bound the same requests are the long ones (common random numbers).
+    Lengths that are equally likely are drawn as whole numbers.
     """
-    if isinstance(config, Fixed):
-        return np.full(count, config.value, dtype=np.int64)
     if isinstance(config, Uniform):
         return rng.integers(config.min, config.max, size=count, endpoint=True)
     if isinstance(config, Empirical) and config.quantiles is None:
         kept = np.array(config.kept_values(), dtype=np.int64)
         return kept[rng.integers(0, len(kept), size=count)]
-    uniform = rng.random(count)
+    return lengths_at(config, rng.random(count))
+
+
+def lengths_at(config: LengthConfig, uniform: Floats) -> Ints:
+    """The inverse CDF of the lengths, cut at the bounds, at each of the uniform numbers."""
+    if isinstance(config, Fixed):
+        return np.full(len(uniform), config.value, dtype=np.int64)
+    if isinstance(config, Uniform):
+        return config.min + _place(uniform, config.max - config.min + 1)
+    if isinstance(config, Empirical) and config.quantiles is None:
+        kept = np.sort(np.array(config.kept_values(), dtype=np.int64))
+        return kept[_place(uniform, len(kept))]
     tokens = _log_normal_pareto(config, uniform) if isinstance(config, LogNormalPareto) else _cut(config, uniform)
     # the cut leaves nothing beyond the bounds but a last bit
     return np.clip(np.rint(tokens), config.lowest, config.highest).astype(np.int64)
+
+
+def _place(uniform: Floats, count: int) -> Ints:
+    """Each uniform number as one of `count` equal parts, from 0."""
+    return np.minimum((uniform * count).astype(np.int64), count - 1)
 
 
 def _cut(config: Normal | LogNormal | Empirical, uniform: Floats) -> Floats:

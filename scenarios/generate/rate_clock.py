@@ -7,12 +7,16 @@ each gap by the rate at its start instead would miss every change that falls wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from scenarios.schema.rate_profile import Points, RateProfile, period_of, points_of
+from simulator.errors import InputError
 from simulator.workload import Floats
+
+MOST_PIECES = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,14 @@ class RateClock:
 
     def times(self, reading_s: Floats) -> Floats:
         """The times of these readings, which must ascend; infinity for a reading that is never reached."""
+        times: Floats = np.maximum.accumulate(self._times(reading_s))
+        return times  # readings a last bit apart may come out in the wrong order
+
+    def until(self, until_s: float) -> RateClock:
+        """The clock with every piece that begins before a time."""
+        return self
+
+    def _times(self, reading_s: Floats) -> Floats:
         piece = np.searchsorted(self.reading_s, reading_s, side="right") - 1
         left = reading_s - self.reading_s[piece]
         factor, slope = self.factor[piece], self.slope[piece]
@@ -45,7 +57,52 @@ class RateClock:
         into[(factor == 0) & (slope == 0)] = np.inf  # only the last piece: a reading leaves any other one of factor 0
         end_s = np.append(self.start_s[1:], np.inf)[piece]
         times: Floats = np.minimum(self.start_s[piece] + into, end_s)
-        return np.maximum.accumulate(times)  # readings a last bit apart may come out in the wrong order
+        return times
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedClock:
+    """A clock that begins anew every `period_s`, when `once` shows `gain_s`."""
+
+    once: RateClock
+    period_s: float
+    gain_s: float
+
+    def read(self, time_s: float) -> float:
+        """The clock's reading at a time."""
+        periods, into_s = divmod(time_s, self.period_s)
+        return periods * self.gain_s + self.once.read(into_s)
+
+    def times(self, reading_s: Floats) -> Floats:
+        """The times of these readings, which must ascend."""
+        periods = np.floor(reading_s / self.gain_s)
+        into_s = self.once._times(np.clip(reading_s - periods * self.gain_s, 0.0, self.gain_s))
+        times: Floats = np.maximum.accumulate(periods * self.period_s + into_s)
+        return times
+
+    def until(self, until_s: float) -> RateClock:
+        """One clock for the periods that begin before a time, piece by piece. Raises InputError for too many."""
+        pieces = len(self.once.start_s) - 1  # the last one, which never ends, begins with the next period
+        periods = math.floor(until_s / self.period_s) + 1
+        if periods * pieces > MOST_PIECES:
+            raise InputError(
+                f"profile: {periods:,} periods of {self.period_s:g} s in {until_s:g} s are too many for a process that"
+                " switches",
+                hint="a longer period, or a shorter workload",
+            )
+        start_s = np.arange(periods)[:, None] * self.period_s + self.once.start_s[:-1]
+        factor = np.append(np.tile(self.once.factor[:-1], periods), self.once.factor[-1])
+        slope = np.append(np.tile(self.once.slope[:-1], periods), 0.0)
+        reading_s = np.arange(periods)[:, None] * self.gain_s + self.once.reading_s[:-1]
+        return RateClock(
+            np.append(start_s.ravel(), periods * self.period_s),
+            factor,
+            slope,
+            np.append(reading_s.ravel(), periods * self.gain_s),
+        )
+
+
+Clock = RateClock | RepeatedClock
 
 
 def from_pieces(start_s: Floats, factor: Floats, end_factor: Floats) -> RateClock:
@@ -56,23 +113,35 @@ def from_pieces(start_s: Floats, factor: Floats, end_factor: Floats) -> RateCloc
     return RateClock(start_s, factor, slope, np.concatenate(([0.0], np.cumsum(gained_s))))
 
 
-def from_profile(points: Sequence[tuple[float, float]]) -> RateClock:
-    """The clock of a profile [(t_s, factor), ...], its times not falling; a repeated time is a jump."""
+def from_profile(profile: RateProfile) -> Clock:
+    """The clock of a profile."""
+    once = _from_points(points_of(profile))
+    period_s = period_of(profile)
+    return once if period_s is None else RepeatedClock(once, period_s, once.read(period_s))
+
+
+def steady() -> RateClock:
+    """The clock that shows the time."""
+    return _from_points([(0.0, 1.0)])
+
+
+def modulated(clock: Clock, switch_s: Floats, factor: Floats) -> RateClock:
+    """The clock times `factor[i]` up to `switch_s[i]`, from the switch before it on; it stops at the last switch."""
+    base = clock.until(float(switch_s[-1]))
+    start_s = np.union1d(np.concatenate(([0.0], switch_s)), base.start_s[base.start_s < switch_s[-1]])
+    end_s = np.append(start_s[1:], start_s[-1] + 1.0)
+    middle_s = 0.5 * (start_s + end_s)
+    times = np.append(factor, 0.0)[np.searchsorted(switch_s, middle_s)]
+    piece = np.searchsorted(base.start_s, middle_s, side="right") - 1
+    first = base.factor[piece] + base.slope[piece] * (start_s - base.start_s[piece])
+    last = base.factor[piece] + base.slope[piece] * (end_s - base.start_s[piece])
+    return from_pieces(start_s, times * first, times * last)
+
+
+def _from_points(points: Points) -> RateClock:
+    """The clock of [(t_s, factor), ...], its times not falling; a repeated time is a jump."""
     time_s = np.array([0.0, *(time for time, _ in points)])
     factor = np.array([points[0][1], *(factor for _, factor in points)])
     # a piece of no length is the jump between two others
     starts = np.append(np.diff(time_s), 1.0) > 0
     return from_pieces(time_s[starts], factor[starts], np.append(factor[1:], factor[-1])[starts])
-
-
-def switched(clock: RateClock, switch_s: Floats, *, starts_on: bool) -> RateClock:
-    """The clock stopped in every second interval between the switches, and after the last."""
-    start_s = np.union1d(np.concatenate(([0.0], switch_s)), clock.start_s[clock.start_s < switch_s[-1]])
-    end_s = np.append(start_s[1:], start_s[-1] + 1.0)
-    middle_s = 0.5 * (start_s + end_s)
-    switches_before = np.searchsorted(switch_s, middle_s)
-    on = ((switches_before % 2 == 0) == starts_on) & (switches_before < len(switch_s))
-    piece = np.searchsorted(clock.start_s, middle_s, side="right") - 1
-    factor = clock.factor[piece] + clock.slope[piece] * (start_s - clock.start_s[piece])
-    end_factor = clock.factor[piece] + clock.slope[piece] * (end_s - clock.start_s[piece])
-    return from_pieces(start_s, np.where(on, factor, 0.0), np.where(on, end_factor, 0.0))

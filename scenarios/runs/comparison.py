@@ -29,6 +29,12 @@ _NO_INTERVALS = (
 )
 
 
+_ANSWERS_BACK = (
+    "arrivals depend on the answers, and so on the policy: each policy gets the same requests, lengths and think times,"
+    " at times of its own"
+)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Several policies on the same requests. `summaries` has one summary a seed for each label, seeds in order.
@@ -128,7 +134,8 @@ class Compare:
             workload = self._workloads.pop(seed, None) or build_workload(next(iter(of_seed.values())))
             for label, scenario in of_seed.items():
                 result = run_on(scenario, workload, progress=self.progress)
-                notes = tuple(dict.fromkeys((*result.notes, *self._notes[label])))
+                told = (_ANSWERS_BACK,) if workload.answers_back else ()
+                notes = tuple(dict.fromkeys((*result.notes, *told, *self._notes[label])))
                 result = replace(result, notes=notes)
                 self._notes[label] |= dict.fromkeys(notes)
                 self._summaries[label].append(result.summary)

@@ -17,7 +17,10 @@ WIDTH = 30
 
 
 class Progress:
-    """Shows the share of requests, or of what `noun` says, that have finished. Call it with the number so far."""
+    """Shows the share of requests, or of what `noun` says, that have finished. Call it with the number so far.
+
+    A `total` of 0 is not known: there is no share then.
+    """
 
     def __init__(self, label: str, total: int, *, noun: str = "requests", stream: TextIO | None = None) -> None:
         self.label = label
@@ -51,7 +54,9 @@ class Progress:
         self._stream.flush()
 
     def _text(self, finished: int, elapsed_s: float) -> str:
-        share = finished / self.total if self.total else 1.0
+        if not self.total:
+            return f"{self.label}: {finished:,} {self.noun}"
+        share = finished / self.total
         left = f", {elapsed_s * (1 - share) / share:.0f} s left" if share > 0 else ""
         count = f"{self.label}: {finished:,} of {self.total:,} {self.noun}, {share:.0%}{left}"
         if not self._bar:

@@ -5,9 +5,11 @@ Nothing here tells when or on which machine the simulation ran: equal runs have 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from scenarios.build.parts import policy_label
+from scenarios.build.groups import Group, groups_of
+from scenarios.build.parts import policies_label, policy_label
 from scenarios.profiles import held_out_mape
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
@@ -21,19 +23,34 @@ GIVEN, NOT_VALIDATED, NOT_TESTED = "given", "not validated", "not tested"
 """The error of a linear cost (its coefficients are the user's), of a roofline, of a profile without held-out rows."""
 
 
-def provenance(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """Model, GPU and parallelism, step costs with their known error, policy, seed and version, as JSON takes them."""
-    hardware = scenario.hardware
+def provenance(scenario: Scenario, costs: Sequence[CostModel]) -> dict[str, Any]:
+    """Model, GPU and parallelism, step costs with their known error, policy, seed and version, as JSON takes them.
+
+    `costs` has one entry a group of the fleet; the figures at the top are those of the first group.
+    """
+    groups = groups_of(scenario)
+    each = [_of_group(group, cost) for group, cost in zip(groups, costs, strict=True)]
     return {
         "scenario": scenario.name,
+        **each[0],
+        "policy": policies_label(scenario),
+        "replicas": scenario.num_replicas,
+        "cost": each[0]["cost"],
+        "seed": scenario.seed,
+        "version": __version__,
+        **({"fleet": [{"name": g.name, **of} for g, of in zip(groups, each, strict=True)]} if len(each) > 1 else {}),
+    }
+
+
+def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
+    scenario = group.scenario
+    return {
         "policy": policy_label(scenario.engine.policy),
         "model": scenario.resolve_model().name,
         "gpu": scenario.resolve_gpu().name,
-        "tensor_parallel": hardware.tensor_parallel,
-        "replicas": scenario.replicas,
+        "tensor_parallel": scenario.hardware.tensor_parallel,
+        "replicas": group.replicas,
         "cost": {"kind": scenario.cost.kind, **_cost(scenario, cost)},
-        "seed": scenario.seed,
-        "version": __version__,
     }
 
 

@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.parts import policy_label
+from scenarios.build.parts import policies_label
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
-from scenarios.runs.storage.tables import Column, request_columns, step_columns
+from scenarios.runs.storage.tables import Column, replica_columns, request_columns, step_columns
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.results.records import Records
@@ -45,7 +45,7 @@ class Result:
     @property
     def label(self) -> str:
         """What tables call the run: its policy."""
-        return policy_label(self.scenario.engine.policy)
+        return policies_label(self.scenario)
 
     def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:
         """The run as a line of tables and reports, under a label of its own and with the summaries of all seeds."""
@@ -61,6 +61,11 @@ class Result:
     def steps(self) -> pd.DataFrame:
         """One row a step, or a run of `repeat` equal decode steps; the columns of steps.csv.gz."""
         return _frame(step_columns(self.records))
+
+    @cached_property
+    def replicas(self) -> pd.DataFrame:
+        """One row a replica; the columns of replicas.csv.gz."""
+        return _frame(replica_columns(self.records, **self.scenario.measure.window()))
 
     def plot(self, kind: str = "timeline") -> Picture:
         """A picture of the report: a notebook shows it, `.save("x.png")` or `.save("x.svg")` writes it.
@@ -89,6 +94,7 @@ class Result:
             records=self.records,
             decisions=self.decisions,
             notes=self.notes,
+            cuts=self.scenario.measure.window(),
         )
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from scenarios.build.fleet import BuiltGroup, build_fleet, build_router
 from scenarios.build.parts import (
-    Parts,
-    build,
     build_workload,
     check_content,
     cost_per_million,
-    policy_label,
+    policies_label,
     resolved_yaml,
 )
 from scenarios.runs.provenance import PROVENANCE, provenance
@@ -24,15 +23,17 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 from simulator.hardware.kv import KVCache
+from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
-from simulator.results.records import Records
-from simulator.simulate import Run, simulate
+from simulator.results.records import Cause, Records
+from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called as a simulation starts, with its label and number of requests; returns what takes the number finished."""
+"""Called as a simulation starts, with its label and number of requests, 0 where that is not known beforehand; returns
+what takes the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -67,13 +68,14 @@ def run_on(
     Raises InputError as `run` does.
     """
     check_content(scenario, workload)
-    parts = build(scenario)
-    label = policy_label(scenario.engine.policy)
-    told = None if progress is None else progress(label, len(workload))
-    done = _simulate(scenario, workload, parts, log_decisions, fast_forward, told)
+    fleet = build_fleet(scenario)
+    told = (
+        None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
+    )
+    done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
     records = _at_the_client(done.records, scenario.measure.front_end_s)
-    rejected = _rejected(records, parts.kv)
-    remarks = parts.cost.remarks(records.rows)
+    rejected = _rejected(records, fleet[0].parts.kv)
+    remarks = _remarks(records, fleet)
     slo, cuts = scenario.resolve_slo(), scenario.measure.window()
     summary = summarize(records, slo=slo, **cuts)
     found = outcomes(records, slo, summary, **cuts)
@@ -86,8 +88,9 @@ def run_on(
         summary={
             **summary,
             "usd_per_million_output_tokens": price,
+            **_groups(records, cuts),
             **entries(found),
-            PROVENANCE: provenance(scenario, parts.cost),
+            PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
         notes=(*workload.notes, *rejected, *remarks),
@@ -97,41 +100,58 @@ def run_on(
 def _simulate(
     scenario: Scenario,
     workload: Workload,
-    parts: Parts,
+    fleet: Sequence[BuiltGroup],
     log_decisions: bool,
     fast_forward: bool,
     progress: Callable[[int], None] | None,
 ) -> Run:
+    router = build_router(scenario)
     try:
-        return simulate(
+        return simulate_fleet(
             workload,
-            make_policy=parts.make_policy,
-            kv=parts.kv,
-            cost=parts.cost,
-            swap_s_per_block=parts.swap_s_per_block,
-            swap_overlap=parts.swap_overlap,
-            group_cost=parts.group_cost,
-            make_blocks=parts.make_blocks,
-            replicas=scenario.replicas,
-            router=scenario.router,
+            [built.replicas for built in fleet],
+            router=router,
+            signal_interval_s=scenario.routing.signal_interval_s,
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,
+            front_end_s=scenario.measure.front_end_s,
         )
     except Exception as error:
-        for file, broken, hint in _users_code(scenario):
+        for file, broken, hint in _users_code(scenario, fleet):
             if (blamed := _blame(error, file, broken, hint)) is not None:
                 raise blamed from error
         raise
 
 
-def _users_code(scenario: Scenario) -> Iterator[tuple[Path, type[Exception], str]]:
-    """The files of a policy and a router of the user's own, the error that says they broke their rules, and a hint."""
-    if (policy := scenario.engine.policy_file) is not None:
-        yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
-    if ".py:" in scenario.router:
-        file = Path(scenario.router.rpartition(":")[0])
-        yield file, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
+def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tuple[Path, type[Exception], str]]:
+    """The files of policies and a router of the user's own, the error that says they broke their rules, and a hint."""
+    policies = dict.fromkeys(built.group.scenario.engine.policy_file for built in fleet)
+    for policy in policies:
+        if policy is not None:
+            yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
+    if (router := scenario.routing.file) is not None:
+        yield router, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
+
+
+def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
+    """What summary.json says of the groups of a fleet, by name; nothing of a single replica."""
+    if records.replicas == 1:
+        return {}
+    return {"groups": {name: group.entry(0) for name, group in by_group(records, **cuts).items()}}
+
+
+def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
+    """What the groups' cost models remark on the steps that they priced, each remark once."""
+    if len(fleet) == 1:
+        return tuple(fleet[0].parts.cost.remarks(records.rows))
+    found: dict[str, None] = {}
+    first = 0
+    for built in fleet:
+        rows = records.rows.of_replicas(first, first + built.group.replicas)
+        found |= dict.fromkeys(f"{built.group.name}: {remark}" for remark in built.parts.cost.remarks(rows))
+        first += built.group.replicas
+    return tuple(found)
 
 
 def _at_the_client(records: Records, front_end_s: float) -> Records:
@@ -149,7 +169,7 @@ def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> 
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     for cause in causes:
-        if isinstance(cause, broken):
+        if isinstance(cause, broken) and getattr(cause, "file", None) in (None, str(file)):
             message = cause.message if isinstance(cause, PolicyError) else str(cause)
             return InputError(message, file=str(file), hint=hint)
     for cause in reversed(causes):
@@ -164,10 +184,18 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
     reasons = records.reject_reasons
     if not reasons:
         return ()
-    row, reason = next(iter(reasons.items()))
+    full = [reason for reason in reasons.values() if reason.startswith(Cause.QUEUE_FULL.value)]
+    told: tuple[str, ...] = ()
     count = len(records.requests.row)
+    if full:
+        told = (f"{len(full):,} of {count:,} requests were rejected, as the queue was full",)
+        reasons = {row: reason for row, reason in reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)}
+        if not reasons:
+            return told
+    row, reason = next(iter(reasons.items()))
     held = f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
     first = f"request {records.request_id(row)}: {reason}"
     if len(reasons) == count:
         raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
-    return (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
+    never = (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
+    return (*never, *told)

@@ -32,17 +32,40 @@ def gpu_schema() -> Schema:
 
 def formats_schema() -> Schema:
     """The trace formats that can be read."""
-    from scenarios.traces.formats import readable_formats
+    from scenarios.traces.formats import trace_formats
 
-    return {"enum": ["auto", *readable_formats()]}
+    return {"enum": ["auto", *trace_formats()]}
 
 
 def router_schema() -> Schema:
-    """A built-in router, or a user's own."""
-    from simulator.fleet.routers import built_in_routers
+    """A built-in router, or a user's own: by its name, or as a mapping with its parameters."""
+    from scenarios.schema.router import RouterConfig
+    from simulator.fleet.router import RouterFeatures
+    from simulator.fleet.routers import built_in_routers, router_class, router_parameters
 
     users = {"type": "string", "pattern": r"^.+\.py:[^\W\d]\w*$", "x-allowed": "`path.py:Class`"}
-    return {"anyOf": [{"enum": list(built_in_routers())}, users]}
+    own = RouterConfig.model_json_schema()["properties"]
+    mappings: list[Schema] = []
+    for name in built_in_routers():
+        reads = RouterFeatures.of(router_class(name)).reads_loads
+        keys = {key: schema for key, schema in own.items() if key != "kind" and (reads or key != "signal_interval_s")}
+        keys |= {key: _parameter_schema(parameter) for key, parameter in router_parameters(name).items()}
+        mappings.append(_router_mapping({"const": name, "description": _first_line(router_class(name))}, keys))
+    mappings.append(
+        _router_mapping({**users, "description": "a router of your own"}, own) | {"additionalProperties": True}
+    )
+    return {"anyOf": [{"enum": list(built_in_routers())}, users, *mappings]}
+
+
+def _router_mapping(kind: Schema, keys: Schema) -> Schema:
+    properties = {"kind": kind, **{key: schema for key, schema in keys.items() if key != "kind"}}
+    return {"type": "object", "properties": properties, "required": ["kind"], "additionalProperties": False}
+
+
+def _first_line(owner: Any) -> str:
+    """The first sentence of a docstring, in one line, as a table has it."""
+    sentence = " ".join((owner.__doc__ or "").split()).partition(". ")[0]
+    return (sentence[:1].lower() + sentence[1:]).rstrip(".")
 
 
 def engine_schema() -> Schema:
@@ -110,6 +133,8 @@ def _parameter_schema(parameter: Parameter) -> Schema:
         numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}
         schema = {"anyOf": [schema, numbers]}
     schema["description"] = parameter.doc
+    if parameter.unit:
+        schema["x-unit"] = parameter.unit
     return schema if parameter.default is MISSING else {**schema, "default": parameter.default}
 
 

@@ -47,6 +47,11 @@ class Engine(Strict):
     block_size: Annotated[int, Field(ge=1, le=2**20), doc("tokens in a KV block"), Unit("tokens")] = 16
     enable_prefix_caching: Annotated[bool, doc("requests with a common prefix share its KV blocks")] = False
     swap_overlap: Annotated[bool, doc("swapped blocks move while the next step runs")] = False
+    max_queued_requests: Annotated[
+        Annotated[int, Field(ge=1, le=10**9)] | None,
+        doc("a replica rejects a request that finds so many waiting, preempted ones included; null: no limit"),
+        Unit("requests"),
+    ] = None
 
     @property
     def policy_file(self) -> Path | None:

@@ -150,36 +150,56 @@ def _not_found(source: str) -> InputError:
 # ---------------------------------------------------------------------------------------------------------- resolution
 
 
-_CODE = (("engine", "policy"), ("router",))  # keys whose value may be `path.py:Class`
+_OF_A_GROUP = (("cost", "path"), ("model",), ("model", "base"), ("engine", "policy"))
+_PATHS = (("workload", "trace", "path"), *_OF_A_GROUP, ("router",), ("router", "kind"))
 
 
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in (("workload", "trace", "path"), ("cost", "path"), ("model",), ("model", "base"), *_CODE):
-        holder: Any = document.data
-        for key in path[:-1]:
-            holder = holder.get(key) if isinstance(holder, dict) else None
-        value = holder.get(path[-1]) if isinstance(holder, dict) else None
-        if not isinstance(value, str) or not value:
-            continue
-        written, colon, name = value.rpartition(":") if path in _CODE else (value, "", "")
-        ending = ".py" if path in _CODE else ".json" if path[0] == "model" else ""
-        if not written.endswith(ending):
-            continue  # the name of something built in
-        from_override = any(path[:length] in document.origin.overrides for length in range(1, len(path) + 1))
-        base = Path.cwd() if from_override else document.base_dir
-        holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
+    for path in _PATHS:
+        _make_one_absolute(document, document.data, path)
+    fleet = document.data.get("fleet")
+    for place, group in enumerate(fleet if isinstance(fleet, list) else ()):
+        for path in _OF_A_GROUP:
+            _make_one_absolute(document, group, path, ("fleet", str(place)))
+
+
+def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: KeyPath = ()) -> None:
+    """The path that stands under the keys `path` in `holder`, which stands under `around`; nothing where none does."""
+    for key in path[:-1]:
+        holder = holder.get(key) if isinstance(holder, dict) else None
+    value = holder.get(path[-1]) if isinstance(holder, dict) else None
+    if not isinstance(value, str) or not value:
+        return
+    is_code = path[0] in ("engine", "router")  # `path.py:Class`
+    written, colon, name = value.rpartition(":") if is_code else (value, "", "")
+    ending = ".py" if is_code else ".json" if path[0] == "model" else ""
+    if not written.endswith(ending):
+        return  # the name of something built in
+    whole = (*around, *path)
+    from_override = any(whole[:length] in document.origin.overrides for length in range(1, len(whole) + 1))
+    base = Path.cwd() if from_override else document.base_dir
+    holder[path[-1]] = f"{_absolute(base, with_variables(written))}{colon}{name}"
 
 
 def _read_model_config(document: _Document) -> None:
     """Replace the path of a config.json by the model's dimensions: a scenario is whole without that file."""
+    fleet = document.data.get("fleet")
+    _read_config_of(document, document.data)
+    for place, group in enumerate(fleet if isinstance(fleet, list) else ()):
+        if isinstance(group, dict):
+            _read_config_of(document, group, ("fleet", str(place)))
+
+
+def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath = ()) -> None:
+    """The same for the model in `holder`, which stands under `around`."""
     from simulator.hardware.model_config import is_config, read_model_config
 
-    written = document.data.get("model")
+    written = holder.get("model")
     path, changes = (written.get("base"), written) if isinstance(written, Mapping) else (written, {})
     if not isinstance(path, str) or not is_config(path):
         return
-    key: KeyPath = ("model", "base") if changes else ("model",)
+    key: KeyPath = (*around, "model", "base") if changes else (*around, "model")
     try:
         model = read_model_config(Path(path))
     except InputError as error:
@@ -189,7 +209,7 @@ def _read_model_config(document: _Document) -> None:
     own = {name: value for name, value in changes.items() if name != "base"}
     if own:
         dimensions["name"] = f"{model.name} (changed)"
-    document.data["model"] = {**dimensions, **own}
+    holder["model"] = {**dimensions, **own}
 
 
 def _absolute(base: Path, written: str) -> Path:
@@ -199,7 +219,7 @@ def _absolute(base: Path, written: str) -> Path:
         return base / written
 
 
-_GENERATED = tuple(("workload", key) for key in ("requests", "duration_s", "arrival", "classes"))
+_GENERATED = tuple(("workload", key) for key in ("preset", "rate", "requests", "duration_s", "arrival", "classes"))
 
 
 def _contradictions(document: _Document) -> list[Finding]:
@@ -212,7 +232,7 @@ def _contradictions(document: _Document) -> list[Finding]:
         known = ("trace", "max_tokens", "predictor", *(key for _, key in _GENERATED))
         if generated or any(key not in known for key in workload):
             return []
-        hint = "give `trace: {path: ...}`, or `classes` with `requests` or `duration_s`"
+        hint = "give `trace: {path: ...}`, `preset`, or `classes` with `requests` or `duration_s`"
         return [Finding(("workload",), "holds neither a trace nor classes", hint)]
     if not generated:
         return []
@@ -245,9 +265,9 @@ def _missing_files(scenario: Scenario) -> list[Finding]:
     file = scenario.engine.policy_file
     if file is not None and not _exists(file):
         found.append(_no_file(("engine", "policy"), file))
-    written, colon, _ = scenario.router.rpartition(":")
-    if colon and not _exists(Path(written)):
-        found.append(_no_file(("router",), Path(written)))
+    file = scenario.routing.file
+    if file is not None and not _exists(file):
+        found.append(_no_file(("router",) if isinstance(scenario.router, str) else ("router", "kind"), file))
     return found
 
 

@@ -1,13 +1,22 @@
-"""The `router:` of a scenario: which replica an arriving request is given to."""
+"""The `router:` of a scenario: which replica an arriving request is given to.
+
+A router by its name alone has its default parameters; a mapping gives the name as `kind`, and parameters beside it.
+They are declared by the router (`simulator.parameters`).
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field
+from annotated_types import doc
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from scenarios.schema.source.hints import did_you_mean, refusal
+from scenarios.schema.strict import Strict
+from simulator.errors import InputError
 
 _USERS_OWN = re.compile(r".+\.py:[^\W\d]\w*")
 
@@ -22,4 +31,73 @@ def _known(name: str) -> str:
 
 RouterName = Annotated[
     str, AfterValidator(_known), Field(description="the name of a router, or the path of a file and a class in it")
+]
+
+
+class RouterConfig(Strict):
+    """A router with its parameters. Every key but these two is a parameter of the router."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: Annotated[RouterName, doc("the router")]
+    signal_interval_s: Annotated[
+        float,
+        Field(ge=0, le=1e6),
+        doc("the router sees loads as of its last look, taken at every multiple of this; 0: as they are"),
+    ] = 0.0
+
+    @property
+    def file(self) -> Path | None:
+        """The file of a user's router; None for a built-in one."""
+        return Path(self.kind.rpartition(":")[0]) if ".py:" in self.kind else None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that were given."""
+        return dict(self.model_extra or {})
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value. A user's router keeps its defaults in its own file: they are left out."""
+        from simulator.fleet.routers import router_parameters
+
+        known = {} if self.file else router_parameters(self.kind)
+        defaults = {name: parameter.default for name, parameter in known.items()}
+        return {"kind": self.kind, "signal_interval_s": self.signal_interval_s, **defaults, **self.parameters}
+
+    @model_validator(mode="after")
+    def _takes_its_parameters(self) -> Self:
+        if self.file is not None:
+            return self
+        from simulator.fleet.router import RouterFeatures
+        from simulator.fleet.routers import load_router, router_class, router_parameters
+
+        known = router_parameters(self.kind)
+        for key, value in self.parameters.items():
+            if key in known:
+                if (wrong := known[key].refusal(value)) is not None:
+                    raise refusal(wrong, key=key)
+            else:
+                takes = f"it takes: {', '.join(('signal_interval_s', *known))}"
+                near = did_you_mean(key, tuple(known)) if known else ""
+                raise refusal(f"the router {self.kind} does not use this key", f"{near}; {takes}".strip("; "), key=key)
+        if self.signal_interval_s and not RouterFeatures.of(router_class(self.kind)).reads_loads:
+            raise refusal(
+                f"the router {self.kind} does not look at loads", "leave the key out", key="signal_interval_s"
+            )
+        try:
+            load_router(self.kind, self.parameters)
+        except InputError as error:
+            raise refusal(error.message.rpartition("Error: ")[2], error.hint) from None
+        return self
+
+
+def as_config(value: str | RouterConfig) -> RouterConfig:
+    """A router given either way."""
+    return RouterConfig(kind=value) if isinstance(value, str) else value
+
+
+Router = Annotated[
+    Annotated[RouterName, Tag("<name>")] | Annotated[RouterConfig, Tag("<mapping>")],
+    Discriminator(lambda value: "<mapping>" if isinstance(value, (Mapping, RouterConfig)) else "<name>"),
+    Field(description="the name of a router, or a mapping with its `kind` and its parameters"),
 ]

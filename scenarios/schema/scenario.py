@@ -22,16 +22,17 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.predictor import Predictor
-from scenarios.schema.router import RouterName
+from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.workload import GeneratedWorkload
+from scenarios.schema.workload import ArrivalConfig, GeneratedWorkload
 from simulator.errors import InputError
 from simulator.policies.parts.preemption import needs_host
 
@@ -126,13 +127,49 @@ class TraceConfig(Strict):
         Annotated[float, Field(gt=0, le=1e9)] | None, doc("length of the part to replay; null: to the end")
     ] = None
     limit: Annotated[Count | None, doc("requests to replay; null: all"), Unit("requests")] = None
+    sample: Annotated[
+        float, Field(gt=0, le=1), doc("probability of keeping a request; a session is kept or left out as a whole")
+    ] = 1.0
+    loop: Annotated[
+        int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
+    ] = 1
+    arrival: Annotated[
+        ArrivalConfig | None, doc("arrivals drawn in place of the recorded ones; null: those of the trace, or all at 0")
+    ] = None
     jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
     strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
     time_unit: Annotated[
         Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
     ] = None
+    columns: Annotated[
+        dict[str, str] | None, doc("native columns and what the file calls them, to read a log of any other layout")
+    ] = None
     input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
     output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
+    zero_output: Annotated[
+        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
+    ] = "skip"
+    sessions: Annotated[
+        Literal["recorded", "closed_loop"],
+        doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
+    ] = "recorded"
+
+    @field_validator("columns")
+    @classmethod
+    def _native(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        from scenarios.traces.options import TraceOptions
+
+        try:
+            TraceOptions(columns=columns)
+        except InputError as error:
+            raise refusal(error.message.removeprefix("columns: "), error.hint) from None
+        return columns
+
+    @model_validator(mode="after")
+    def _either_recorded_or_not(self) -> Self:
+        if self.sessions == "closed_loop" and self.arrival is not None:
+            raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
+        return self
 
     @field_validator("format")
     @classmethod
@@ -153,6 +190,7 @@ class TraceWorkload(Strict):
     max_tokens: Annotated[
         Count | None, doc("cap on the output of requests that bring none; null: the trace's largest output")
     ] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: those of the trace")] = None
 
     @property
@@ -161,10 +199,10 @@ class TraceWorkload(Strict):
         return Path(self.trace.path)
 
     def options(self, seed: int) -> TraceOptions:
-        """How to read it; `seed` is of the jitter."""
+        """How to read it; `seed` is of the sample and the jitter."""
         from scenarios.traces.options import TraceOptions
 
-        settings = self.trace.model_dump(exclude={"path"})
+        settings = self.trace.model_dump(exclude={"path", "arrival", "sessions"})
         return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
 
 
@@ -193,6 +231,22 @@ class Measure(Strict):
     def window(self) -> dict[str, float]:
         """What is cut off, as the metrics take it."""
         return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
+
+
+class GroupConfig(Strict):
+    """Replicas of one kind. What a group leaves out is as at the scenario's top level; of `hardware` and `engine`, key
+    by key, but for keys of the engine that another policy than the scenario's does not take."""
+
+    name: Annotated[
+        str,
+        Field(max_length=60, pattern=r"^[^\W_][\w.+-]*$", description="at most 60 letters, digits and _ . + -"),
+        doc("name of the group, in reports"),
+    ]
+    replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers of the group")] = 1
+    model: Annotated[str | dict[str, Any] | None, JsonSchema(model_schema), doc("its model")] = None
+    hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
+    cost: Annotated[dict[str, Any] | None, doc("its `cost`, whole")] = None
+    engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
 
 
 class Scenario(Strict):
@@ -231,7 +285,11 @@ class Scenario(Strict):
         doc("batching policy and its parameters"),
     ] = BuiltInEngine()
     replicas: Annotated[int, Field(ge=1, le=100_000), doc("servers, each of `tensor_parallel` GPUs")] = 1
-    router: Annotated[RouterName, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
+    fleet: Annotated[
+        Annotated[list[GroupConfig], Field(min_length=1)] | None,
+        doc("replicas of unlike kinds, group by group, instead of `replicas`"),
+    ] = None
+    router: Annotated[Router, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
@@ -243,8 +301,24 @@ class Scenario(Strict):
         return self._base_dir
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value, in the schema's order."""
-        return {**self.model_dump(), "engine": self.engine.resolved()}
+        """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
+        found = {**self.model_dump(), "engine": self.engine.resolved()}
+        if self.fleet is not None:
+            found["fleet"] = [group.model_dump(exclude_none=True) for group in self.fleet]
+            del found["replicas"]
+        if isinstance(self.router, RouterConfig):
+            found["router"] = self.router.resolved()
+        return found
+
+    @property
+    def routing(self) -> RouterConfig:
+        """The router with its parameters, however it is given."""
+        return as_config(self.router)
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of all groups together."""
+        return self.replicas if self.fleet is None else sum(group.replicas for group in self.fleet)
 
     def error(self, key: str, message: str, hint: str | None = None) -> InputError:
         """An error about a key (dotted, as `engine.order`), placed where the scenario's source wrote it."""
@@ -278,10 +352,17 @@ class Scenario(Strict):
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if isinstance(self.workload, GeneratedWorkload) and self.slo is not None:
-            names = [each.name for each in self.workload.classes]
+            names = [each.name for each in self.workload.all_classes()]
             for name in self.slo.classes:
                 if name not in names:
                     raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))
+        if self.fleet is not None:
+            if "replicas" in self.model_fields_set:
+                raise refusal("contradicts fleet", "each group of the fleet has its own `replicas`", key="replicas")
+            names = [group.name for group in self.fleet]
+            for place, name in enumerate(names):
+                if name in names[:place]:
+                    raise refusal(f"a second group is called {name!r}", None, ("fleet", str(place), "name"))
         mode = self.engine.given().get("preemption_mode")
         if needs_host(mode) and self.hardware.swap_space_gib == 0:
             raise refusal(

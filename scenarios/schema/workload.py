@@ -13,13 +13,16 @@ there, as a server does it.
 
 from __future__ import annotations
 
-import itertools
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Unit, doc
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic_core import PydanticCustomError
 
+from scenarios.schema.arrival import Arrival, MeanRate, Rate
+from scenarios.schema.client import ClientConfig
 from scenarios.schema.lengths import (
     Empirical,
     Fixed,
@@ -30,13 +33,18 @@ from scenarios.schema.lengths import (
     Normal,
     Uniform,
 )
+from scenarios.schema.mmpp import Mmpp
 from scenarios.schema.predictor import Predictor
+from scenarios.schema.prefix import Prefix
+from scenarios.schema.presets import PRESETS, PresetName
+from scenarios.schema.sessions import ClosedLoop, SessionConfig
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import Strict
 
 __all__ = [
     "ArrivalConfig",
     "ClassConfig",
+    "ClosedLoop",
     "Constant",
     "Empirical",
     "Fixed",
@@ -45,6 +53,7 @@ __all__ = [
     "LengthConfig",
     "LogNormal",
     "LogNormalPareto",
+    "Mmpp",
     "Normal",
     "OnOff",
     "Poisson",
@@ -53,65 +62,25 @@ __all__ = [
 ]
 
 MOST_REQUESTS = 50_000_000  # a workload is held in memory: some 50 bytes a request here, more in the simulator
-LEAST_FACTOR = 1e-6
 Positive = Annotated[float, Field(gt=0)]
+PRESET_REQUESTS = 2000  # of a preset that is given no end
 Seconds = Annotated[float, Field(ge=1e-6, le=1e9)]
-Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
-Point = Annotated[
-    tuple[Annotated[float, Field(ge=0, le=1e9)], Annotated[float, Field(ge=0, le=1e6)]], Field(strict=False)
-]
+Correlation = Annotated[float, Field(ge=-1, le=1)]
 
 
-class _Arrival(Strict):
-    """`rate` in requests per second, times the factor that `profile` gives for the moment.
-
-    `profile` is a list of [t_s, factor]: linear between the points, constant before the first and after the last;
-    two points at the same time are a jump. The expected number of arrivals up to t is rate x the integral of the
-    factor, exactly: the process runs on a clock that the profile speeds up and slows down (time rescaling).
-    """
-
-    rate: Annotated[Rate, doc("mean rate"), Unit("requests/s")]
-    profile: Annotated[
-        Annotated[tuple[Point, ...], Field(strict=False, min_length=1)] | None,
-        doc("points [time in s, factor on the rate], linear between them; null: constant"),
-    ] = None
-
-    @property
-    def mean_rate(self) -> float:
-        """Long-run requests per second at factor 1."""
-        return self.rate
-
-    @property
-    def ends(self) -> bool:
-        """Whether the profile ends at 0, so that only finitely many requests arrive."""
-        return self.profile is not None and self.profile[-1][1] == 0
-
-    @model_validator(mode="after")
-    def _profile_in_order(self) -> Self:
-        points = self.profile or ()
-        for (before, _), (after, _) in itertools.pairwise(points):
-            if after < before:
-                raise ValueError(f"profile: times must not fall, found {before:g} before {after:g}")
-        if any(0 < factor < LEAST_FACTOR for _, factor in points):
-            raise ValueError(f"profile: a factor must be 0 or at least {LEAST_FACTOR:g}")
-        if points and not any(factor > 0 for _, factor in points):
-            raise ValueError("profile: at least one factor must be above 0")
-        return self
-
-
-class Poisson(_Arrival):
+class Poisson(Arrival):
     """Independent exponential gaps."""
 
     process: Annotated[Literal["poisson"], doc("independent exponential gaps")]
 
 
-class Constant(_Arrival):
+class Constant(Arrival):
     """Equal gaps of 1 / rate, the first request at 0."""
 
     process: Annotated[Literal["constant"], doc("equal gaps")]
 
 
-class Gamma(_Arrival):
+class Gamma(Arrival):
     """Gamma-distributed gaps with coefficient of variation `cv`: 1 is Poisson, above it the arrivals are bursty.
 
     `burstiness` is vLLM's word, the gamma's shape: cv = 1 / sqrt(burstiness). Give one of the two.
@@ -140,14 +109,14 @@ class Gamma(_Arrival):
         return self
 
 
-class Weibull(_Arrival):
+class Weibull(Arrival):
     """Weibull-distributed gaps with coefficient of variation `cv`."""
 
     process: Annotated[Literal["weibull"], doc("Weibull-distributed gaps")]
     cv: Annotated[float, Field(ge=0.01, le=100), doc("coefficient of variation of the gaps; 1 is Poisson")]
 
 
-class OnOff(_Arrival):
+class OnOff(Arrival):
     """Poisson at `rate` while on, silence while off; both periods exponential with means `on_s` and `off_s`.
 
     The long-run rate is rate x on_s / (on_s + off_s). The process is met in its steady state: on at time 0 with
@@ -172,7 +141,18 @@ class OnOff(_Arrival):
         return self
 
 
-ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff, Field(discriminator="process")]
+ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp, Field(discriminator="process")]
+AnyArrival = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp | ClosedLoop, Field(discriminator="process")]
+
+
+SharedArrival = Annotated[
+    Annotated[AnyArrival, Tag("<process>")] | Annotated[MeanRate, Tag("<rate>")],
+    Discriminator(lambda value: "<rate>" if isinstance(value, MeanRate) or _is_rate_alone(value) else "<process>"),
+]
+
+
+def _is_rate_alone(value: object) -> bool:
+    return isinstance(value, Mapping) and [*value] == ["rate"]
 
 
 class ClassConfig(Strict):
@@ -180,56 +160,247 @@ class ClassConfig(Strict):
 
     name: Annotated[str, Field(min_length=1), doc("name of the class, in results and in `engine.class_weights`")]
     share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
-    arrival: Annotated[ArrivalConfig | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
+    arrival: Annotated[AnyArrival | None, doc("arrivals of the class's own; null: a share of the workload's")] = None
     input: Annotated[LengthConfig, doc("prompt lengths"), Unit("tokens")]
     output: Annotated[LengthConfig, doc("output lengths"), Unit("tokens")]
+    corr: Annotated[Correlation, doc("rank correlation of a request's input and output (Spearman's rho)")] = 0.0
+    prefix: Annotated[Prefix | None, doc("text before each prompt that others share; null: none")] = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
     max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
+    session: Annotated[SessionConfig | None, doc("what each arrival begins; null: a single request")] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
+
+    @model_validator(mode="after")
+    def _ranks_to_correlate(self) -> Self:
+        _check_corr(self.corr, self.input, self.output)
+        return self
+
+    def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
+        """The class itself; what a preset is spelt out to."""
+        return (self,)
+
+
+class PresetClass(Strict):
+    """Requests like those of a public trace. The preset gives arrivals and lengths; a key beside it replaces its own.
+
+    A preset of several tenants makes a class of each, `NAME-01`, `NAME-02`, ... Where the workload has an `arrival`
+    that its classes share, the preset gives the lengths alone, unless the class has a `rate`.
+    """
+
+    preset: Annotated[PresetName, doc("published traffic that this is like")]
+    name: Annotated[str, Field(min_length=1), doc("name of the class; of several tenants, what their names begin with")]
+    rate: Annotated[Rate | None, doc("mean rate; null: that of the trace"), Unit("requests/s")] = None
+    share: Annotated[Positive | None, doc("weight in the workload's arrivals; null: 1")] = None
+    arrival: Annotated[AnyArrival | None, doc("other arrivals; null: the preset's")] = None
+    input: Annotated[LengthConfig | None, doc("other prompt lengths; null: the preset's"), Unit("tokens")] = None
+    output: Annotated[LengthConfig | None, doc("other output lengths; null: the preset's"), Unit("tokens")] = None
+    corr: Annotated[Correlation | None, doc("another rank correlation of the two; null: the preset's")] = None
+    prefix: Annotated[Prefix | None, doc("text before each prompt that others share; null: none")] = None
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1), doc("smaller is served first")] = 0
+    max_tokens: Annotated[Length | None, doc("cap on an output; null: the workload's, or the largest output")] = None
+    session: Annotated[SessionConfig | None, doc("what each arrival begins; null: a single request")] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
+
+    def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
+        """What the preset stands for, in a workload whose classes share its arrivals or not."""
+        preset = PRESETS[self.preset]
+        given = {key: getattr(self, key) for key in self.model_fields_set & set(ClassConfig.model_fields)}
+        lengths = {**preset.lengths, **{key: value for key, value in given.items() if value is not None}}
+        if self.corr is None and "fixed" in {getattr(lengths[key], "dist", None) for key in ("input", "output")}:
+            lengths["corr"] = 0.0
+        found = []
+        for part in preset.parts:
+            own: dict[str, object] = {"name": f"{self.name}{part.ending}"}
+            if self.arrival is None and shares and self.rate is None:
+                own["share"] = part.share * (self.share or 1.0)
+            elif self.arrival is None:
+                rate = self.rate or preset.rate
+                assert rate is not None, "the validator let a preset without a rate pass"
+                own["arrival"] = _at_mean_rate(part.arrival, part.share * rate)
+            found.append(ClassConfig.model_validate({**lengths, **own}))
+        return tuple(found)
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        if self.rate is not None and self.arrival is not None:
+            raise ValueError("give one of rate and arrival: an arrival has a rate of its own")
+        if self.rate is not None and self.share not in (None, 1.0):
+            raise ValueError("give one of share and rate: a class with a rate takes no share of the workload's")
+        if self.arrival is not None and len(PRESETS[self.preset].parts) > 1:
+            raise ValueError(f"each tenant of {self.preset} has its own arrival; give rate, that of all of them")
+        if self.corr is not None:
+            _check_corr(self.corr, self.input, self.output)
+        return self
+
+
+def _check_corr(corr: float, *lengths: LengthConfig | None) -> None:
+    if corr != 0 and any(isinstance(each, Fixed) for each in lengths):
+        raise ValueError("a corr needs lengths that differ: those of dist: fixed are all alike")
+
+
+def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> ArrivalConfig:
+    """A preset's arrivals with this mean rate."""
+    alike: ArrivalConfig = _ARRIVAL.validate_python(arrival)
+    return alike.model_copy(update={"rate": alike.rate * rate / alike.mean_rate})
+
+
+_ARRIVAL: TypeAdapter[ArrivalConfig] = TypeAdapter(ArrivalConfig)
+
+AnyClass = Annotated[
+    Annotated[ClassConfig, Tag("<class>")] | Annotated[PresetClass, Tag("<preset>")],
+    Discriminator(lambda value: "<preset>" if _preset_of(value) is not None else "<class>"),
+]
+
+
+def _preset_of(value: object) -> object:
+    return value.get("preset") if isinstance(value, Mapping) else getattr(value, "preset", None)
 
 
 class GeneratedWorkload(Strict):
-    """A workload that is drawn rather than read. Exactly one of `requests` and `duration_s`."""
+    """A workload that is drawn rather than read. Exactly one of `requests` and `duration_s`.
 
+    Its requests are of `classes`; or `preset` and `rate` say it all: `{preset: chat, rate: 6}` is short for one class
+    of this name (`tenant-01` to `tenant-50` for `multi-tenant`), with 2,000 requests unless `requests` or `duration_s`
+    says otherwise.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["classes"]}, {"required": ["preset"]}],
+            "dependentRequired": {"rate": ["preset"]},
+        }
+    )
+
+    preset: Annotated[PresetName | None, doc("published traffic that this is like, in place of classes")] = None
+    rate: Annotated[
+        Rate | None,
+        doc("mean rate of the preset, all its classes together; null: that of the trace"),
+        Unit("requests/s"),
+    ] = None
     requests: Annotated[
         Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None, doc("arrivals to generate"), Unit("requests")
     ] = None
     duration_s: Annotated[Seconds | None, doc("time over which requests arrive; give this or `requests`")] = None
-    arrival: Annotated[ArrivalConfig | None, doc("arrivals that classes without their own share")] = None
+    arrival: Annotated[
+        SharedArrival | None,
+        doc("arrivals that classes without their own share; a rate alone scales those that classes have"),
+    ] = None
     classes: Annotated[
-        tuple[ClassConfig, ...], Field(strict=False, min_length=1), doc("kinds of requests, one mapping each")
-    ]
+        Annotated[tuple[AnyClass, ...], Field(strict=False, min_length=1)] | None,
+        doc("kinds of requests, one mapping each; null: those of the preset"),
+    ] = None
     max_tokens: Annotated[Length | None, doc("cap on an output where a class has none")] = None
+    client: Annotated[ClientConfig | None, doc("timeouts and retries where a class has none; null: none")] = None
     predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: none")] = None
+
+    def all_classes(self) -> tuple[ClassConfig, ...]:
+        """The classes with their presets spelt out."""
+        entries: tuple[AnyClass, ...] = self.classes or ()
+        if self.preset is not None:
+            entries = (PresetClass(name=PRESETS[self.preset].class_name, preset=self.preset, rate=self.rate),)
+        shares = self.shared is not None
+        return tuple(part for entry in entries for part in entry.complete(shares=shares))
+
+    @property
+    def shared(self) -> AnyArrival | None:
+        """The arrivals that classes without their own share."""
+        return None if isinstance(self.arrival, MeanRate) else self.arrival
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_has_an_end(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping) or data.get("preset") is None:
+            return data
+        endless = data.get("requests") is None and data.get("duration_s") is None
+        return {**data, "requests": PRESET_REQUESTS} if endless else data
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if (self.requests is None) == (self.duration_s is None):
             raise ValueError("give exactly one of requests and duration_s")
-        names = [entry.name for entry in self.classes]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise refusal(f"two classes are called {name!r}", "names must differ", key=f"classes.{index}.name")
+        self._check_preset()
         self._check_shares()
-        own = [entry.arrival for entry in self.classes if entry.arrival is not None]
-        processes = own if self.arrival is None else [*own, self.arrival]
-        if self.requests is not None and all(process.ends for process in processes):
+        classes = self.all_classes()
+        names = [entry.name for entry in classes]
+        if len(set(names)) < len(names):
+            raise self._twins()
+        own = [entry.arrival for entry in classes if entry.arrival is not None]
+        processes = own if self.shared is None else [*own, self.shared]
+        loops = [process for process in processes if isinstance(process, ClosedLoop)]
+        if self.requests is not None and loops and len(processes) > 1:
+            raise refusal(
+                "requests: how many of them a closed loop issues beside other arrivals depends on the policy",
+                "give duration_s",
+                key="requests",
+            )
+        endless = [process for process in processes if isinstance(process, ClosedLoop) or not process.ends]
+        if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
+        if self.arrival is not None and len(own) == len(classes):
+            raise ValueError("arrival: every class has its own, none takes from the workload's")
+        if self.requests is None:
+            self._check_caps(classes)
         return self
 
-    def _check_shares(self) -> None:
-        for index, entry in enumerate(self.classes):
-            if entry.arrival is None and self.arrival is None:
+    def _check_caps(self, classes: tuple[ClassConfig, ...]) -> None:
+        """A closed loop without a number of requests draws them as it goes: their cap must be known beforehand."""
+        for index, entry in enumerate(classes):
+            if isinstance(entry.arrival or self.shared, ClosedLoop) and (
+                entry.max_tokens is None and self.max_tokens is None and entry.output.largest is None
+            ):
+                alike = self.classes is not None and len(self.classes) == len(classes)
                 raise refusal(
-                    f"class {entry.name!r} has no arrival, and the workload has none to share",
-                    "give arrival: {process: ..., rate: ...} to the class, or to the workload for all its classes",
-                    key=f"classes.{index}",
+                    f"the closed loop of class {entry.name} must know how long an answer can be, as it has no end in"
+                    " requests",
+                    "give output: {max: ...} or max_tokens",
+                    key=f"classes.{index}.output" if alike else "duration_s",
                 )
-            if entry.arrival is not None and entry.share not in (None, 1.0):
+
+    def _twins(self) -> PydanticCustomError:
+        names: set[str] = set()
+        for index, entry in enumerate(self.classes or ()):
+            for part in entry.complete(shares=self.shared is not None):
+                if part.name in names:
+                    message = f"two classes are called {part.name!r}"
+                    return refusal(message, "names must differ", key=f"classes.{index}.name")
+                names.add(part.name)
+        raise AssertionError("no two classes have the same name")
+
+    def _check_preset(self) -> None:
+        if self.preset is None:
+            if self.rate is not None:
+                raise ValueError("rate is that of a preset; classes have theirs in arrival: {process: ..., rate: ...}")
+            if not self.classes:
+                raise ValueError(f"give classes, or a preset: {', '.join(PRESETS)}")
+            return
+        for key in ("classes", "arrival"):
+            if getattr(self, key):
+                hint = f"a class may have one: classes: [{{name: mine, preset: {self.preset}}}]"
+                raise refusal("the preset says what its classes and their arrivals are", hint, key=key)
+        _check_rate(self.preset, self.rate, "")
+
+    def _check_shares(self) -> None:
+        for index, entry in enumerate(self.classes or ()):
+            own_rate = entry.arrival is not None or (isinstance(entry, PresetClass) and entry.rate is not None)
+            if not own_rate and self.shared is None:
+                if not isinstance(entry, PresetClass):
+                    raise refusal(
+                        f"class {entry.name!r} has no arrival, and the workload has none to share",
+                        "give arrival: {process: ..., rate: ...} to the class, or to the workload for all its classes",
+                        key=f"classes.{index}",
+                    )
+                _check_rate(entry.preset, None, f"classes.{index}.")
+            if (own_rate or self.shared is None) and entry.share not in (None, 1.0):
                 raise refusal(
                     f"a share of {entry.share:g} would do nothing: class {entry.name!r} has its own arrival, and all of"
                     " its rate",
                     "change the rate, or put arrival at the workload for its classes to share",
                     key=f"classes.{index}.share",
                 )
-        if self.arrival is not None and all(entry.arrival is not None for entry in self.classes):
-            raise ValueError("arrival: every class has its own, none takes from the workload's")
+
+
+def _check_rate(preset: PresetName, rate: float | None, place: str) -> None:
+    if rate is None and PRESETS[preset].rate is None:
+        known = ", ".join(f"{name} {each.rate:g}" for name, each in PRESETS.items() if each.rate is not None)
+        hint = f"give rate, in requests/s; those of the others: {known}"
+        raise refusal(f"no rate was published for the preset {preset}", hint, key=f"{place}preset")

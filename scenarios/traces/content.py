@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scenarios.traces.columns import Columns
 from scenarios.traces.options import TraceOptions
@@ -28,7 +28,25 @@ class Contents:
 
 
 def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -> Contents | None:
-    """The contents of all requests whose (scaled) prompts are `inputs` tokens long; None where the trace has none.
+    """As `part_contents`, of all rows of a trace."""
+    inferred, dropped = BlockSizes(), Tally(file, options.strict)
+    inferred.add_rows(columns.inputs, columns.extra)
+    found = part_contents(columns, inputs, options, file, inferred, dropped)
+    if found is None:
+        return None
+    return Contents(found.rows, [*block_notes(inferred, dropped), *found.notes])
+
+
+def block_notes(inferred: BlockSizes, dropped: Tally) -> list[str]:
+    """What is said of the block hashes of a whole trace."""
+    size = [f"block hashes of {inferred.size} tokens each"] if inferred.rows else []
+    return size + [f"dropped the hashes of {text}" for text in dropped.texts()]
+
+
+def part_contents(
+    columns: Columns, inputs: Ints, options: TraceOptions, file: str, inferred: BlockSizes, dropped: Tally
+) -> Contents | None:
+    """The contents of requests whose (scaled) prompts are `inputs` tokens long; None where they have none.
 
     Block hashes must be as many as the prompt has blocks, the last one perhaps partial. Those that are not are
     dropped and counted, and so is all content that scaling the lengths makes meaningless.
@@ -43,7 +61,7 @@ def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -
     hashes: Sequence[tuple[int, ...] | None] = extra.get("block_hashes", empty)
     sizes: Sequence[int] = [0] * count
     if "block_hashes" in extra:
-        hashes, sizes = _blocks(columns, inputs, options, file, notes)
+        hashes, sizes = _blocks(columns, inputs, options, file, inferred, dropped, notes)
     prompts = _token_ids(extra.get("prompt_token_ids", empty), options.input_scale, "prompt_token_ids", notes)
     answers = _token_ids(extra.get("output_token_ids", empty), options.output_scale, "output_token_ids", notes)
     groups = extra.get("prefix_group", empty)
@@ -61,24 +79,71 @@ def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -
     return Contents(rows, notes)
 
 
-def infer_block_size(inputs: Ints, counts: Ints) -> tuple[int, NDArray[np.bool_]]:
-    """The block size for which count == ceil(input / size) on every row, or else on the most, and those rows.
+class BlockSizes:
+    """The size of the blocks that hashes name, inferred from rows that do not say it: count == ceil(input / size)."""
 
-    Usual sizes come first, then powers of two, then the smallest size that no row contradicts.
-    """
-    smallest = int(np.max(-(-inputs // counts)))
-    best, fitting = 0, np.zeros(len(inputs), dtype=np.bool_)
-    for size in (*USUAL_BLOCK_SIZES, *OTHER_BLOCK_SIZES, smallest):
-        fits = -(-inputs // size) == counts
-        if fits.all():
-            return size, fits
-        if np.count_nonzero(fits) > np.count_nonzero(fitting):
-            best, fitting = size, fits
-    return best, fitting
+    def __init__(self) -> None:
+        self._least, self._most = 1, 2**63 - 1  # the sizes between them fit every row
+        self._fits = dict.fromkeys((*USUAL_BLOCK_SIZES, *OTHER_BLOCK_SIZES), 0)
+        self.rows = 0
+
+    def add(self, inputs: Ints, counts: Ints) -> None:
+        """More rows: the tokens of their prompts, and how many hashes each has (at least one)."""
+        if not len(inputs):
+            return
+        self.rows += len(inputs)
+        self._least = max(self._least, int(np.max(-(-inputs // counts))))
+        many = counts > 1
+        if many.any():
+            self._most = min(self._most, int(np.min(-(-inputs[many] // (counts[many] - 1)))) - 1)
+        for size in self._fits:
+            self._fits[size] += int(np.count_nonzero(-(-inputs // size) == counts))
+
+    @property
+    def size(self) -> int | None:
+        """The size that fits every row, or else the most; None where it fits not even half of them.
+
+        Usual sizes come first, then powers of two, then the smallest size that no row contradicts.
+        """
+        best = max(self._fits, key=lambda size: self._fits[size])
+        if self._fits[best] == self.rows:
+            return best
+        if self._least <= self._most:
+            return self._least
+        return best if 2 * self._fits[best] >= self.rows else None
+
+    def add_rows(self, inputs: Sequence[int], extra: Mapping[str, Sequence[Any]]) -> None:
+        """More rows, by their native columns."""
+        hashes = extra.get("block_hashes")
+        if hashes is None:
+            return
+        given = extra.get("hash_block_size") or [None] * len(hashes)
+        rows = [
+            (tokens, len(each))
+            for tokens, each, size in zip(inputs, hashes, given, strict=True)
+            if each and size is None
+        ]
+        if rows:
+            self.add(*(np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)))
+
+
+def no_block_size(file: str) -> InputError:
+    """The hashes of a trace cannot be told."""
+    return InputError(
+        "the numbers of block hashes fit no block size: they should be ceil(input tokens / block size)",
+        file=file,
+        hint="512 in Mooncake's traces; native traces may give hash_block_size",
+    )
 
 
 def _blocks(
-    columns: Columns, inputs: Ints, options: TraceOptions, file: str, notes: list[str]
+    columns: Columns,
+    inputs: Ints,
+    options: TraceOptions,
+    file: str,
+    inferred: BlockSizes,
+    dropped: Tally,
+    notes: list[str],
 ) -> tuple[Sequence[tuple[int, ...] | None], list[int]]:
     """Checked hashes and their block sizes, scaled as the prompts are."""
     hashes: list[tuple[int, ...] | None] = columns.extra["block_hashes"]
@@ -90,21 +155,14 @@ def _blocks(
     bad = has & (counts == 0)
     open_ = has & (sizes == 0) & ~bad
     if open_.any():
-        size, fits = infer_block_size(original[open_], counts[open_])
-        if 2 * np.count_nonzero(fits) < len(fits):
-            raise InputError(
-                "the numbers of block hashes fit no block size: they should be ceil(input tokens / block size)",
-                file=file,
-                hint="512 in Mooncake's traces; native traces may give hash_block_size",
-            )
-        bad[np.flatnonzero(open_)[~fits]] = True
+        size = inferred.size
+        if size is None:
+            raise no_block_size(file)
+        bad |= open_ & (-(-original // size) != counts)
         sizes[open_] = size
-        notes.append(f"block hashes of {size} tokens each")
     bad |= has & ~bad & (counts > -(-original // np.maximum(sizes, 1)))
-    tally = Tally(file, options.strict)
     for place in np.flatnonzero(bad):
-        tally.add(columns.line[place], "block hashes do not fit the prompt's length; the prompt counts as its own")
-    notes += [f"dropped the hashes of {text}" for text in tally.texts()]
+        dropped.add(columns.line[place], "block hashes do not fit the prompt's length; the prompt counts as its own")
     kept: list[tuple[int, ...] | None] = [None if wrong else h for h, wrong in zip(hashes, bad.tolist(), strict=True)]
     if options.input_scale != 1.0:
         return _scaled(kept, sizes, inputs, options.input_scale, notes)

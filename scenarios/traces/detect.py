@@ -1,28 +1,31 @@
 """Which format a trace has, by what is in it and never by its name.
 
 CSV is decided by the header (exact names first, then without regard to case), JSON Lines by the keys of the first
-object, anything else by how its text begins. What is recognised but not read, and what is not recognised, ends in an
+object, anything else by how its text begins, a folder by the names of its files. What is not recognised ends in an
 InputError that says what was seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
+from pathlib import Path
+from typing import Literal
 
 from scenarios.traces.format import FileKind, Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats import trace_formats
 from scenarios.traces.lines import Line
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.refused import ambiguous, not_read, shown, unknown
-from scenarios.traces.rows import RowError, json_object, split_csv
+from scenarios.traces.refused import ambiguous, shown, unknown
+from scenarios.traces.renamed import renamed, renamed_rows
+from scenarios.traces.rows import RowError, json_object, split_csv, tokens, tokens_or_one
 from simulator.errors import InputError
 
 SAMPLE_LINES = 1000
 """How many lines a format may look at before it says how the file is read."""
 
-_BEGINNING_LINES, _BEGINNING_CHARACTERS = 20, 100_000  # what `TraceFormat.begins` is matched against
+_BEGINNING_LINES, _BEGINNING_CHARACTERS = 60, 100_000  # what `TraceFormat.begins` is matched against
 
 Marks = Mapping[str, tuple[Signature, ...]]  # signatures by the name of their format
 
@@ -32,7 +35,7 @@ class Detected:
     """A file of a known format, open at its first row."""
 
     format: str
-    kind: FileKind
+    kind: FileKind | Literal["folder"]
     trace: OpenTrace
     notes: tuple[str, ...]
 
@@ -45,12 +48,15 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
     number, first = sample[0]
     if not _is_text(first):
         raise InputError("the first line is not UTF-8 text", file=file, line=number)
-    kind: FileKind = {"[": "text", "{": "jsonl"}.get(first.lstrip()[0], "csv")  # type: ignore[assignment] # three words
+    kind = _kind(first, sample, options)
     names = {"text": _no_names, "jsonl": _keys, "csv": _header}[kind](first, file, number)
+    rows: Iterator[Line] = chain(sample[1:] if kind == "csv" else sample, lines)
+    if options.columns:
+        names = renamed(names, options.columns, kind, file, number)
+        rows = rows if kind == "csv" else renamed_rows(rows, options.columns)
+        options = replace(options, format="native")
     found = _find(kind, names, sample, options, file)
-    if found.open is None:
-        raise not_read(found, file, number)
-    if options.time_unit is not None and options.time_unit not in found.units:
+    if options.time_unit is not None and options.time_unit not in found.units and not options.columns:
         what = f"time_unit does not apply to the format {found.name}: {found.times}"
         raise InputError(what, file=file, hint="leave it out")
     head = Head(
@@ -60,13 +66,37 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
         positions=_positions(names, found.columns, file, number) if kind == "csv" else {},
         sample=sample,
         whole=len(sample) < SAMPLE_LINES,
-        rows=chain(sample[1:] if kind == "csv" else sample, lines),
+        rows=rows,
         time_unit=options.time_unit,
         asked=options.format != "auto",
+        answer=tokens_or_one if options.zero_output == "one" else tokens,
+        seed=options.seed,
     )
     trace = found.open(head)
     unread = _unread(names, found.columns) if kind == "csv" and found.names_unread else None
     return Detected(trace.format or found.name, kind, trace, tuple(note for note in (unread, trace.note) if note))
+
+
+def in_folder(path: Path, options: TraceOptions) -> Detected | None:
+    """A folder whose files are a trace of a known format, open at its first row; None for any other folder."""
+    names = sorted(entry.name for entry in path.iterdir())
+    for each in trace_formats().values():
+        if each.in_folder is not None and any(map(each.in_folder.fullmatch, names)):
+            head = Head(str(path), "text", (), {}, (), True, iter(()), options.time_unit, False, seed=options.seed)
+            trace = each.open(head)
+            return Detected(each.name, "folder", trace, tuple(note for note in (trace.note,) if note))
+    return None
+
+
+def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind:
+    """What the file looks like. An object that goes on over lines is a text, where a format is known by such a text."""
+    if first.lstrip()[0] == "{":
+        try:
+            json_object(first)
+        except RowError:
+            return "text" if _beginning_so(sample, options.format) else "jsonl"
+        return "jsonl"
+    return "text" if first.lstrip()[0] == "[" else "csv"
 
 
 def _find(
@@ -76,7 +106,10 @@ def _find(
     number, first = sample[0]
     marks = _marks(kind, options.format)
     if kind != "text" and not marks:
-        seen, wanted = ("a JSON object", "CSV") if kind == "jsonl" else ("no JSON object", "JSON Lines")
+        asked, seen = trace_formats()[options.format], "a JSON object" if kind == "jsonl" else "no JSON object"
+        wanted = " or ".join(
+            name for name, marked in (("CSV", asked.csv), ("JSON Lines", asked.json), ("JSON", asked.begins)) if marked
+        )
         raise InputError(
             f"format {options.format} is {wanted}, but the first line is {seen}",
             file=file,
@@ -115,9 +148,9 @@ def _matching(names: Sequence[str], marks: Marks) -> list[str]:
 
 
 def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
-    """Formats that are known by how their text begins: the one given, or any; to be named, any that is not read."""
+    """Formats that are known by how their text begins: the one given, or any."""
     text = "\n".join(text for _, text in sample[:_BEGINNING_LINES])[:_BEGINNING_CHARACTERS]
-    formats = [each for name, each in trace_formats().items() if given in ("auto", name) or each.open is None]
+    formats = [each for name, each in trace_formats().items() if given in ("auto", name)]
     return [each.name for each in formats if each.begins is not None and each.begins.match(text)]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scenarios.traces.lines import Line
-from scenarios.traces.rows import Row
+from scenarios.traces.rows import Row, tokens
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 
@@ -63,7 +63,9 @@ class Head:
     `names` are the columns of the header, or the keys of the first object, in file order; `positions` says where each
     of the format's `columns` lies among them. `sample` holds the first lines, a header included, and `whole` says that
     no more follow. `rows` gives every line after the header. `time_unit` is the unit that the reader was given, None
-    where it was not; `asked` says that the format was given rather than found.
+    where it was not; `asked` says that the format was given rather than found. `answer` reads the number of tokens of
+    an answer, and knows what the reader was told about answers without any (`TraceOptions.zero_output`). `seed` is for
+    what is drawn. Of a folder only `file` says anything.
     """
 
     file: str
@@ -75,6 +77,8 @@ class Head:
     rows: Iterator[Line]
     time_unit: TimeUnit | None
     asked: bool
+    answer: Callable[[object, str], int] = tokens
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class OpenTrace:
     `rows` gives each row with the number of its line (from 1), and `parse` turns it into values or raises RowError.
     A row is mostly the text of a line, as in `Head.rows`; a format whose rows are nested in a line, or spread over
     lines, gives them in any shape that its `parse` takes. `format` names the sibling that the file turned out to be
-    of; `note` is known at once, `remarks` once the rows have been read.
+    of; `note` is known at once, `remarks` once the rows have been read. `timed` says that the rows have arrival times;
+    without them every arrival is 0.
     """
 
     rows: Iterator[tuple[int, Any]]
@@ -94,11 +99,12 @@ class OpenTrace:
     format: str | None = None
     note: str | None = None
     remarks: Callable[[], list[str]] = list
+    timed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """One format. Without `open` it is recognised, so that a message can name it, but not read.
+    """One format.
 
     A file is of the format if its header fits one of `csv`, or the keys of its first object one of `json` (one of
     `json_if_asked` where the format was given); or, for what has neither, if its text matches `begins`; or, for a
@@ -109,7 +115,7 @@ class TraceFormat:
 
     name: str
     title: str
-    open: Callable[[Head], OpenTrace] | None = None
+    open: Callable[[Head], OpenTrace]
     csv: tuple[Signature, ...] = ()
     json: tuple[Signature, ...] = ()
     json_if_asked: tuple[Signature, ...] = ()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from scenarios.traces.format import UNIT_NS, TimeUnit
-from scenarios.traces.formats import readable_formats, trace_formats
+from scenarios.traces.formats import trace_formats
 from simulator.errors import InputError
 
 
@@ -21,6 +23,14 @@ class TraceOptions:
     arrival, from a stream of its own under `seed`. `strict` makes the first bad row an error; otherwise bad rows are
     skipped and counted. `time_unit` is for formats whose stamps are bare numbers. `max_tokens` is the cap of rows that
     bring none (default: the largest output kept, which stands for the server's cap).
+
+    `sample` keeps a request with this probability, a session as a whole, under `seed`. `loop` replays the part so many
+    times, each after the one before: a copy begins after `duration_s`, or where the next request would be at the mean
+    rate; its requests and sessions are named after it (`17#2`), and their content is the same. `zero_output` says what
+    becomes of answers without a token, mostly failed requests: `skip` sets the row aside, `one` makes it a prompt whose
+    computation yields the first token. `columns` reads a log of any other layout as a native trace: it maps native
+    columns to those of the file, and `time_unit` is then that of arrival_time_s. `input_scale` and `output_scale`
+    multiply lengths, rounded to whole tokens.
 
     Raises InputError for a value outside its range.
     """
@@ -37,9 +47,13 @@ class TraceOptions:
     input_scale: float = 1.0
     output_scale: float = 1.0
     max_tokens: int | None = None
+    sample: float = 1.0
+    loop: int = 1
+    zero_output: Literal["skip", "one"] = "skip"
+    columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        if self.format != "auto" and self.format not in readable_formats():
+        if self.format != "auto" and self.format not in trace_formats():
             raise _bad_format(self.format)
         if self.time_unit is not None and self.time_unit not in UNIT_NS:
             raise InputError(f"time_unit: {self.time_unit!r} is no unit of time", hint="allowed: s, ms, us, ns")
@@ -51,21 +65,33 @@ class TraceOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise InputError(f"{name}: {value} is not 0 or above")
-        for name in ("limit", "max_tokens"):
+        for name in ("limit", "max_tokens", "loop"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is below 1")
+        if not 0 < self.sample <= 1:
+            raise InputError(f"sample: {self.sample} is not above 0 and at most 1")
+        if self.zero_output not in ("skip", "one"):
+            raise InputError(f"zero_output: {self.zero_output!r} is unknown", hint="allowed: skip, one")
+        if self.columns is not None:
+            from scenarios.traces.renamed import check_columns
+
+            if self.format not in ("auto", "native"):
+                raise InputError(f"columns: they make a native trace, not one of the format {self.format}")
+            check_columns(self.columns)
         if self.seed < 0:
             raise InputError(f"seed: {self.seed} is below 0")
 
+    @property
+    def arranges(self) -> bool:
+        """Whether requests are moved or scaled, not only chosen."""
+        scales = (self.rate_scale, self.input_scale, self.output_scale)
+        return self.jitter_s > 0 or self.loop > 1 or self.max_tokens is not None or scales != (1.0, 1.0, 1.0)
+
 
 def _bad_format(name: str) -> InputError:
-    words = ("auto", *readable_formats())
+    words = ("auto", *trace_formats())
     allowed = ", ".join(words)
-    if name in trace_formats():
-        title = trace_formats()[name].title
-        what = f"format: {title} is recognised, but this version does not read it"
-        return InputError(what, hint=f"allowed: {allowed}")
     near = difflib.get_close_matches(name.casefold(), words, n=1)
     hint = f"allowed: {allowed}" + (f"; did you mean {near[0]}?" if near else "")
     return InputError(f"format: unknown trace format {name!r}", hint=hint)

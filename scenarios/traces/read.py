@@ -1,31 +1,37 @@
-"""From a trace file to a Workload: detect, stream, sort, shift to zero, scale, and note each change."""
+"""From a trace file to a Workload: detect, stream, cut, arrange, scale, and note each change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scenarios.traces.columns import Columns, collect
-from scenarios.traces.content import Contents, contents
-from scenarios.traces.detect import Detected, detect
-from scenarios.traces.format import UNIT_NS, OpenTrace
+from scenarios.traces.arrange import Arranged, arrange, zero_of
+from scenarios.traces.columns import Columns, Cut, collect
+from scenarios.traces.content import contents
+from scenarios.traces.detect import Detected, detect, in_folder
 from scenarios.traces.lines import missing_file, numbered_lines
 from scenarios.traces.options import TraceOptions
-from scenarios.traces.refused import in_folder
 from scenarios.traces.rows import Tally, plural
 from scenarios.traces.sources import public_source_hint
+from scenarios.traces.wording import file_notes, follows_notes, headline, nothing_usable, twice
 from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 
-LATEST_START_S = 1e6  # a native trace that begins later than in eleven days is dated: its times are no run's
-SHORTEST_S = 1e-9  # a trace shorter than this has no rate
-_BURSTY = 0.5  # share of equal stamps from which a note speaks of jitter
+
+def read_trace(path: Path, options: TraceOptions | None = None) -> Workload:
+    """The requests of a trace, ties in file order.
+
+    The first arrival is at 0; a trace whose times count from the start of its run keeps them (`arrange.zero_of`).
+    `Workload.notes` say what was skipped, clipped or moved. Where no row names itself, a request is named by
+    its row in the file, counted from 0 without the header. Raises InputError for a file that cannot be read, an
+    unknown format, no usable request, a request id that occurs twice, and with `strict` for the first bad row.
+    """
+    return load(Path(path), options or TraceOptions()).workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,128 +44,71 @@ class Reading:
     skipped: tuple[tuple[str, int], ...]
 
 
-def read_trace(path: Path, options: TraceOptions | None = None) -> Workload:
-    """The requests of a trace, ties in file order.
-
-    The first arrival is at 0; a trace whose times count from the start of its run keeps them (`_zero`).
-    `Workload.notes` say what was skipped, clipped or moved. Where no row names itself, a request is named by
-    its row in the file, counted from 0 without the header. Raises InputError for a file that cannot be read, an
-    unknown format, no usable request, a request id that occurs twice, and with `strict` for the first bad row.
-    """
-    return read(path, options).workload
-
-
-def read(path: Path, options: TraceOptions | None = None) -> Reading:
+def load(path: Path, options: TraceOptions) -> Reading:
     """As `read_trace`, with the facts about the file beside the workload."""
-    path = Path(path)
-    options = options or TraceOptions()
     file = str(path)
-    skipped = Tally(file, options.strict)
-    _check_place(path)
-    with closing(numbered_lines(path)) as lines:
-        found = detect(lines, options, file)
-        columns = collect(found.trace, options, skipped)
+    skipped, cut = Tally(file, options.strict), Cut()
+    with open_trace(path, options) as found:
+        columns = collect(found.trace, options, skipped, cut)
     if not len(columns.inputs):
-        raise _nothing_usable(columns, skipped, file)
-    workload = _workload(columns, found, options, file, [*found.trace.remarks(), *_skip_notes(skipped)])
-    return Reading(workload, found.format, columns.rows_seen, tuple(skipped.counts.items()))
+        raise nothing_usable(cut, skipped, file)
+    workload = _workload(columns, found, options, file, skipped, cut)
+    return Reading(workload, found.format, cut.rows_seen, tuple(skipped.counts.items()))
 
 
-def _check_place(path: Path) -> None:
-    """Raise InputError for a folder of a known format, and for a missing file that has a public source."""
-    if path.is_dir() and (refused := in_folder(path)) is not None:
-        raise refused
+@contextmanager
+def open_trace(path: Path, options: TraceOptions) -> Iterator[Detected]:
+    """A trace file at its first row; closed at the end of the block. Raises InputError for what is no trace."""
+    if path.is_dir() and (folder := in_folder(path, options)) is not None:
+        yield folder
+        return
     if not path.exists() and (source := public_source_hint(path.name)) is not None:
         missing = missing_file(path)
         raise InputError(missing.message, file=missing.file, hint=f"{missing.hint}\n  {source}")
+    with closing(numbered_lines(path)) as lines:
+        yield detect(lines, options, str(path))
 
 
-def _workload(columns: Columns, found: Detected, options: TraceOptions, file: str, notes: list[str]) -> Workload:
-    arrival, order, arrival_notes = _arrivals(columns, options)
+def _workload(
+    columns: Columns, found: Detected, options: TraceOptions, file: str, skipped: Tally, cut: Cut
+) -> Workload:
+    names = _names(columns, file)
+    arranged = arrange(columns, options, names, found.trace.timed)
     outputs, caps, cap_notes = _outputs(columns, options)
     inputs = _scaled(np.asarray(columns.inputs, dtype=np.int64), options.input_scale)
     content = contents(columns, inputs, options, file)
-    extra = columns.extra
-    classes = [extra["class"][place] or "default" for place in order.tolist()] if "class" in extra else []
+    extra, order = columns.extra, arranged.place
+    places, count = order.tolist(), len(columns.inputs)
+    classes = [extra["class"][place] or "default" for place in places] if "class" in extra else []
     class_names = tuple(dict.fromkeys(classes)) or ("default",)
     index = {name: place for place, name in enumerate(class_names)}
     predicted = extra.get("predicted_output_tokens")
     deadline = extra.get("deadline_s")
-    sessions = extra.get("session_id")
-    places = order.tolist()
-    count = len(places)
+    zero = zero_of(columns.in_ns, min(columns.arrival), options)
     return Workload(
-        arrival_s=arrival,
+        arrival_s=arranged.arrival,
         input_tokens=inputs[order],
         output_tokens=outputs[order],
         max_tokens=caps[order],
         priority=_integers(extra.get("priority"), 0, count)[order],
-        class_index=np.array([index[name] for name in classes] or [0] * count, dtype=np.int64),
+        class_index=np.array([index[name] for name in classes] or [0] * len(places), dtype=np.int64),
         class_names=class_names,
-        request_ids=_names(columns, order, file),
-        session_ids=None if sessions is None else [sessions[place] for place in places],
+        request_ids=_request_ids(columns, arranged, names),
+        session_ids=_of_copies(extra["session_id"], arranged) if "session_id" in extra else None,
         predicted_output_tokens=None if predicted is None else _predicted(predicted, options.output_scale)[order],
-        deadline_s=None if deadline is None else _deadlines(deadline)[order],
+        deadline_s=None if deadline is None else _floats(deadline, np.nan)[order],
         content=None if content is None or not any(content.rows) else [content.rows[place] for place in places],
+        after_row=arranged.after,
+        delay_s=_delays(extra.get("delay_s"), arranged, options.rate_scale),
         notes=(
-            _headline(columns, found, arrival),
-            *found.notes,
-            *_origin(columns, found.trace, options),
-            *notes,
-            *columns.window_notes(),
-            *arrival_notes,
+            headline(found, len(places), cut.rows_seen, float(arranged.arrival[-1] - arranged.arrival[0])),
+            *file_notes(found, zero, skipped, cut),
+            *arranged.notes,
+            *(() if arranged.after is None else follows_notes(int(np.count_nonzero(arranged.after >= 0)))),
             *cap_notes,
-            *_content_notes(content),
+            *([] if content is None else content.notes),
         ),
     )
-
-
-def _arrivals(columns: Columns, options: TraceOptions) -> tuple[Floats, Ints, list[str]]:
-    """Sorted arrivals in seconds, the places they come from, and what was done to them."""
-    notes = []
-    stamps = np.asarray(columns.arrival)
-    late = int(np.count_nonzero(stamps < np.maximum.accumulate(stamps)))
-    if late:
-        notes.append(f"{plural(late, 'row')} came after a later arrival and moved up (a stable sort)")
-    order = np.argsort(stamps, kind="stable")
-    sorted_ = stamps[order]
-    arrival: Floats = (sorted_ - _zero(columns, options)).astype(np.float64)
-    if columns.in_ns:
-        arrival /= 1e9
-    steps = np.diff(arrival)
-    equal = int(np.count_nonzero(steps == 0))
-    if options.jitter_s:
-        notes.append(f"jitter: each arrival moved by up to {options.jitter_s:g} s (seed {options.seed})")
-        arrival = arrival + _jitter(len(arrival), options.seed) * options.jitter_s
-        again = np.argsort(arrival, kind="stable")
-        order, arrival = order[again], arrival[again]
-    elif equal > _BURSTY * len(steps):
-        tick = float(np.median(steps[steps > 0])) if equal < len(steps) else 0.0
-        usual = f", the others usually {tick:g} s; jitter_s: {tick:g} would spread them" if tick else ""
-        notes.append(f"{equal / len(steps):.1%} of arrivals come at the same time as the one before{usual}")
-    if options.rate_scale != 1.0:
-        notes.append(f"rate x {options.rate_scale:g}: times divided by {options.rate_scale:g}")
-        arrival = arrival / options.rate_scale
-    return arrival, order, notes
-
-
-def _zero(columns: Columns, options: TraceOptions) -> float:
-    """The arrival that becomes 0: the first, but on the clock `run` the start of the window.
-
-    Times on that clock count from the start of the run that they describe, and are kept to the bit. Where they begin
-    so late that they must be dates, the first arrival is 0 there too.
-    """
-    first = min(columns.arrival)
-    if columns.in_ns or first >= LATEST_START_S:
-        return first
-    return options.start_s
-
-
-def _jitter(count: int, seed: int) -> Floats:
-    """Uniform draws from [0, 1), one a request, that depend on nothing but the seed."""
-    from scenarios.streams import stream  # here, for it brings pydantic, and few traces are jittered
-
-    return stream(seed, "trace", "jitter").random(count)
 
 
 def _outputs(columns: Columns, options: TraceOptions) -> tuple[Ints, Ints, list[str]]:
@@ -195,61 +144,43 @@ def _integers(column: Sequence[int | None] | None, absent: int, count: int) -> I
     return np.array([absent if value is None else value for value in column], dtype=np.int64)
 
 
-def _deadlines(column: Sequence[float | None]) -> Floats:
-    return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
+def _floats(column: Sequence[float | None], absent: float) -> Floats:
+    return np.array([absent if value is None else value for value in column], dtype=np.float64)
 
 
-def _names(columns: Columns, order: Ints, file: str) -> list[str] | None:
-    """Request ids in order; None where every request lies at the row that it is named by."""
-    rows = columns.row
+def _delays(column: Sequence[float | None] | None, arranged: Arranged, rate_scale: float) -> Floats | None:
+    """Seconds since the answer before; 0 for a request that follows none. None where no request does."""
+    if arranged.after is None:
+        return None
+    given = np.zeros(len(arranged.after)) if column is None else _floats(column, 0.0)[arranged.place]
+    return np.where(arranged.after >= 0, given, 0.0) / rate_scale
+
+
+def _names(columns: Columns, file: str) -> list[str] | None:
+    """The name of each row in file order; None where none has one of its own."""
     given: list[Any] | None = columns.extra.get("request_id")
     if given is None:
-        moved = np.any(np.asarray(rows)[order] != np.arange(len(order)))
-        return [str(rows[place]) for place in order.tolist()] if moved else None
-    names = [str(row) if name is None else name for name, row in zip(given, rows, strict=True)]
-    lines: dict[str, int] = {}
-    for name, line in zip(names, columns.line, strict=True):
-        if lines.setdefault(name, line) != line:
-            raise InputError(
-                f"the request_id {name!a} occurs twice",
-                file=file,
-                line=line,
-                hint=f"first on line {lines[name]}; a row without one is named by its number, counted from 0",
-            )
-    return [names[place] for place in order.tolist()]
+        return None
+    names = [str(row) if name is None else name for name, row in zip(given, columns.row, strict=True)]
+    if len(set(names)) < len(names):
+        places: dict[str, int] = {}
+        for place, name in enumerate(names):
+            if (first := places.setdefault(name, place)) != place:
+                raise twice(name, columns.line[place], columns.line[first], file)
+    return names
 
 
-def _nothing_usable(columns: Columns, skipped: Tally, file: str) -> InputError:
-    if not columns.rows_seen:
-        return InputError("no usable request: the file holds a header but no rows", file=file)
-    reasons = [f"skipped {text}" for text in skipped.texts()] + columns.window_notes()
-    return InputError(f"no usable request in {plural(columns.rows_seen, 'row')}", file=file, hint="; ".join(reasons))
+def _request_ids(columns: Columns, arranged: Arranged, names: list[str] | None) -> Sequence[str] | None:
+    """Names in the order of the replay; None where every request lies at the row that it is named by."""
+    if names is None:
+        rows = np.asarray(columns.row, dtype=np.int64)
+        if np.array_equal(rows[arranged.place] + arranged.copy * len(rows), np.arange(len(arranged.place))):
+            return None
+        names = list(map(str, columns.row))
+    return [str(name) for name in _of_copies(names, arranged)]
 
 
-def _headline(columns: Columns, found: Detected, arrival: Floats) -> str:
-    kind = "CSV" if found.kind == "csv" else "JSON Lines"
-    text = f"{found.format} ({kind}): {plural(len(arrival), 'request')} out of {plural(columns.rows_seen, 'row')}"
-    seconds = arrival[-1] - arrival[0]
-    if seconds >= SHORTEST_S:
-        text += f" in {seconds:,.1f} s, {(len(arrival) - 1) / seconds:.3f} requests/s"
-    return text
-
-
-def _origin(columns: Columns, trace: OpenTrace, options: TraceOptions) -> list[str]:
-    """Time 0 in the words of the file."""
-    first = _zero(columns, options)
-    if trace.clock == "utc":
-        whole, rest = divmod(int(first), 1_000_000_000)
-        stamp = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return [f"time 0 is {stamp}.{rest:09d} UTC"]
-    if trace.clock == "ticks":
-        return [f"time 0 is timestamp {first / UNIT_NS[trace.time_unit]:.15g} {trace.time_unit}"]
-    return [f"time 0 is arrival_time_s {first!r}"] if first else []
-
-
-def _skip_notes(skipped: Tally) -> list[str]:
-    return [f"skipped {text}" for text in skipped.texts()]
-
-
-def _content_notes(content: Contents | None) -> list[str]:
-    return [] if content is None else content.notes
+def _of_copies(names: Sequence[str | None], arranged: Arranged) -> list[str | None]:
+    """Names in the order of the replay; those of later passes say which."""
+    pairs = zip(arranged.place.tolist(), arranged.copy.tolist(), strict=True)
+    return [names[place] if not copy or names[place] is None else f"{names[place]}#{copy + 1}" for place, copy in pairs]

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from scenarios.traces.format import FileKind, Signature, TraceFormat
-from scenarios.traces.formats import readable_formats, trace_formats
+from scenarios.traces.format import FileKind, Signature
+from scenarios.traces.formats import trace_formats
 from scenarios.traces.formats.native import REQUIRED
 from simulator.errors import InputError
-
-
-def not_read(found: TraceFormat, file: str, line: int | None = None) -> InputError:
-    """The file is of a format that is recognised only."""
-    return InputError(
-        f"recognised as {found.title}, which this version does not read",
-        file=file,
-        line=line,
-        hint=f"formats read: {', '.join(readable_formats())}. Rewrite it as native: columns {', '.join(REQUIRED)}",
-    )
 
 
 def ambiguous(kind: FileKind, names: Sequence[str], found: Sequence[str], file: str, line: int) -> InputError:
     """The file fits several formats."""
     what = "columns" if kind == "csv" else "keys"
-    readable = [name for name in found if name in readable_formats()]
     return InputError(
         f"ambiguous: the {what} fit {' and '.join(found)}",
         file=file,
         line=line,
-        hint=f"{_seen(what, names)}; give format (--format): {', '.join(readable)}",
+        hint=f"{_seen(what, names)}; give format (--format): {', '.join(found)}",
     )
 
 
@@ -59,15 +47,6 @@ def unknown(
     return _unlike("columns" if kind == "csv" else "keys", names, marks, file, line)
 
 
-def in_folder(path: Path) -> InputError | None:
-    """A folder whose files are of a known format; None for any other folder."""
-    names = sorted(entry.name for entry in path.iterdir())
-    for each in trace_formats().values():
-        if each.in_folder is not None and any(map(each.in_folder.fullmatch, names)):
-            return not_read(each, str(path))
-    return None
-
-
 def shown(text: str) -> str:
     """The beginning of a line, in ASCII."""
     return ascii(text[:60]) + ("..." if len(text) > 60 else "")
@@ -78,12 +57,12 @@ def _unlike(
 ) -> InputError:
     """The names fit no signature: say what the nearest lacks."""
     have = frozenset(name.casefold() for name in names)
-    readable = [(name, each) for name in marks if name in readable_formats() for each in marks[name]]
+    known = [(name, each) for name in marks for each in marks[name]]
 
     def likeness(pair: tuple[str, Signature]) -> float:
         return sum(name.casefold() in have for name in pair[1].has) / len(pair[1].has)
 
-    nearest, signature = max(readable, key=likeness)
+    nearest, signature = max(known, key=likeness)
     missing = [name for name in signature.has if name.casefold() not in have]
     lacks = ", ".join(missing)
     if len(marks) == 1:
@@ -91,12 +70,12 @@ def _unlike(
             f"not a trace of the format {nearest}: no {lacks}", file=file, line=line, hint=_seen(what, names)
         )
     near = f"nearest is {nearest}, which lacks {lacks}; " if len(missing) < len(signature.has) else ""
-    options = "give format (--format) and, for bare numbers, time_unit (--time-unit)"
+    options = "give format (--format), or columns (--columns), and time_unit (--time-unit) for bare numbers"
     return InputError(
         "unknown trace format",
         file=file,
         line=line,
-        hint=f"{_seen(what, names)}; {near}formats read: {', '.join(readable_formats())}; {options}",
+        hint=f"{_seen(what, names)}; {near}formats read: {', '.join(trace_formats())}; {options}",
     )
 
 

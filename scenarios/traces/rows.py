@@ -18,6 +18,7 @@ ParseRow = Callable[[str], Row]  # the text of a line; raises RowError
 
 MOST_TOKENS = 2**31 - 1
 MOST_NS = 2**63 - 1
+CHARACTERS_A_TOKEN = 4
 _LINES_NAMED = 5
 _WHOLE = re.compile(r"\s*[+-]?\d{1,25}\s*", re.ASCII)
 
@@ -80,6 +81,18 @@ def count(value: object, name: str) -> int:
     if number > MOST_TOKENS:
         raise RowError(f"{name} is above {MOST_TOKENS}", value)
     return number
+
+
+def tokens_or_one(value: object, name: str) -> int:
+    """A number of tokens; 1 where it is 0 or missing: a prompt that is computed, which yields the first token."""
+    if value is None or (type(value) is str and not value.strip()):
+        return 1
+    return max(1, count(value, name))
+
+
+def text_tokens(text: str) -> int:
+    """About how many tokens a text has: one for each four characters, the rule of thumb for English."""
+    return max(1, -(-len(text) // CHARACTERS_A_TOKEN))
 
 
 def integer(value: object, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Bare time stamps in the first lines of a JSON Lines file: what their steps say of their unit."""
+"""Bare time stamps in the first lines of a file: what their steps say of their unit."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from statistics import median
 from typing import Any
 
 from scenarios.traces.format import Head
-from scenarios.traces.rows import RowError, json_object
+from scenarios.traces.rows import RowError, json_object, split_csv
 
 
 def sampled_stamps(head: Head, key: str) -> list[float]:
     """The finite numbers under `key` in the sampled lines; what is wrong with others is said when they are read."""
     stamps: list[float] = []
+    place = head.positions.get(key)
     for _, text in head.sample:
         try:
-            value: Any = json_object(text).get(key)
+            value: Any = json_object(text).get(key) if place is None else split_csv(text)[place]
             stamps.append(float(value))
-        except (RowError, TypeError, ValueError, OverflowError):
+        except (RowError, TypeError, ValueError, OverflowError, IndexError):
             continue
     return [stamp for stamp in stamps if stamp - stamp == 0.0]
 

@@ -21,13 +21,16 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
 
     `swap_s_per_block` is what the device takes to move a block, where that was measured.
     """
-    if scenario.replicas != 1:
+    if scenario.num_replicas != 1:
         raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
     if scenario.hardware.tensor_parallel != 1:
         raise scenario.error("hardware.tensor_parallel", "a lockstep has one GPU", "--set hardware.tensor_parallel=1")
     if scenario.engine.swap_overlap:
         what = "the real backend moves blocks before the step, not beside it"
         raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
+    if scenario.engine.max_queued_requests is not None:
+        what = "a lockstep serves every request"
+        raise scenario.error("engine.max_queued_requests", what, "--set engine.max_queued_requests=null")
     workload = build_workload(scenario)
     check_content(scenario, workload)
     return case_of(workload, build(scenario), swap_s_per_block)

@@ -28,8 +28,11 @@ class AsyncLoop:
     def serve(self) -> Generator[Event, object, None]:
         """Plan and apply a step behind the running one, and commit it when the next is due to be planned, for ever."""
         clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
+        aborts, listens = replica.aborts.pending, replica.has_listener
         intake.receive(clock.now)
         while True:
+            if aborts:
+                replica.aborts.end_between(clock.now)
             now_s = clock.now
             step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
             if step is None:
@@ -41,5 +44,7 @@ class AsyncLoop:
             if not (self._fast_forward and clock.skip_to(look_s)):
                 yield intake.watch(step, look_s)
                 intake.release()
-            intake.receive(look_s)
+            intake.receive(clock.now)  # which is before look_s where the run was cut
             replica.finish_step(step)
+            if listens and (pause := intake.follow_up()) is not None:
+                yield pause

@@ -2,6 +2,16 @@
 
 `timeout(t - now)` fires at `now + (t - now)`, which in floating point is not always `t`. The engine computes the end
 of every step itself, and events must fire at exactly those times.
+
+What happens at one time has an order, which does not depend on the order in which the events were made:
+
+0. `LOOK`: a router looks at its signals.
+1. `URGENT`: requests arrive, then clients abort, each in order of rows.
+2. `ENDS`: steps end, replica by replica. Aborts up to then go first, then the step's tokens exist.
+3. `FOLLOW_UP`: what clients do at once when a request of theirs ends: as in 1.
+4. `DECISION`: replicas plan, one after the other.
+
+Where no client listens, a replica goes from 2 to 4 without an event between: nothing can come of an end.
 """
 
 from __future__ import annotations
@@ -9,7 +19,15 @@ from __future__ import annotations
 from heapq import heappush
 
 import simpy
-from simpy.events import NORMAL, URGENT, Event, EventCallbacks
+from simpy.events import URGENT, Event, EventCallbacks, EventPriority
+
+LOOK = EventPriority(URGENT - 1)
+# To each of these a replica adds its index.
+ENDS = EventPriority(1 << 10)
+FOLLOW_UP = EventPriority(1 << 30)
+DECISION = EventPriority(1 << 31)
+
+__all__ = ["DECISION", "ENDS", "FOLLOW_UP", "LOOK", "URGENT", "At", "Clock", "EventPriority"]
 
 
 class At(Event):
@@ -29,11 +47,20 @@ class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__(0.0)  # SimPy's own default is the integer
 
-    def at(self, time_s: float, *, urgent: bool = False) -> Event:
-        """An event that fires at `time_s` >= now; an urgent one before all others of the same instant."""
+    def at(self, time_s: float, priority: EventPriority = ENDS) -> Event:
+        """An event that fires at `time_s` >= now; of one time, that of the smaller priority first."""
         event = At(self)
-        heappush(self._queue, (time_s, URGENT if urgent else NORMAL, next(self._eid), event))
+        heappush(self._queue, (time_s, priority, next(self._eid), event))
         return event
+
+    @property
+    def has_events(self) -> bool:
+        """Whether anything is still to happen."""
+        return bool(self._queue)
+
+    def is_due(self) -> bool:
+        """Whether anything else happens now."""
+        return bool(self._queue) and self._queue[0][0] <= self._now
 
     def skip_to(self, time_s: float) -> bool:
         """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""
@@ -42,11 +69,11 @@ class Clock(simpy.Environment):
         self._now = time_s
         return True
 
-    def move(self, event: Event, time_s: float) -> Event:
+    def move(self, event: Event, time_s: float, priority: EventPriority = ENDS) -> Event:
         """Reschedule `event`; returns the new event, at `time_s`.
 
         SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any.
         """
-        moved = self.at(time_s)
+        moved = self.at(time_s, priority)
         moved.callbacks, event.callbacks = event.callbacks, []
         return moved

@@ -5,51 +5,86 @@ from __future__ import annotations
 from math import nan
 
 from simulator.engine.state import ReplicaState
-from simulator.request_state import DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
+from simulator.engine.timetable import OnEnd
+from simulator.request import Request
+from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
 from simulator.results.recorder import Recorder
-from simulator.results.records import Status
+from simulator.results.records import Cause, Status
+
+_STATUS = {FINISHED: Status.FINISHED, ABORTED: Status.ABORTED}
 
 
 class Completion:
     """Ends the requests of one replica: with their last token, with the whole batch, or unserved."""
 
-    def __init__(self, index: int, state: ReplicaState, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        index: int,
+        state: ReplicaState,
+        recorder: Recorder,
+        *,
+        max_queued_requests: int | None = None,
+        on_end: OnEnd | None = None,
+    ) -> None:
         self._index = index
         self._state = state
         self._recorder = recorder
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
         self._frees_late = state.traits.frees_late
+        self._max_queued_requests = max_queued_requests
+        self._on_end = on_end
 
-    def end(self, live: RequestState, status: Status, released_s: float) -> None:
+    def end(self, live: RequestState, status: Status, end_s: float) -> None:
+        """A request ends and leaves the engine at `end_s`."""
+        self._leave(live, status, end_s)
+        if self._on_end is not None:
+            self._on_end(live.row, status, end_s, None)
+
+    def tell_abort(self, live: RequestState, end_s: float) -> None:
+        """An aborted request stays in its slot; for its client it has ended."""
+        if self._on_end is not None:
+            self._on_end(live.row, Status.ABORTED, end_s, None)
+
+    def _leave(self, live: RequestState, status: Status, released_s: float) -> None:
         """Hand a request that leaves the engine over to the records."""
         self._recorder.request(live, self._index, status, released_s)
-        del self._state.requests[live.row]
-        if self._state.cache is not None:
-            self._state.cache.end(live.row)
+        state = self._state
+        del state.requests[live.row]
+        if self._on_end is not None:
+            del state.lives[live.row]
+        if state.cache is not None:
+            state.cache.end(live.row)
 
-    def rejects(self, live: RequestState) -> bool:
-        """Reject `live` if it could never be served here; returns whether it could not."""
+    def rejects(self, request: Request, live: RequestState) -> bool:
+        """Reject an arriving request if it could never be served here or the queue is full; returns whether it is."""
         state = self._state
         size = state.batch.block_size
         num_blocks = state.blocks.num_blocks
-        answer_tokens = state.tokens_left(live)
+        reason: str | None = None
         # The last sampled token is never computed.
-        needed = -(-(live.input_tokens + answer_tokens - 1) // size)
+        needed = -(-(request.input_tokens + request.output_tokens - 1) // size)
         if needed > num_blocks:
-            reason: str | None = (
-                f"{live.input_tokens} input and {answer_tokens} output tokens need {needed} KV blocks; "
+            reason = (
+                f"{request.input_tokens} input and {request.output_tokens} output tokens need {needed} KV blocks; "
                 f"there are {num_blocks} ({num_blocks * size} tokens)"
             )
-        elif state.refuses is None:
-            return False
-        else:
+        elif state.refuses is not None:
             reason = state.refuses(live, num_blocks, size)
-        if reason is None:
+        most = self._max_queued_requests
+        if reason is not None:
+            self._reject(live, reason, Cause.TOO_LARGE)
+        elif most is not None and len(state.waiting) >= most:
+            self._reject(live, f"{Cause.QUEUE_FULL.value}: max_queued_requests is {most}", Cause.QUEUE_FULL)
+        else:
             return False
-        self._recorder.reject_reasons[live.row] = reason
-        self.end(live, Status.REJECTED, nan)
         return True
+
+    def _reject(self, live: RequestState, reason: str, cause: Cause) -> None:
+        self._recorder.reject_reasons[live.row] = reason
+        self._leave(live, Status.REJECTED, nan)
+        if self._on_end is not None:
+            self._on_end(live.row, Status.REJECTED, live.arrival_s, cause)
 
     def finish_all(self, done: list[RequestState], end_s: float) -> None:
         """These requests have their last token: they leave, or are held until the batch has finished."""
@@ -72,7 +107,9 @@ class Completion:
                 state.late_frees.put_off(live.row, -(-tokens // size))
             else:
                 state.blocks.free(live.row, -(-tokens // size))
-            self.end(live, Status.FINISHED, end_s)
+            self._leave(live, Status.FINISHED, end_s)
+            if self._on_end is not None:
+                self._on_end(live.row, Status.FINISHED, end_s, None)
         if state.held and not state.running:
             self._release_held(end_s)
 
@@ -105,15 +142,26 @@ class Completion:
         live.last_token_s = end_s
         live.status = FINISHED
         self._state.held.append(live)
+        if self._streams and self._on_end is not None:
+            self._on_end(live.row, Status.FINISHED, end_s, None)
+
+    def release_if_over(self, end_s: float) -> None:
+        """Release a batch whose last running requests were aborted."""
+        if self._state.held and not self._state.running:
+            self._release_held(end_s)
 
     def _release_held(self, end_s: float) -> None:
         """Free slots and KV of a batch that has finished, and return the answers that do not stream."""
         state = self._state
         for live in state.held:
+            aborted = live.status is ABORTED
             if not self._streams:
-                live.first_token_s = live.last_token_s = end_s
+                live.first_token_s = live.last_token_s = nan if aborted else end_s
             state.blocks.free(live.row, live.num_blocks)
-            self.end(live, Status.FINISHED, end_s)
+            if aborted or self._streams:  # the client knows
+                self._leave(live, Status.ABORTED if aborted else Status.FINISHED, end_s)
+            else:
+                self.end(live, Status.FINISHED, end_s)
         state.held.clear()
         state.batch.release_held()
 
@@ -121,12 +169,12 @@ class Completion:
         """The run is over: record the unfinished requests."""
         state = self._state
         for live in [*state.held, *state.running, *state.waiting]:
-            status = Status.FINISHED if live.status is FINISHED else Status.UNFINISHED
+            status = _STATUS.get(live.status, Status.UNFINISHED)
             if live.status is DECODING and not live.paused:
                 state.batch.leave(live)
             if live.setbacks is not None and live.status in (WAITING, SWAPPED):
                 state.requeues.add((live.row, live.setbacks.left_s, nan, live.is_swapped))
-            self.end(live, status, nan)
+            self._leave(live, status, nan)
 
 
 def admission(live: RequestState) -> int:

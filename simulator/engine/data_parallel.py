@@ -45,6 +45,9 @@ class DataParallelGroup:
         """Plan, apply, execute, commit on all ranks at once, for ever; at rest while none has anything to do."""
         clock = self._clock
         while True:
+            for replica in self._replicas:
+                if replica.aborts.pending:
+                    replica.aborts.end_between(clock.now)
             steps = [self._begin(replica, clock.now) for replica in self._replicas]
             if not any(steps):
                 yield self._rest()
@@ -57,6 +60,8 @@ class DataParallelGroup:
             for replica, step in zip(self._replicas, steps, strict=True):
                 if step is not None:
                     replica.finish_step(step)
+            if self._replicas[0].has_listener and (pause := self.intakes[0].follow_up()) is not None:
+                yield pause
 
     def _begin(self, replica: Replica, now_s: float) -> InFlight | None:
         """A rank's step; None if it has nothing to compute and no result to wait for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from simulator.request_state import DECODING, RequestState
@@ -24,6 +25,9 @@ class DecisionLog:
         self._waiting: list[RequestState] = []
         self._admissions = 0  # up to the last decision
         self._planned_s = 0.0
+        self._queue: list[RequestState] | None = None  # before requests were aborted with the step
+        self._num_free = 0
+        self._aborted: list[str] = []
         self._open: dict[str, Any] = {}  # asynchronous scheduling: the step whose results are still to come
 
     def decided(self, state: ReplicaState, step: InFlight, now_s: float) -> None:
@@ -56,6 +60,7 @@ class DecisionLog:
         num_blocks = state.blocks.num_blocks
         start_s = step.start_s
         decided = self._decided
+        queue: Iterable[RequestState] = state.waiting if self._queue is None else self._queue
         last = len(step.ends_s) - 1
         waiting = [live.request_id for live in self._waiting]
         for i, (end_s, used) in enumerate(zip(step.ends_s, used_blocks, strict=True)):
@@ -63,7 +68,7 @@ class DecisionLog:
                 # From here on the batch only decodes.
                 decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
             if i:
-                waiting = [live.request_id for live in state.waiting if live.arrival_s <= start_s]
+                waiting = [live.request_id for live in queue if live.arrival_s <= start_s]
             self.steps.append(
                 {
                     "replica": self.replica,
@@ -78,6 +83,7 @@ class DecisionLog:
                 }
             )
             start_s = end_s
+        self.tell_aborted()
 
     def committed_late(
         self, state: ReplicaState, step: InFlight, used_blocks: list[int], left: list[RequestState], freed: int
@@ -90,12 +96,16 @@ class DecisionLog:
         start_s = step.start_s
         planned_s = self._planned_s
         decided = self._decided
+        queue: Iterable[RequestState] = state.waiting
+        if self._queue is not None:
+            queue, freed = self._queue, state.blocks.num_free - self._num_free
+        last = len(step.ends_s) - 1
         for i, (end_s, used) in enumerate(zip(step.ends_s, used_blocks, strict=True)):
             if i == 1:
                 decided = {**decided, "admitted": {}, "preempted": []}
-            waiting = self._waiting if i == 0 else [live for live in state.waiting if live.arrival_s <= planned_s]
-            self._ended(num_blocks - used + freed, left)
-            left, freed = [], 0
+            waiting = self._waiting if i == 0 else [live for live in queue if live.arrival_s <= planned_s]
+            self._ended(num_blocks - used + (freed if i == last else 0), left)
+            left = []
             self._open = {
                 "replica": self.replica,
                 "step": len(self.steps),
@@ -110,6 +120,19 @@ class DecisionLog:
             }
             self.steps.append(self._open)
             planned_s, start_s = start_s, end_s
+        self.tell_aborted()
+
+    def aborts(self, state: ReplicaState, request_ids: list[str]) -> None:
+        """These requests are about to leave, as they were aborted; `tell_aborted` follows."""
+        self._queue = list(state.waiting)
+        self._num_free = state.blocks.num_free
+        self._aborted = request_ids
+
+    def tell_aborted(self) -> None:
+        """Name in the last step the requests that were aborted since it was planned; before the first, in none."""
+        if self._aborted and self.steps:
+            self.steps[-1].setdefault("aborted", []).extend(self._aborted)
+        self._queue, self._aborted = None, []
 
     def rests(self, state: ReplicaState) -> None:
         """Nothing is planned after the last step: its results are all there."""

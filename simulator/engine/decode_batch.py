@@ -27,7 +27,6 @@ class DecodeBatch:
 
     __slots__ = (
         "_entries",
-        "_finish_tick",
         "_finishing",
         "_fresh",
         "_last_end_s",
@@ -50,9 +49,9 @@ class DecodeBatch:
         self.context = 0  # KV tokens of all of them
         # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
         self._phases = [0] * (2 * block_size)
-        # Kept here and not by the requests: a policy that could read it would know the length of an answer.
-        self._finish_tick: dict[RequestState, int] = {}
-        self._finishing: list[tuple[int, int, RequestState]] = []  # a heap; stale where `_finish_tick` differs
+        # A heap of (finishing tick, entry, request), stale where the request's `entry` is another. It is kept here and
+        # not by the requests: a policy that could read the tick would know the length of an answer.
+        self._finishing: list[tuple[int, int, RequestState]] = []
         self._entries = 0
         self._overrun: set[RequestState] = set()  # finished, and decoding on until their last token is known
         self._last_end_s = nan  # of the last decode step
@@ -77,9 +76,8 @@ class DecodeBatch:
             self._phases[phase + self.block_size] += 1
         if self.context_stats is not None:
             self.context_stats.add(computed - ticks)
-        finish_tick = self._finish_tick[live] = ticks + tokens_left
-        self._entries += 1
-        heappush(self._finishing, (finish_tick, self._entries, live))
+        entry = live.entry = self._entries = self._entries + 1
+        heappush(self._finishing, (ticks + tokens_left, entry, live))
         fresh = self._fresh
         fresh[live.last_token_s] = fresh.get(live.last_token_s, 0) + 1
         if self.meter is not None:
@@ -94,6 +92,7 @@ class DecodeBatch:
             self._overrun.remove(live)
             self.held -= 1
         elif ticked:
+            live.before_s = live.last_token_s if ticked == 1 else nan
             live.last_token_s = self._last_end_s
         else:
             self._unfresh(live.last_token_s)
@@ -108,7 +107,7 @@ class DecodeBatch:
             self.context_stats.remove(computed - ticks)
         live.base_computed = computed
         live.join_tick = ticks
-        self._finish_tick.pop(live, None)
+        live.entry = 0
         if overrun:
             return
         live.base_outputs += ticked
@@ -123,10 +122,11 @@ class DecodeBatch:
             live.base_computed += ticked
             live.base_outputs += ticked
             live.join_tick = ticks
+            live.before_s = live.last_token_s if ticked == 1 else nan
             live.last_token_s = self._last_end_s
         else:
             self.join(live, 0)
-            del self._finish_tick[live]
+            live.entry = 0
             self._unfresh(live.last_token_s)
         self._overrun.add(live)
         self.held += 1
@@ -141,6 +141,13 @@ class DecodeBatch:
         self.held += 1
         if self.meter is not None:
             self.meter.left(live)
+
+    def pad(self, live: RequestState) -> None:
+        """`live` has been aborted and computes padding in its slot from now on."""
+        if self.clock.ticks == live.join_tick:
+            self._unfresh(live.last_token_s)
+        live.entry = 0
+        self.hold(live)
 
     def join_held(self, live: RequestState) -> None:
         """`live` has finished in its prefill and keeps its slot."""
@@ -165,6 +172,15 @@ class DecodeBatch:
         else:
             del self._fresh[last_token_s]
 
+    def is_overrun(self, live: RequestState) -> bool:
+        """Whether it has its last token, and decodes on until that is known."""
+        return live in self._overrun
+
+    @property
+    def last_end_s(self) -> float:
+        """The end of the last decode step."""
+        return self._last_end_s
+
     # Looking ahead
 
     def next_context_stats(self) -> tuple[int, int]:
@@ -173,8 +189,8 @@ class DecodeBatch:
 
     def steps_to_finish(self) -> int:
         """Decode steps until a request finishes."""
-        finishing, finish_tick = self._finishing, self._finish_tick
-        while finish_tick.get(finishing[0][2]) != finishing[0][0]:
+        finishing = self._finishing
+        while finishing[0][1] != finishing[0][2].entry:
             heappop(finishing)
         return finishing[0][0] - self.clock.ticks
 
@@ -251,10 +267,8 @@ class DecodeBatch:
         if not finishing or finishing[0][0] > ticks:
             return _NONE
         done: list[RequestState] = []
-        finish_tick = self._finish_tick
         while finishing and finishing[0][0] <= ticks:
-            tick, _, live = heappop(finishing)
-            if finish_tick.get(live) == tick:
-                del finish_tick[live]  # a second entry of it, after a pause, is stale
+            _, entry, live = heappop(finishing)
+            if entry == live.entry:
                 done.append(live)
         return done

@@ -1,37 +1,52 @@
-"""Arrivals at one replica: they end its rest, and cut a run of steps that they could alter."""
+"""Arrivals and aborts at one replica: they end its rest, and cut a run of steps that they could alter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from math import inf
 
 from simpy.events import Event
 
-from simulator.engine.clock import Clock
+from simulator.engine.clock import DECISION, ENDS, Clock, EventPriority
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
+from simulator.engine.timetable import Timetable
 from simulator.request import Request
 
 
 class Intake:
-    """What a replica's loop waits for, and the requests that arrive meanwhile.
+    """What a replica's loop waits for, and what arrives meanwhile: an `Inlet` of one replica that serves everything.
 
-    `due_s` is the next arrival that is read ahead; infinity without one.
+    `due_s` is the next arrival or abort that is read ahead; infinity without one.
     """
 
-    __slots__ = ("_ahead", "_clock", "_due", "_not_before_s", "_pause", "_replica", "_step", "due_s")
+    __slots__ = (
+        "_ahead",
+        "_clock",
+        "_decision",
+        "_ends",
+        "_not_before_s",
+        "_pause",
+        "_replica",
+        "_step",
+        "_until_s",
+        "due_s",
+    )
 
     def __init__(self, clock: Clock, replica: Replica) -> None:
         self._clock = clock
         self._replica = replica
+        self._ends = EventPriority(ENDS + replica.load.index)
+        self._decision = EventPriority(DECISION + replica.load.index)
         self._step: InFlight | None = None
         self._pause: Event | None = None  # what the loop waits for
         self._not_before_s = 0.0
-        self._ahead: Iterator[Request] = iter(())
-        self._due: Request | None = None
+        self._until_s = inf  # of a rest
+        self._ahead = Timetable()
         self.due_s = inf
+        replica.load.count_blocks(self._used_blocks)
 
-    # Arrivals
+    # Arrivals and aborts
 
     def submit(self, request: Request) -> None:
         """`request` arrives now: it queues, or is rejected because it could never be served here."""
@@ -41,49 +56,110 @@ class Intake:
         if step is not None:
             if step.until_arrival:
                 self._cut(step, self._clock.now)
-        elif self._pause is not None:  # plan again, after the other arrivals of this instant
-            self._pause = self._clock.move(self._pause, max(self._clock.now, self._not_before_s))
-            self._replica.progress.barren_steps = 0
+        elif self._pause is not None:
+            self._end_rest()
 
-    def read_ahead(self, requests: Iterator[Request]) -> None:
-        """Let these requests arrive, in order, at their own times: for a replica that serves all of a workload.
+    def abort(self, row: int) -> None:
+        """The client of a request gives up now; without effect if it has ended, or is not here.
 
-        No arrival then needs an event of its own, and no step is worked out beyond an arrival that matters.
+        The engine sees it when it looks next: at the end of the step in execution, before that step's tokens exist;
+        with asynchronous scheduling, when the results of the step before arrive.
         """
-        self._ahead = requests
-        self._next_due()
+        if not self._replica.aborts.ask(row):
+            return
+        step = self._step
+        if step is not None:
+            self._cut(step, self._clock.now)
+        elif self._pause is not None:
+            self._end_rest()
 
-    def receive(self, now_s: float) -> None:
-        """Submit the requests read ahead that have arrived by now."""
-        while self._due is not None and self.due_s <= now_s:
-            self.submit(self._due)
-            self._next_due()
+    def has_begun(self, row: int) -> bool:
+        """Whether the client of a request has its first token before now; False where answers come whole.
 
-    def _next_due(self) -> None:
-        self._due = next(self._ahead, None)
-        self.due_s = inf if self._due is None else self._due.arrival_s
+        With asynchronous scheduling the token of a step under way is known before it is there.
+        """
+        state = self._replica.state
+        live = state.lives.get(row)
+        return live is not None and state.traits.streams and live.first_token_s < self._clock.now
+
+    def _end_rest(self) -> None:
+        """Plan again, after all that happens at this time."""
+        assert self._pause is not None
+        self._pause = self._clock.move(self._pause, max(self._clock.now, self._not_before_s), self._decision)
+        self._replica.progress.barren_steps = 0
 
     def _cut(self, step: InFlight, at_s: float) -> None:
-        """End the run in flight with the last step that is planned before an arrival at `at_s` is seen."""
+        """End the run in flight with the last step that is planned before what happens at `at_s` is seen."""
         steps = step.steps_planned_by(at_s)
         if steps < len(step.ends_s):
             del step.ends_s[steps:]
             assert self._pause is not None
-            self._pause = self._clock.move(self._pause, step.look_s())
+            self._pause = self._clock.move(self._pause, step.look_s(), self._ends)
+
+    # Reading ahead
+
+    def read_ahead(self, requests: Iterable[Request]) -> None:
+        """Let these requests arrive, in order, at their own times: for a replica that serves all of a workload.
+
+        No arrival then needs an event of its own, and no step is worked out beyond an arrival that matters.
+        """
+        self._ahead = Timetable(requests)
+        self.due_s = self._ahead.due_s
+
+    def submit_at(self, request: Request) -> None:
+        """See `Inlet`."""
+        self._ahead.submit(request)
+        self._expect(request.arrival_s)
+
+    def abort_at(self, row: int, at_s: float) -> None:
+        """See `Inlet`."""
+        self._ahead.abort(row, at_s)
+        self._expect(at_s)
+
+    def _expect(self, at_s: float) -> None:
+        """Something more is due at `at_s`."""
+        self.due_s = self._ahead.due_s
+        if self._step is not None:
+            self._cut(self._step, at_s)
+        elif self._pause is not None and at_s < self._until_s:
+            self._until_s = at_s
+            self._pause = self._clock.move(self._pause, max(at_s, self._not_before_s), self._decision)
+
+    def receive(self, now_s: float) -> None:
+        """Let happen what was read ahead up to now."""
+        ahead = self._ahead
+        while ahead.due_s <= now_s:
+            entry = ahead.take()
+            self.due_s = ahead.due_s
+            if isinstance(entry, Request):
+                self.submit(entry)
+            else:
+                self.abort(entry)
+
+    def _used_blocks(self) -> int:
+        """KV blocks in use now: of a run of steps, in the last that is planned by now."""
+        state = self._replica.state
+        used = state.blocks.num_blocks - state.blocks.num_free
+        step = self._step
+        if step is None or len(step.ends_s) == 1:
+            return used
+        steps = min(step.steps_planned_by(self._clock.now), len(step.ends_s))
+        return state.batch.block_use(used, steps)[-1]
 
     # Waiting
 
     def watch(self, step: InFlight, until_s: float) -> Event:
         """The event at `until_s`, which an arrival may move: the step is in execution until then."""
         self._step = step
-        self._pause = self._clock.at(until_s)
+        self._pause = self._clock.at(until_s, self._ends)
         return self._pause
 
     def rest(self, until_s: float, *, not_before_s: float = 0.0) -> Event:
         """The event that ends a rest: the next arrival or `until_s`, but not before the running step has ended."""
-        until_s = min(until_s, self.due_s)
+        until_s = self._until_s = min(until_s, self.due_s)
         self._not_before_s = not_before_s
-        self._pause = self._clock.event() if until_s == inf else self._clock.at(max(until_s, not_before_s))
+        clock = self._clock
+        self._pause = clock.event() if until_s == inf else clock.at(max(until_s, not_before_s), self._decision)
         return self._pause
 
     def join_rest(self, event: Event, *, not_before_s: float) -> None:
@@ -101,3 +177,8 @@ class Intake:
         if self.due_s <= self._clock.now:
             self._replica.progress.barren_steps = 0
             self.receive(self._clock.now)
+
+    def follow_up(self) -> Event | None:
+        """What to wait for between the end of a step and the next plan, where clients react to ends; mostly None."""
+        self.receive(self._clock.now)
+        return self._clock.at(self._clock.now, self._decision) if self._clock.is_due() else None

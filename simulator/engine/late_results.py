@@ -24,12 +24,16 @@ from simulator.timing.cost import StepShape
 
 _NONE: list[RequestState] = []
 _NO_TOKENS = StepShape(0, 0)
+_MANY_ENDS = 1024  # cut now and then: to cut each time costs more
 
 
 class LateResults:
-    """Requests whose last token comes with the running step, and when that step ends (`end_s`)."""
+    """Requests whose last token comes with the running step, and when that step ends (`end_s`).
 
-    __slots__ = ("_completion", "_decisions", "_done", "_state", "end_s")
+    `decode_ends_s` are the ends of the last decode steps, the running one included: four or more where there were.
+    """
+
+    __slots__ = ("_completion", "_decisions", "_done", "_state", "decode_ends_s", "end_s")
 
     def __init__(self, state: ReplicaState, completion: Completion, decisions: DecisionLog | None) -> None:
         self._state = state
@@ -37,6 +41,7 @@ class LateResults:
         self._decisions = decisions
         self._done = _NONE
         self.end_s = 0.0
+        self.decode_ends_s: list[float] = []
 
     def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
         """Let a step begin at the end of the running step. Without a step, wait for results if any are to come.
@@ -65,10 +70,20 @@ class LateResults:
         """
         state = self._state
         running, free = len(state.running), state.blocks.num_free
+        if step.shape.decode_seqs:
+            ends = self.decode_ends_s
+            ends.extend(step.ends_s)
+            if len(ends) > _MANY_ENDS:
+                del ends[:-4]
         left = self._finish_previous(sorted(done, key=admission), step.ends_s[-1])
         if self._decisions is not None:
             self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         return len(state.running) < running
+
+    def forget(self, live: RequestState) -> None:
+        """`live` has been aborted: the result that it waits for, if any, will be dropped."""
+        if live in self._done:
+            self._done = [other for other in self._done if other is not live]
 
     def _finish_previous(self, done: list[RequestState], end_s: float) -> list[RequestState]:
         """Let the requests that finished with the previous step leave, and keep `done`; returns the former."""

@@ -24,8 +24,11 @@ class Loop:
         """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
         clock, replica, intake = self._clock, self._replica, self.intake
         begin_step, execute, finish_step = replica.begin_step, replica.execute, replica.finish_step
+        aborts, listens = replica.aborts.pending, replica.has_listener
         intake.receive(clock.now)
         while True:
+            if aborts:
+                replica.aborts.end_between(clock.now)
             step = begin_step(clock.now)
             if step is None:
                 yield intake.rest(replica.rest_until_s())
@@ -37,6 +40,8 @@ class Loop:
             if not (self._fast_forward and clock.skip_to(end_s)):
                 yield intake.watch(step, end_s)
                 intake.release()
-            if intake.due_s <= end_s:
-                intake.receive(end_s)
+            if intake.due_s <= clock.now:  # which is before end_s where the run was cut
+                intake.receive(clock.now)
             finish_step(step)
+            if listens and (pause := intake.follow_up()) is not None:
+                yield pause

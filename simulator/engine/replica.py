@@ -7,10 +7,11 @@ event a step. What drives a replica: `simulator.engine.loop`, `async_scheduling`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
 
+from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import apply_in_order
 from simulator.engine.clock import Clock
@@ -21,11 +22,12 @@ from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row,
 from simulator.engine.late_results import LateResults
 from simulator.engine.progress import Progress
 from simulator.engine.state import ReplicaState
+from simulator.engine.timetable import OnEnd
 from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
-from simulator.request import Request
+from simulator.request import ArrivingRequest, Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
@@ -56,8 +58,11 @@ class Replica:
         executor: Executor,
         recorder: Recorder,
         *,
+        group: str = "default",
         fast_forward: bool = True,
         decisions: DecisionLog | None = None,
+        max_queued_requests: int | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         records = recorder.replicas[index]
         state = ReplicaState(clock, policy, blocks, block_size, records)
@@ -69,11 +74,16 @@ class Replica:
             state.batch.context_stats = ContextStats()
         self.state = state
         self.plan = _NO_PLAN
-        self.load = ReplicaLoad(index, state.waiting, state.running)
+        self.index = index
+        self.load = ReplicaLoad(index, group, state, self._cached_tokens)
+        self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.progress = Progress(state)
-        self._completion = Completion(index, state, recorder)
+        self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
+        self.has_listener = on_end is not None
         overlaps = state.traits.async_scheduling
         self.late = LateResults(state, self._completion, decisions) if overlaps else None
+        self.aborts = Aborts(state, self._completion, self.late, records, decisions)
+        self._gone = self.aborts.pending
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self._ask = policy.plan
@@ -84,6 +94,8 @@ class Replica:
         self._records = records
         self._decisions = decisions
         self._timeless = state.waiting.timeless
+        # Where clients listen, what follows from an arrival may come before the end of a run: a rejection, a timeout.
+        self._cut_by_arrivals = not self._timeless or self.has_listener
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
         self._slots_by_step = state.traits.slots_by_step
@@ -94,14 +106,30 @@ class Replica:
         self._step_s = 1.0  # the last decode step took so long
 
     def accept(self, request: Request) -> bool:
-        """Put an arriving request into the queue; False if it was rejected, because it could never be served here."""
+        """Put an arriving request into the queue; False if it was rejected."""
         state = self.state
         live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
-        if self._completion.rejects(live):
+        if self.has_listener:
+            state.lives[request.row] = live
+        if self._completion.rejects(request, live):
             return False
         state.waiting.push(live)
+        if self.changed is not None:
+            self.changed(self.index)
         return True
+
+    def _cached_tokens(self, request: ArrivingRequest) -> int:
+        """Leading tokens of an arriving request's prompt that the prefix cache holds."""
+        state = self.state
+        if state.cache is None:
+            return 0
+        known = request.row in state.requests
+        whole = Request._make((*request[:4], 1, *request[4:]))  # only the prompt counts
+        hits, _ = state.cache.hits(whole, request.input_tokens)
+        if not known:
+            state.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
+        return hits * state.batch.block_size
 
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
@@ -115,6 +143,8 @@ class Replica:
         if state.late_frees.num_blocks:
             state.late_frees.next_plan(state.blocks)
         viewer = self._viewer
+        if self.changed is not None:
+            self.changed(self.index)
         viewer.look(now_s)
         plan = self._ask(self._view)
         if plan.__class__ is not StepPlan:
@@ -188,7 +218,7 @@ class Replica:
             return step
         if self._timeless or not waiting:
             step.is_run = True
-            step.until_arrival = holds is _ARRIVAL or not self._timeless
+            step.until_arrival = holds is _ARRIVAL or self._cut_by_arrivals
         return step
 
     def _plan_again(self, now_s: float) -> InFlight | None:
@@ -268,6 +298,9 @@ class Replica:
         end_s = ends[-1]
         prefill = step.prefill
         records = self._records
+        gone = self._gone
+        if gone:
+            before_s = state.batch.last_end_s
         # Steps that only continue the last row need none of their own.
         if prefill or not self._unchanged or step.start_s != records.end_s:
             record_row(step, records)
@@ -285,12 +318,16 @@ class Replica:
                 live.base_computed += tokens
                 if live.num_tokens_to_compute == 0:
                     sampled = True
-                    if self._sample(live, end_s):
+                    if live not in gone and self._sample(live, end_s):
                         done = [*done, live]
             state.settle(prefill)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
+        if gone:
+            done, changed = self.aborts.end_with(step, done, before_s)
+            if changed:
+                self._unchanged = False
         if self.late is not None:
             if self.late.settle(step, use, done):
                 self._unchanged = False
@@ -299,6 +336,8 @@ class Replica:
                 self._completion.finish_all(done, end_s)
             if self._decisions is not None:
                 self._decisions.committed(state, step, use, done)
+        if self.changed is not None:
+            self.changed(self.index)
         if sampled:
             self.progress.barren_steps = 0
         else:
@@ -315,8 +354,10 @@ class Replica:
             state.batch.meter.sampled(live)
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
-        elif self._streams:
-            self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
+        else:
+            live.before_s = live.last_token_s
+            if self._streams:
+                self._records.late_gaps.add((end_s - live.last_token_s, 1, end_s))
         live.last_token_s = end_s
         tokens_left = state.tokens_left(live)
         if not tokens_left:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable
+from math import nan
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
@@ -83,6 +84,7 @@ class ReplicaState:
         self.batch = DecodeBatch(block_size)
         self.decode_clock = self.batch.clock
         self.requests: dict[int, Request] = {}
+        self.lives: dict[int, RequestState] = {}  # the same ones, if clients may abort them
         self.waiting = make_queue(self.traits.order)
         if isinstance(self.waiting, Lpm):
             self.waiting.count_hits = self._count_hits
@@ -111,9 +113,7 @@ class ReplicaState:
 
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""
-        request = self.requests[live.row]
-        outputs, most = request.output_tokens, request.max_tokens
-        return (outputs if outputs < most else most) - live.base_outputs
+        return self.requests[live.row].output_tokens - live.base_outputs
 
     def _count_hits(self, live: RequestState) -> int:
         """Leading blocks of a request that are cached."""
@@ -168,6 +168,19 @@ class ReplicaState:
         if not isinstance(self.waiting, (Fcfs, InTurn)):
             raise self.broken(f"reorders a queue whose order is {self.traits.order}")
         self.waiting.requeue(tuple([self._live(view, WAITING, SWAPPED) for view in views]))
+
+    def drop_waiting(self, live: RequestState, now_s: float) -> None:
+        """A waiting request leaves the queue, as it was aborted."""
+        self.waiting.drop(live)
+        swapped = live.status is SWAPPED
+        if swapped:
+            self.blocks.free_host(live.row, cdiv(live.num_computed_tokens, self.batch.block_size))
+            self.num_swapped -= 1
+        if live.num_preemptions:
+            setbacks = live.set_back()
+            setbacks.recomputed_tokens -= live.lost_tokens
+            setbacks.requeued_s += now_s - setbacks.left_s
+            self.requeues.add((live.row, setbacks.left_s, nan, swapped))
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
@@ -260,7 +273,9 @@ class ReplicaState:
             # After a preemption it may find blocks of its own output; the hit rate is one of prompt tokens.
             setbacks.cached_tokens += min(live.base_computed, live.input_tokens)
             # So much of what a preemption threw away need not be computed again.
-            setbacks.recomputed_tokens -= min(live.base_computed, live.lost_tokens)
+            found_again = min(live.base_computed, live.lost_tokens)
+            setbacks.recomputed_tokens -= found_again
+            setbacks.skipped_tokens += live.base_computed - found_again
         live.lost_tokens = 0
         return hits
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from simulator.engine.view import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
 
 class Router(Protocol):
-    """Chooses a replica at the moment of arrival, by the request as the client sent it and by the replicas' loads."""
+    """Chooses a replica at the moment of arrival, by the request as the client sent it and by the replicas' loads.
 
-    def choose(self, request: ArrivingRequest, replicas: Sequence[ReplicaLoad]) -> ReplicaLoad:
-        """One of `replicas`, which are in the order of their numbers."""
+    Parameters are the fields of a dataclass or the arguments of `__init__`, annotated as a policy's are. A router is
+    made anew for each run, so it may remember. `RouterFeatures` says what else its class may declare. A router that
+    draws random numbers has a method `start(draws: simulator.fleet.draws.Draws)`, called once before the first request:
+    these numbers depend on the scenario's seed alone.
+    """
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        """One of `replicas`, a sequence in the order of their numbers; `replicas.least(cost)` finds one by an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterFeatures:
+    """What a router's class may declare by class variables, with what holds where it does not.
+
+    `reads_loads`: its choice depends on the state of the replicas. Where it does not, requests are dealt ahead of their
+    arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
+    (`ReplicaLoad.cached_tokens`), for which every step is executed by itself.
+    """
+
+    reads_loads: bool = True
+    reads_caches: bool = False
+
+    @classmethod
+    def of(cls, router: Any) -> RouterFeatures:
+        """Those of this router or of its class."""
+        return cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})

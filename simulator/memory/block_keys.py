@@ -1,7 +1,7 @@
 """Keys of KV blocks: equal keys mean equal tokens up to and including the block.
 
-A key is made from token ids, the block hashes of a trace, a shared prefix group, or, where a trace says nothing of
-content, from the request itself. A prefix cache knows content by these keys alone.
+A key is made from token ids, the block hashes of a trace, a shared prefix group, the conversation, or, where nothing is
+said of content, from the request itself. A prefix cache knows content by these keys alone.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class BlockKeys:
                 return "hash", content.block_hashes[place], block
         elif end <= min(content.prefix_tokens, self._input_tokens):
             return "group", content.prefix_group, block
+        elif content.conversation is not None:
+            return "conversation", content.conversation, block
         return self._row, block
 
     def _number(self, block: int) -> int:

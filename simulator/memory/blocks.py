@@ -74,6 +74,9 @@ class KVBlocks(Protocol):
     def swap_in(self, row: int, num_blocks: int) -> None:
         """Move the request's `num_blocks` blocks back to the device."""
 
+    def free_host(self, row: int, num_blocks: int) -> None:
+        """Free the request's `num_blocks` blocks on the host."""
+
 
 class BlockLedger:
     """Free blocks of device and host, as counts."""
@@ -107,6 +110,9 @@ class BlockLedger:
 
     def swap_in(self, row: int, num_blocks: int) -> None:
         self.allocate(row, num_blocks)
+        self.num_free_host += num_blocks
+
+    def free_host(self, row: int, num_blocks: int) -> None:
         self.num_free_host += num_blocks
 
 
@@ -171,12 +177,18 @@ class BlockManager:
         self.host_tables[row] = [self._free_host.popleft() for _ in range(num_blocks)]
 
     def swap_in(self, row: int, num_blocks: int) -> None:
-        table = self.host_tables.get(row, [])
-        if len(table) != num_blocks:
-            raise ValueError(f"row {row} has {len(table)} blocks on the host, not {num_blocks}")
+        self._check_host(row, num_blocks)
         self.allocate(row, num_blocks)
-        self.host_tables.pop(row, None)
-        self._free_host.extendleft(reversed(table))
+        self.free_host(row, num_blocks)
+
+    def free_host(self, row: int, num_blocks: int) -> None:
+        self._check_host(row, num_blocks)
+        self._free_host.extendleft(reversed(self.host_tables.pop(row, [])))
+
+    def _check_host(self, row: int, num_blocks: int) -> None:
+        found = len(self.host_tables.get(row, []))
+        if found != num_blocks:
+            raise ValueError(f"row {row} has {found} blocks on the host, not {num_blocks}")
 
     def check(self) -> None:
         """Raise AssertionError unless each block is either free or in as many tables as its references say."""

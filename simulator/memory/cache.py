@@ -38,5 +38,8 @@ class Cache(KVBlocks, Protocol):
     def lose(self, row: int, num_blocks: int) -> None:
         """Free the blocks of a preempted request; `free` is for finished ones."""
 
+    def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
+        """Free the blocks of an aborted request; what it computed stays cached."""
+
     def end(self, row: int) -> None:
         """Forget the content of a request that has ended."""

@@ -29,7 +29,7 @@ class PageKeys:
     __slots__ = ("_own", "_pages")
 
     def __init__(self, request: Request, page_size: int, symbols: Symbols) -> None:
-        self._own = -(request.row + 1) * _PLACES  # base of the pages that hold an unknown token
+        self._own = -(request.row + 1) * _PLACES  # base of the pages that hold a token of its own
         self._pages: Pages = array("q")
         content = request.content
         if content is None:
@@ -42,6 +42,9 @@ class PageKeys:
         else:
             shared = min(content.prefix_tokens, request.input_tokens) // page_size
             self._run(("group", content.prefix_group), 0, shared, symbols)
+            if content.conversation is not None:
+                symbol = "conversation", content.conversation
+                self._own = symbols.setdefault(symbol, len(symbols) + 1) * _PLACES
 
     def first(self, count: int) -> Pages:
         """The numbers of the first `count` pages."""

@@ -131,6 +131,9 @@ class PrefixCache:
     def swap_in(self, row: int, num_blocks: int) -> None:
         raise NotImplementedError("swapping beside a prefix cache")
 
+    def free_host(self, row: int, num_blocks: int) -> None:
+        raise NotImplementedError("swapping beside a prefix cache")
+
     # Leaving
 
     def free(self, row: int, num_blocks: int) -> None:
@@ -157,6 +160,10 @@ class PrefixCache:
 
     def lose(self, row: int, num_blocks: int) -> None:
         """Free the blocks of a preempted request: what it computed stays cached, as with `free`."""
+        self.free(row, num_blocks)
+
+    def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
+        """Free the blocks of an aborted request: the full ones entered when they were scheduled."""
         self.free(row, num_blocks)
 
     def end(self, row: int) -> None:

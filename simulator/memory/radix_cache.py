@@ -123,14 +123,21 @@ class RadixCache:
     def swap_in(self, row: int, num_blocks: int) -> None:
         raise NotImplementedError("swapping beside a prefix cache")
 
+    def free_host(self, row: int, num_blocks: int) -> None:
+        raise NotImplementedError("swapping beside a prefix cache")
+
     # Leaving
 
     def free(self, row: int, num_blocks: int) -> None:
         """Insert all that a finished request has computed, and unlock it."""
-        holder = self._holders[row]
-        request = holder.request
+        request = self._holders[row].request
         # The last token is never computed.
-        holder.computed = (request.input_tokens + request.answer_tokens - 1) // self.block_size
+        self.abort(row, num_blocks, request.input_tokens + request.output_tokens - 1)
+
+    def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
+        """Insert all that an aborted request has computed, and unlock it, as SGLang's `cache_finished_req` does."""
+        holder = self._holders[row]
+        holder.computed = num_computed_tokens // self.block_size
         if not holder.computed <= num_blocks <= holder.computed + 1:
             raise ValueError(f"row {row} holds {num_blocks} blocks, and has filled {holder.computed}")
         self._share(holder)

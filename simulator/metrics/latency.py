@@ -108,8 +108,9 @@ def itl(records: Records, q: Sequence[float], window: Window | None = None) -> D
     """All gaps between neighbouring tokens of a request, in seconds, pooled, and their percentiles `q`.
 
     Each gap is a sample: those of `records.gaps`, and those inside rows, the differences of `step_end_s` with the
-    row's `decoding` as weight. They are not kept by request: of a `window` that was cut, all gaps that end in it
-    count. None where there is no gap, as in a run that does not stream.
+    row's `decoding` as weight; entries of `records.gaps` take back those of tokens that an abort dropped. They are not
+    kept by request: those of aborted requests count, and of a `window` that was cut, all gaps that end in it. None
+    where there is no gap, as in a run that does not stream.
     """
     if not records.streams:
         return None

@@ -101,7 +101,7 @@ def _judged(class_name: str | None, slo: Slo, summary: Summary | None) -> list[O
 
 
 def _requests(summary: Summary) -> int:
-    return sum(int(summary[key] or 0) for key in ("completed", "rejected", "unfinished"))
+    return sum(int(summary[key] or 0) for key in ("completed", "rejected", "unfinished", "aborted"))
 
 
 def _outcome(metric: str, class_name: str | None, limit: float, value: float, starved: bool) -> Outcome:

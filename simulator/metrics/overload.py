@@ -119,7 +119,8 @@ def _overload(
     if peak <= BY_CHANCE * math.sqrt(len(came)) * variation:
         return None
     requests = records.requests
-    waited = np.nan_to_num(queue_s(records), nan=math.inf)
+    gave_up = np.where(requests.status == Status.ABORTED, requests.released_s - requests.arrival_s, math.inf)
+    waited = np.where(np.isnan(requests.scheduled_s), gave_up, queue_s(records))
     inside = taken & (requests.arrival_s >= begin) & (requests.arrival_s <= end)
     late = int((inside & (waited > limit_s)).sum())
     known = waited[inside & np.isfinite(waited)]

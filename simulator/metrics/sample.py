@@ -8,13 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.metrics.latency import e2el_s, finished, itl, queue_s, streamed, tpot_s, ttft_s
+from simulator.metrics.clients import Served, Sessions, served, sessions
+from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.slo import Slo, meets_slo
 from simulator.metrics.usage import Usage, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
 from simulator.metrics.weighted import Distribution
 from simulator.metrics.window import Bools, Window
-from simulator.results.records import Floats, Records
+from simulator.results.records import Floats, Ints, Records, Status
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -44,6 +45,11 @@ class Sample:
         return self.measured & finished(self.records)
 
     @cached_property
+    def aborted(self) -> Bools:
+        """One entry a request: whether it counts and was aborted."""
+        return np.asarray(self.measured & (self.records.requests.status == Status.ABORTED))
+
+    @cached_property
     def completed(self) -> int:
         """Requests that have finished."""
         return int(self.done.sum())
@@ -57,6 +63,33 @@ class Sample:
     def output_tokens(self) -> int:
         """Generated tokens of the finished."""
         return int(self.records.requests.output_tokens[self.done].sum())
+
+    @cached_property
+    def served_by_replica(self) -> Ints:
+        """Prompt and generated tokens of the finished, one entry a replica."""
+        return self._served(self.records.requests.replica, self.records.replicas)
+
+    @cached_property
+    def served_by_class(self) -> Ints:
+        """Prompt and generated tokens of the finished, one entry a class with a measured request."""
+        of_class, classes = self.records.requests.class_index, len(self.records.class_names)
+        asking = np.bincount(of_class[self.measured], minlength=classes) > 0
+        return self._served(of_class, classes)[asking]
+
+    def _served(self, part: Ints, parts: int) -> Ints:
+        requests, done = self.records.requests, self.done
+        tokens = (requests.input_tokens + requests.output_tokens)[done]
+        return np.bincount(part[done], tokens, parts).astype(np.int64)
+
+    @cached_property
+    def served(self) -> Served | None:
+        """Requests over all their attempts; None where clients wait for ever."""
+        return served(self.records, self.measured)
+
+    @cached_property
+    def sessions(self) -> Sessions | None:
+        """Conversations; None where there are none."""
+        return sessions(self.records, self.measured)
 
     @cached_property
     def good(self) -> Bools | None:
@@ -97,11 +130,12 @@ class Sample:
 
     @cached_property
     def mean_itl_s(self) -> float | None:
-        """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1."""
+        """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1, aborted requests too."""
         if self.class_index is None:
             gaps = self.latencies["itl"]
             return None if gaps is None else gaps.mean
-        requests, chosen = self.records.requests, self.measured & streamed(self.records)
+        requests, chosen = self.records.requests, (self.done | self.aborted) & (self.records.requests.output_tokens > 1)
+        chosen &= self.records.streams
         count = int((requests.output_tokens[chosen] - 1).sum())
         return float((requests.last_token_s[chosen] - requests.first_token_s[chosen]).sum()) / count if count else None
 

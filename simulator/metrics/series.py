@@ -156,7 +156,9 @@ def _over_replicas(
         raise ValueError(f"there is no replica {replica}; there are {records.replicas}, counted from 0")
     if records.replicas == 1:
         return _sum([_held(starts, ends, values)], run_end_s(records))
-    parts = [of == r for r in (range(records.replicas) if replica is None else (replica,))]
+    numbers = range(records.replicas) if replica is None else (replica,)
+    first, last = (np.searchsorted(of, numbers, side).tolist() for side in ("left", "right"))  # one after the other
+    parts = [slice(a, b) for a, b in zip(first, last, strict=True)]
     return _sum([_held(starts[part], ends[part], values[part]) for part in parts], run_end_s(records))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from simulator.metrics.fleet import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.sample import PERCENTILES, Sample
@@ -77,6 +78,16 @@ def _count(status: Status) -> Callable[[Sample], int]:
     return lambda s: int((s.records.requests.status[s.measured] == status).sum())
 
 
+def _of_clients(name: str) -> Callable[[Sample], float | None]:
+    """What is known of requests over all their attempts."""
+    return lambda s: None if s.served is None else getattr(s.served, name)
+
+
+def _of_sessions(name: str) -> Callable[[Sample], float | None]:
+    """What is known of conversations."""
+    return lambda s: None if s.sessions is None else _defined(getattr(s.sessions, name))
+
+
 def _defined(value: float) -> float | None:
     return None if math.isnan(value) else value
 
@@ -87,7 +98,7 @@ _TABLE = (
         better=1, by_class=True,
     ),
     Metric(
-        "duration", "duration", "s", "first arrival to last token of the measured requests",
+        "duration", "duration", "s", "first arrival to last token, or last abort, of the measured requests",
         lambda s: s.window.duration_s, by_class=True,
     ),
     Metric(
@@ -173,7 +184,7 @@ _TABLE = (
         _prefix_cache_hit_rate, better=1, by_class=True,
     ),
     Metric(
-        "rejected", "rejected", REQUESTS, "requests that could never fit, refused on arrival",
+        "rejected", "rejected", REQUESTS, "requests refused on arrival: they could never fit, or the queue was full",
         _count(Status.REJECTED), better=-1, by_class=True,
     ),
     Metric(
@@ -181,8 +192,69 @@ _TABLE = (
         _count(Status.UNFINISHED), better=-1, by_class=True,
     ),
     Metric(
+        "aborted", "aborted", REQUESTS, "requests whose client gave up before their last token",
+        _count(Status.ABORTED), better=-1, by_class=True,
+    ),
+    Metric(
+        "aborted_output_tokens", "aborted output", "tokens", "generated tokens of the aborted requests",
+        lambda s: int(s.records.requests.output_tokens[s.aborted].sum()), better=-1,
+        remark="those in execution when the engine noticed are dropped, and not counted", by_class=True,
+    ),
+    Metric(
+        "aborted_computed_tokens", "wasted", "tokens", "prompt and output tokens computed for the aborted requests",
+        _sum("aborted_tokens"), better=-1, by_class=True,
+    ),
+    Metric(
         "slo_attainment", "within SLO", FRACTION, "requests that meet every limit of the SLO / all requests",
-        _slo_attainment, better=1, remark="rejected and unfinished requests count as misses", by_class=True,
+        _slo_attainment, better=1, remark="rejected, unfinished and aborted requests count as misses", by_class=True,
+    ),
+    Metric(
+        "balance_cv", "imbalance", "",
+        "standard deviation / mean, over replicas, of the tokens served (input and output of completed requests)",
+        lambda s: variation(s.served_by_replica), better=-1, remark="0 where all replicas serve the same",
+    ),
+    Metric(
+        "balance_max_over_mean", "fullest replica", "", "most / mean, over replicas, of the tokens served",
+        lambda s: most_over_mean(s.served_by_replica), better=-1,
+    ),
+    Metric(
+        "balance_jain", "replicas' Jain index", FRACTION, "Jain's index of the tokens served by each replica",
+        lambda s: jain(s.served_by_replica), better=1,
+    ),
+    Metric(
+        "fairness_jain", "classes' Jain index", FRACTION, "Jain's index of the tokens served to each class",
+        lambda s: jain(s.served_by_class), better=1, remark="1 where all classes are served the same",
+    ),
+    Metric(
+        "fairness_min_over_max", "least served class", FRACTION, "least / most tokens served to a class",
+        lambda s: least_over_most(s.served_by_class), better=1,
+    ),
+    Metric(
+        "served", "served", REQUESTS, "requests of which an attempt was completed, each counted once",
+        _of_clients("served"), better=1, remark="where clients have timeouts or retries", by_class=True,
+    ),
+    Metric(
+        "given_up", "given up", REQUESTS, "requests of which no attempt was completed, and none is to come",
+        _of_clients("given_up"), better=-1, by_class=True,
+    ),
+    Metric(
+        "attempts_per_request", "attempts", "", "attempts / requests", _of_clients("attempts_per_request"),
+        better=-1, by_class=True,
+    ),
+    Metric(
+        "served_throughput", "served rate", "req/s", "requests served / duration",
+        lambda s: s.rate(None if s.served is None else s.served.served), better=1, by_class=True,
+    ),
+    Metric(
+        "sessions", "sessions", "", "conversations with a measured request", _of_sessions("sessions"), by_class=True,
+    ),
+    Metric(
+        "mean_session_turns", "turns", REQUESTS, "completed requests of a session, mean over sessions",
+        _of_sessions("mean_turns"), by_class=True,
+    ),
+    Metric(
+        "mean_session_s", "session", "s", "a session's first arrival to its last token, mean over sessions",
+        _of_sessions("mean_duration_s"), by_class=True,
     ),
     Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",

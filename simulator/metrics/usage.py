@@ -25,7 +25,7 @@ class Usage:
 
     num_steps: int
     mean_batch_size: float  # requests computing in a step, mean over steps
-    batch_occupancy: float  # running / (max_num_seqs * replicas), mean over time
+    batch_occupancy: float  # running / slots of all replicas, mean over time
     busy_fraction: float  # time with a step in flight, mean over replicas
     wasted_slot_fraction: float  # slot-steps of held requests / all slot-steps
     padding_fraction: float  # padded / computed tokens
@@ -50,17 +50,17 @@ def usage(records: Records, window: Window) -> Usage:
     steps = _steps_inside(records, window)
     row_s = _clipped(rows.start_s, rows.end_s, window)
     duration_s = window.duration_s
-    block_s, peak_blocks = _blocks(records, window)
+    block_s, peak = _blocks(records, window)
     num_steps = int(steps.sum())
     return Usage(
         num_steps=num_steps,
         mean_batch_size=_ratio(np.dot(steps, rows.decoding + rows.prefilling), num_steps),
-        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), duration_s * records.max_num_seqs * records.replicas),
+        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), duration_s * records.slots),
         busy_fraction=_ratio(row_s.sum(), duration_s * records.replicas),
         wasted_slot_fraction=_ratio(np.dot(steps, rows.held), np.dot(steps, rows.running)),
         padding_fraction=_ratio(np.dot(steps, rows.padded_tokens), np.dot(steps, rows.tokens)),
-        kv_utilization_mean=_ratio(block_s, duration_s * records.num_blocks * records.replicas),
-        kv_utilization_peak=_ratio(peak_blocks, records.num_blocks) if num_steps else math.nan,
+        kv_utilization_mean=_ratio(block_s, duration_s * records.all_blocks),
+        kv_utilization_peak=peak if num_steps else math.nan,
     )
 
 
@@ -111,13 +111,24 @@ def _steps_inside(records: Records, window: Window) -> Ints:
     return steps
 
 
-def _blocks(records: Records, window: Window) -> tuple[float, int]:
-    """Block-seconds in the window, and the most blocks that one replica used in one of its steps."""
-    block_s, peak = 0.0, 0
+def blocks_of_replicas(records: Records) -> Ints:
+    """Usable KV blocks of every replica."""
+    sizes = records.sizes
+    return np.repeat([group.num_blocks for group in sizes], [group.replicas for group in sizes])
+
+
+def _blocks(records: Records, window: Window) -> tuple[float, float]:
+    """Block-seconds in the window, and the largest share of its blocks that a replica used in one of its steps."""
+    block_s, peak = 0.0, 0.0
+    capacity: int | Ints = records.num_blocks
+    of_replica = blocks_of_replicas(records) if records.groups else None
     for rows, steps in row_pieces(records):
         ends, used = records.step_end_s[steps], records.step_used_blocks[steps]
         block_s += weighted_sum(_clipped(step_starts(records, rows, steps), ends, window), used)
+        if of_replica is not None:
+            capacity = np.repeat(of_replica[records.rows.replica[rows]], records.rows.repeat[rows])
+        share = used / capacity
         if not window.whole:
-            used = used[(ends >= window.start_s) & (ends <= window.end_s)]
-        peak = max(peak, int(used.max(initial=0)))
+            share = share[(ends >= window.start_s) & (ends <= window.end_s)]
+        peak = max(peak, float(share.max(initial=0.0)))
     return block_s, peak

@@ -1,7 +1,7 @@
 """Waiting: queue depth, starvation, and whether the queue keeps growing.
 
 A request waits from its arrival until it is first scheduled, and after each preemption until it is scheduled again.
-A request that is never scheduled waits until the end of the run; a rejected one does not wait.
+A request that is never scheduled waits until it is aborted or the run ends; a rejected one does not wait.
 """
 
 from __future__ import annotations
@@ -78,12 +78,18 @@ def waits(records: Records, only: Bools | None = None) -> Waits:
 def _first_waits(records: Records) -> tuple[Floats, Floats]:
     requests = records.requests
     unscheduled = np.isnan(requests.scheduled_s) & (requests.status != Status.REJECTED)
-    return requests.arrival_s, np.where(unscheduled, run_end_s(records), requests.scheduled_s)
+    return requests.arrival_s, np.where(unscheduled, _left_s(records), requests.scheduled_s)
 
 
 def _requeue_waits(records: Records) -> tuple[Floats, Floats]:
     requeues = records.requeues
-    return requeues.from_s, np.where(np.isnan(requeues.to_s), run_end_s(records), requeues.to_s)
+    return requeues.from_s, np.where(np.isnan(requeues.to_s), _left_s(records)[requeues.row], requeues.to_s)
+
+
+def _left_s(records: Records) -> Floats:
+    """When each request that is not served any more left the queue: aborted, or at the end of the run."""
+    requests = records.requests
+    return np.where(requests.status == Status.ABORTED, requests.released_s, run_end_s(records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +154,12 @@ def saturated(records: Records, window: Window, waiting: Waits) -> bool:
 
 
 def service_s(records: Records, taken: Bools) -> float:
-    """Mean time from first scheduled to last token without the waits between; 0 where no request was scheduled."""
+    """Mean time from first scheduled to last token or abort without the waits between; 0 if none was scheduled."""
     requests = records.requests
     served = taken & ~np.isnan(requests.scheduled_s)
     if not served.any():
         return 0.0
     last, end = requests.last_token_s[served], run_end_s(records)
     until = np.where(requests.status[served] == Status.FINISHED, last, end)
+    until = np.where(requests.status[served] == Status.ABORTED, requests.released_s[served], until)
     return float(np.mean(until - requests.scheduled_s[served] - requests.requeued_s[served]))

@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 from simulator.results.records import Floats, Ints
 
 Samples = Callable[[], Iterable[tuple[Floats, Ints]]]
-"""Gives the same chunks of (values, weights) each time it is called; weights >= 0, values and squares finite."""
+"""Gives the same chunks of (values, weights) each time it is called; values and squares are finite.
+
+A negative weight takes samples back: of no value may the weights add up to less than zero.
+"""
 
 SORTED_AT_ONCE = 1 << 18  # entries: above, histograms narrow the search first
 BUCKET_BITS = 16
@@ -53,7 +56,7 @@ class _Range:
 def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
     """Count, mean, standard deviation and the percentiles `q` (0 to 100); None where nothing has weight."""
     count, entries, total, low, high = 0, 0, 0.0, 2**64, -1
-    for values, weights in _positive(samples):
+    for values, weights in _weighing(samples):
         count += int(weights.sum())
         entries += len(values)
         total += weighted_sum(values, weights)
@@ -63,7 +66,7 @@ def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
         return None
     mean = total / count
     squares = 0.0
-    for values, weights in _positive(samples):
+    for values, weights in _weighing(samples):
         from_mean = values - mean
         from_mean *= from_mean
         squares += weighted_sum(from_mean, weights)
@@ -86,9 +89,9 @@ def _between(a: float, b: float, t: float) -> float:
     return b - (b - a) * (1 - t) if t >= 0.5 else a + (b - a) * t
 
 
-def _positive(samples: Samples) -> Iterable[tuple[Floats, Ints]]:
+def _weighing(samples: Samples) -> Iterable[tuple[Floats, Ints]]:
     for values, weights in samples():
-        counts = weights > 0
+        counts = weights != 0
         if not counts.all():
             values, weights = values[counts], weights[counts]
         if len(values):
@@ -126,7 +129,7 @@ def _select(samples: Samples, ranks: Sequence[int], whole: _Range) -> dict[int, 
         if r.one_value:
             found.update(dict.fromkeys(wanted, _value_of(r.low)))
             continue
-        values, weights = gathered[r]
+        values, weights = _net(*gathered[r])
         order = np.argsort(values)
         below = np.cumsum(weights[order]) + r.before
         places = order[np.searchsorted(below, wanted, side="right")]
@@ -144,10 +147,19 @@ def _inside(keys: NDArray[np.uint64], r: _Range) -> NDArray[np.bool_]:
     return (keys >= np.uint64(r.low)) & (keys <= np.uint64(r.high))
 
 
+def _net(values: Floats, weights: Ints) -> tuple[Floats, Ints]:
+    """The same samples without those that are taken back."""
+    if not len(weights) or weights.min() > 0:
+        return values, weights
+    values, place = np.unique(values, return_inverse=True)
+    net = np.bincount(place, weights=weights, minlength=len(values)).astype(np.int64)
+    return values[net > 0], net[net > 0]
+
+
 def _gather(samples: Samples, ranges: Sequence[_Range]) -> dict[_Range, tuple[Floats, Ints]]:
     """All samples in each of the ranges."""
     found: dict[_Range, list[tuple[Floats, Ints]]] = {r: [] for r in ranges}
-    for values, weights in _positive(samples) if ranges else ():
+    for values, weights in _weighing(samples) if ranges else ():
         keys = _keys(values)
         for r, parts in found.items():
             inside = _inside(keys, r)
@@ -165,7 +177,7 @@ def _narrow(samples: Samples, ranges: Sequence[_Range], ranks: Sequence[int]) ->
     shifts = [max((r.high - r.low).bit_length() - BUCKET_BITS, 0) for r in ranges]
     weight_in = np.zeros((len(ranges), size))  # exact: whole numbers below 2**53
     entries_in = np.zeros((len(ranges), size), dtype=np.int64)
-    for values, weights in _positive(samples):
+    for values, weights in _weighing(samples):
         keys = _keys(values)
         for i, r in enumerate(ranges):
             inside = _inside(keys, r)

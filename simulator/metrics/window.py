@@ -16,7 +16,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured requests, and the time from their first arrival to their last token.
+    """The measured requests, and the time from their first arrival to their last token or the last abort.
 
     With a measured request that never finished, the window lasts until the end of the run. `whole` says that nothing
     was cut.
@@ -69,4 +69,5 @@ def _end_s(records: Records, measured: Bools, start_s: float) -> float:
     if np.any(measured & (requests.status == Status.UNFINISHED)):
         return run_end_s(records)
     last = requests.last_token_s[measured & (requests.status == Status.FINISHED)]
-    return float(last.max()) if len(last) else start_s
+    aborts = requests.released_s[measured & (requests.status == Status.ABORTED)]
+    return max((float(times.max()) for times in (last, aborts) if len(times)), default=start_s)

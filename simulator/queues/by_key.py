@@ -45,3 +45,5 @@ class ByKey:
 
     def remove(self, request: RequestState) -> None:
         del self._queue[self._key(request)]
+
+    drop = remove

@@ -90,6 +90,12 @@ class Fair:
         del self._tags[request.row]
         self._classes.remove(request)
 
+    def drop(self, request: RequestState) -> None:
+        start, length = self._tags.pop(request.row)
+        self._classes.remove(request)
+        if length and self._finish[request.class_name] == start + length:  # the last of its class: nothing is owed
+            self._finish[request.class_name] = start
+
     def _length(self, request: RequestView) -> float:
         service = self._w_p * request.input_tokens + self._w_q * expected_output(request)
         return service / self._weights.get(request.class_name, 1.0)

@@ -31,6 +31,8 @@ class Fcfs(OrderedDict[RequestState, None]):
     def remove(self, request: RequestState) -> None:
         del self[request]
 
+    drop = remove
+
     def requeue(self, first: tuple[RequestState, ...]) -> None:
         """Put these to the front, in this order."""
         for request in reversed(first):

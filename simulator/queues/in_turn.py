@@ -55,6 +55,8 @@ class InTurn:
                 return
         del self._sorted[request.priority, request.row]
 
+    drop = remove
+
     def requeue(self, first: tuple[RequestState, ...]) -> None:
         """Sort all but `first`, which go to the front in this order."""
         for request in [request for request in (*self._front, *self._tail) if not request.is_swapped]:

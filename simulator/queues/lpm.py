@@ -65,6 +65,8 @@ class Lpm:
         if self._sorted is not None:
             self._sorted.remove(request)
 
+    drop = remove
+
     def _forget(self) -> None:
         self._is_told = False
         self._sorted = None

@@ -84,6 +84,8 @@ class Mlfq:
         self._since.pop(request, None)
         del self._levels[self._keys.pop(request)]
 
+    drop = remove
+
     def _enter(self, request: RequestState, place: int) -> None:
         self._turn += 1
         self._keys[request] = key = place, self._turn

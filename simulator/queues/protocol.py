@@ -46,3 +46,6 @@ class WaitingQueue(Protocol):
 
     def remove(self, request: RequestState) -> None:
         """A request that enters the batch."""
+
+    def drop(self, request: RequestState) -> None:
+        """A request whose client has given up: it leaves without service."""

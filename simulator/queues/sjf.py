@@ -82,6 +82,8 @@ class SjfWithAging:
             del self._young[request.row]
             self._by_length.remove(request)
 
+    drop = remove
+
     def _is_old(self, request: RequestState) -> bool:
         return self._now_s - request.arrival_s > self._aging_s
 

@@ -104,9 +104,12 @@ class Vtc:
     put_back = push
 
     def remove(self, request: RequestState) -> None:
+        self.drop(request)
+        self._account(request.class_name).prompt_tokens += _prompt_to_charge(request)
+
+    def drop(self, request: RequestState) -> None:
         self._classes.remove(request)
         self._last_left = request.class_name
-        self._account(request.class_name).prompt_tokens += _prompt_to_charge(request)
 
     def _lift(self, class_name: str, counter: float) -> None:
         if self.counter(class_name) < counter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,7 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.request_state import RequestState, Setbacks
-from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns, Status
+from simulator.results.records import (
+    GapColumns,
+    GroupSizes,
+    Records,
+    RequestColumns,
+    RequeueColumns,
+    RowColumns,
+    Status,
+)
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
 
@@ -29,7 +37,7 @@ _ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS]
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
 # What the buffers hold of a request; the workload knows the rest.
 _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_token_s", "released_s", "output_tokens")
-_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name != "left_s"))
+_SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "skipped_tokens")))
 
 
 class Series:
@@ -198,10 +206,10 @@ class Recorder:
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
 
-    def records(
-        self, workload: Workload, *, num_blocks: int, block_size: int, max_num_seqs: int, streams: bool
-    ) -> Records:
-        """Everything collected, as `Records`; the recorder is empty afterwards."""
+    def records(self, workload: Workload, groups: Sequence[GroupSizes]) -> Records:
+        """Everything collected, as `Records`; the recorder is empty afterwards. All groups stream answers, or none."""
+        first = groups[0]
+        streams = first.streams
         ends = [replica.step_end_s.column() for replica in self.replicas]
         rows, gaps = self._rows_and_gaps(streams, ends)
         return Records(
@@ -211,14 +219,15 @@ class Recorder:
             requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
             step_end_s=_one(ends),
             step_used_blocks=_one([replica.step_used_blocks.column() for replica in self.replicas]),
-            num_blocks=num_blocks,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
+            num_blocks=first.num_blocks,
+            block_size=first.block_size,
+            max_num_seqs=first.max_num_seqs,
             replicas=len(self.replicas),
             reject_reasons=dict(sorted(self.reject_reasons.items())),
             class_names=workload.class_names,
             streams=streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
+            groups=tuple(groups) if len(groups) > 1 else (),
         )
 
     def _request_columns(self, workload: Workload) -> Columns:

@@ -13,8 +13,8 @@ was paused between them, and the second starts when the first ends. It does not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, fields
+from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,14 @@ class Status(IntEnum):
     FINISHED = 0
     REJECTED = 1
     UNFINISHED = 2
+    ABORTED = 3  # its client gave up; `FINISHED_ABORTED` in vLLM
+
+
+class Cause(Enum):
+    """Why a request was rejected: of the two, only a full queue is worth another try."""
+
+    TOO_LARGE = "too large"  # it could never be served here
+    QUEUE_FULL = "the queue is full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class RequestColumns:
     scheduled_s: Floats  # first time scheduled
     first_token_s: Floats
     last_token_s: Floats  # when the client has the last token
-    released_s: Floats  # when slot and KV came free: later than last_token_s where a batch holds its finished
+    released_s: Floats  # when slot, KV or place in the queue came free: may be later than last_token_s
     input_tokens: Ints
     output_tokens: Ints  # generated
     max_tokens: Ints
@@ -54,6 +62,7 @@ class RequestColumns:
     swapped_in_blocks: Ints
     cached_tokens: Ints  # prompt tokens found in the prefix cache, all admissions together
     requeued_s: Floats  # seconds spent waiting again after preemption
+    aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +88,18 @@ class RowColumns:
     swapped_out_blocks: Ints
     swapped_in_blocks: Ints
 
+    def of_replicas(self, first: int, end: int) -> RowColumns:
+        """The rows of the replicas from `first` to before `end`: replicas' rows stand one after the other."""
+        start, stop = np.searchsorted(self.replica, (first, end)).tolist()
+        return RowColumns(*[getattr(self, field.name)[start:stop] for field in fields(self)])
+
 
 @dataclass(frozen=True, slots=True)
 class GapColumns:
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
-    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. Where answers do not
+    The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. A token that an abort
+    took back has no gap: an entry with a `count` of -1 cancels the one there. Where answers do not
     stream (`Records.streams`), there are no gaps, inside rows or here.
     """
 
@@ -95,12 +110,33 @@ class GapColumns:
 
 @dataclass(frozen=True, slots=True)
 class RequeueColumns:
-    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to the end)."""
+    """One entry a preemption: the request waited again from `from_s` until `to_s` (NaN: to its end or the run's)."""
 
     row: Ints
     from_s: Floats
     to_s: Floats
     swapped: Ints  # 1: its KV was moved to the host, 0: thrown away
+
+
+@dataclass(frozen=True, slots=True)
+class CallColumns:
+    """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
+
+    attempt: Ints  # 1: the first
+    first_row: Ints  # row of the first attempt: the attempts of one request have the same
+    left_s: Floats  # when the client lost its patience; NaN: it stayed
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSizes:
+    """A group of equal replicas, of each of which it says how large it is."""
+
+    name: str
+    replicas: int
+    num_blocks: int  # usable KV blocks
+    block_size: int
+    max_num_seqs: int
+    streams: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +149,7 @@ class Records:
     requeues: RequeueColumns
     step_end_s: Floats
     step_used_blocks: Ints
-    num_blocks: int  # usable KV blocks of one replica
+    num_blocks: int  # usable KV blocks of one replica; as the next two, of the first group's where groups differ
     block_size: int
     max_num_seqs: int
     replicas: int
@@ -121,10 +157,31 @@ class Records:
     class_names: tuple[str, ...]
     request_ids: tuple[str, ...] | None  # None: named by row
     streams: bool = True  # False: answers come whole, and there are no gaps between tokens
+    calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
+    session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
+    turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
+
+    groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
+
+    @property
+    def sizes(self) -> tuple[GroupSizes, ...]:
+        """The groups; a single one where all replicas are equal."""
+        alike = GroupSizes("default", self.replicas, self.num_blocks, self.block_size, self.max_num_seqs, self.streams)
+        return self.groups or (alike,)
+
+    @property
+    def slots(self) -> int:
+        """Slots of all replicas together."""
+        return sum(group.replicas * group.max_num_seqs for group in self.sizes)
+
+    @property
+    def all_blocks(self) -> int:
+        """Usable KV blocks of all replicas together."""
+        return sum(group.replicas * group.num_blocks for group in self.sizes)
 
     @property
     def num_steps(self) -> int:

@@ -171,8 +171,8 @@ class NaiveReplica:
 
     @property
     def late_blocks(self) -> tuple[int, ...]:
-        plans = range(1, self.traits.frees_late + 1)
-        return tuple(sum(r.num_blocks for r in self.requests if r.plans_to_free == plan) for plan in plans)
+        ahead = range(1, self.traits.frees_late + 1)
+        return tuple(sum(r.num_blocks for r in self.requests if r.plans_to_free == n) for n in ahead)
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         decodes = self.going_on() if mixed else StepShape(0, 0)
@@ -219,8 +219,7 @@ class NaiveReplica:
             self.queue.look(self.now_s)
             plan = self.policy.plan(self)
             self.note = plan.note
-            step = self.apply(plan)
-            if self.takes_no_time(step):
+            if self.takes_no_time(step := self.apply(plan)):
                 continue
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
@@ -236,11 +235,11 @@ class NaiveReplica:
             self.now_s = end_s
 
     def takes_no_time(self, step: dict[str, Any] | None) -> bool:
-        """Whether the next step is planned at once."""
+        """Whether the next is planned at once."""
         if step is None:
-            return any(request.plans_to_free for request in self.requests)
-        moved = step["swapped_out_blocks"] or step["swapped_in_blocks"]
-        return self.traits.skips_empty_steps and not step["tokens"] and not moved
+            return any(r.plans_to_free for r in self.requests)
+        does_nothing = not any(step[key] for key in ("tokens", "swapped_out_blocks", "swapped_in_blocks"))
+        return self.traits.skips_empty_steps and does_nothing
 
     def arrive(self, request: Request) -> None:
         naive = NaiveRequest(request, self.block_size)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.engine.timetable import Inlet, OnEnd
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies.chunked_prefill import ChunkedPrefill
@@ -107,15 +108,32 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
         make_blocks=make_blocks,
         fast_forward=fast_forward,
         log_decisions=True,
+        make_listener=partial(_clients, aborts_of(case)) if aborts_of(case) else None,
     )
     assert run.decisions is not None
     return run.decisions
+
+
+def aborts_of(case: Case) -> list[tuple[int, float]]:
+    """Rows and times of the case's aborts; all of a case with a cost."""
+    requests = sorted(case["requests"], key=lambda r: float(r.get("arrival_time", 0)))
+    return [(row, r["abort_time"]) for row, r in enumerate(requests) if r.get("abort_time") is not None]
+
+
+def _clients(aborts: list[tuple[int, float]], inlet: Inlet) -> OnEnd:
+    """Clients that give up at these times and do nothing else."""
+    for row, at_s in aborts:
+        inlet.abort_at(row, at_s)
+    return lambda row, status, end_s, cause: None
 
 
 def first_difference(case: Case, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str | None:
     """Where the two part, in words; None if they never do."""
     timed = bool(case.get("cost"))
     for step, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        # The harness lets requests arrive between two steps, so that those aborted during one come in another order.
+        if sorted(a.get("aborted", [])) != sorted(b.get("aborted", [])):
+            return f"step {step}, aborted: ours {a.get('aborted')}, vLLM {b.get('aborted')}"
         for key in COMPARED:
             if a[key] != b[key]:
                 return f"step {step}, {key}: ours {a[key]}, vLLM {b[key]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.parity.cases import Case
@@ -186,16 +187,27 @@ def random_async_caching_case(seed: int) -> Case:
     return _asynchronous(seed, random_caching_case(seed))
 
 
+def aborted(draw: Callable[[int], Case], seed: int) -> Case:
+    """A case of another kind, with times, in which clients give up: some at the very moment of an event."""
+    case = draw(seed)
+    rng = random.Random(f"aborts {seed}")
+    _give_times(case)
+    step_s = case["cost"]["a"]
+    share = rng.choice([0.1, 0.3, 0.6, 1.0])
+    sure = rng.choice(case["requests"])
+    for request in case["requests"]:
+        if rng.random() < share or request is sure:
+            after = rng.choice([0, rng.randint(0, 4), rng.randint(0, 40), 4 * rng.random(), 40 * rng.random()])
+            request["abort_time"] = request["arrival_time"] + after * step_s
+    return case
+
+
 def _asynchronous(seed: int, case: Case) -> Case:
     """Arrivals are times: which plan is the n-th depends on how many found nothing to do."""
     rng = random.Random(f"async {seed}")
     config, requests = case["config"], case["requests"]
     config["async_scheduling"] = True
-    if "cost" not in case:
-        a, b, c = COSTS[0]
-        case["cost"] = {"a": a, "b": b, "c": c}
-        for request in requests:
-            request["arrival_time"] = request.pop("arrival_step") * a
+    _give_times(case)
     share = rng.choice([0.0, 0.5, 1.0])
     for request in requests:
         if rng.random() < share:
@@ -204,3 +216,12 @@ def _asynchronous(seed: int, case: Case) -> Case:
         most = max(r["prompt_len"] + r.get("max_tokens", r["output_len"]) for r in requests)
         config["max_num_batched_tokens"] = max(config["max_num_batched_tokens"], most)
     return case
+
+
+def _give_times(case: Case) -> None:
+    """A cost, and arrivals as times, where the case counts steps."""
+    if "cost" not in case:
+        a, b, c = COSTS[0]
+        case["cost"] = {"a": a, "b": b, "c": c}
+        for request in case["requests"]:
+            request["arrival_time"] = request.pop("arrival_step") * a

@@ -7,18 +7,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 from tests.parity import live, recorded
 from tests.parity.cases import Case
-from tests.parity.random_cases import random_async_caching_case, random_async_case, random_caching_case, random_case
+from tests.parity.random_cases import (
+    aborted,
+    random_async_caching_case,
+    random_async_case,
+    random_caching_case,
+    random_case,
+)
 from tests.parity.rare_cases import RARE_CACHING_CASES, RARE_CASES
 
 # How many small cases of each kind: those that preempt, and those that do not.
 WANTED = {True: 96, False: 24}
 WANTED_CACHING = {True: 32, False: 24}
 WANTED_ASYNC = {True: 24, False: 4}
+WANTED_ABORTS = {True: 8, False: 8}
 MOST_SCHEDULED = 220  # entries of `scheduled` in all steps of a case: larger ones tell little more
 BATCH = 200
 
@@ -31,7 +39,8 @@ def small_cases(draw: Draw, oracle: Path) -> Iterator[tuple[Case, live.Steps]]:
         cases = [draw(seed) for seed in range(first, first + BATCH)]
         for case, steps in zip(cases, live.answers(cases, oracle), strict=True):
             idle = case["config"].get("enable_prefix_caching") and not live.hit_tokens(steps)
-            if not idle and sum(len(step["scheduled"]) for step in steps) <= MOST_SCHEDULED:
+            abortless = any("abort_time" in r for r in case["requests"]) and not any("aborted" in s for s in steps)
+            if not idle and not abortless and sum(len(step["scheduled"]) for step in steps) <= MOST_SCHEDULED:
                 yield case, steps
 
 
@@ -69,6 +78,12 @@ def main() -> None:
     found.cases.extend(caching.cases)
     found.answers.extend(caching.answers)
     keep(found, recorded.ASYNC_FILE)
+    found = recorded.Recorded(live.version(), [], [])
+    for draw in (random_case, random_caching_case, random_async_case, random_async_caching_case):
+        more = choose((), partial(aborted, draw), WANTED_ABORTS, oracle)
+        found.cases.extend(more.cases)
+        found.answers.extend(more.answers)
+    keep(found, recorded.ABORTS_FILE)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.parity import live
 from tests.parity.cases import Case, decisions_of, first_difference
-from tests.parity.random_cases import random_async_caching_case, random_async_case, random_caching_case, random_case
+from tests.parity.random_cases import (
+    aborted,
+    random_async_caching_case,
+    random_async_case,
+    random_caching_case,
+    random_case,
+)
 from tests.shared_data import shared
 
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "300"))
@@ -28,6 +35,7 @@ KINDS: dict[str, Callable[[int], Case]] = {
     "async": random_async_case,
     "async_caching": random_async_caching_case,
 }
+ABORTING: dict[str, Callable[[int], Case]] = {kind: partial(aborted, draw) for kind, draw in KINDS.items()}
 
 
 def difference(seed: int, case: Case, theirs: live.Steps) -> str | None:
@@ -56,3 +64,19 @@ def test_random_cases_are_scheduled_as_vllm_does(first: int, kind: str) -> None:
         assert sum(count > 0 for count in preemptions) > 0.3 * BATCH
         assert sum(preemptions) > 2 * BATCH
         assert (sum(count > 0 for count in hits) > 0.5 * BATCH) == kind.endswith("caching")
+
+
+@pytest.mark.parametrize("kind", ABORTING)
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_random_cases_with_aborts_are_scheduled_as_vllm_does(first: int, kind: str) -> None:
+    seeds = range(first, min(first + BATCH, CASES))
+    cases = [ABORTING[kind](seed) for seed in seeds]
+    answers = live.answers(cases, shared("oracle"))
+    aborts = [sum(len(step.get("aborted", [])) for step in steps) for steps in answers]
+    print(f"{len(cases)} cases, {sum(map(len, answers))} steps, {sum(aborts)} aborts")
+    for seed, case, theirs in zip(seeds, cases, answers, strict=True):
+        different = difference(seed, case, theirs)
+        assert different is None, f"case {seed}: {different}\n{json.dumps(case)}"
+    if len(cases) == BATCH:
+        assert sum(count > 0 for count in aborts) > 0.5 * BATCH
+        assert sum(len(step["preempted"]) for steps in answers for step in steps) > BATCH

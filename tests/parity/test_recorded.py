@@ -14,6 +14,7 @@ import pytest
 
 from tests.parity import live, recorded
 from tests.parity.cases import COMPARED, Case, decisions_of, first_difference
+from tests.parity.random_cases import aborted, random_async_caching_case, random_async_case
 from tests.shared_data import shared
 
 MODES = {
@@ -24,7 +25,12 @@ MODES = {
 }
 
 
-FILES = {"plain": recorded.FILE, "caching": recorded.CACHING_FILE, "async": recorded.ASYNC_FILE}
+FILES = {
+    "plain": recorded.FILE,
+    "caching": recorded.CACHING_FILE,
+    "async": recorded.ASYNC_FILE,
+    "aborts": recorded.ABORTS_FILE,
+}
 
 
 @cache
@@ -53,6 +59,44 @@ def test_recorded_asynchronous_cases_are_scheduled_as_vllm_did(mode: str) -> Non
         assert case["config"]["async_scheduling"] is True
         different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
         assert different is None, f"recorded asynchronous case {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recorded_cases_with_aborts_are_scheduled_as_vllm_did(mode: str) -> None:
+    for number, (case, theirs) in enumerate(zip(kept("aborts").cases, kept("aborts").answers, strict=True)):
+        different = first_difference(case, decisions_of(case, **MODES[mode]), theirs)
+        assert different is None, f"recorded case with aborts {number}: {different}\n{json.dumps(case)}"
+
+
+@pytest.mark.parametrize("seed", [165, 206, 505, 629])
+def test_two_dropped_tokens_of_a_victim_or_of_an_answer_too_long(seed: int) -> None:
+    """Tokens on their way that a prefill gave, after a preemption or as the last one: found by vLLM's random cases."""
+    for draw in (random_async_case, random_async_caching_case):
+        case = aborted(draw, seed)
+        assert decisions_of(case) == decisions_of(case, fast_forward=False)
+
+
+def test_recorded_cases_with_aborts_are_hard() -> None:
+    """They abort requests that wait, run, were preempted, and had their last token on its way."""
+    cases, answers = kept("aborts").cases, kept("aborts").answers
+    assert len(cases) >= 60
+    waited = ran = again = 0
+    for steps in answers:
+        preempted: set[str] = set()
+        for step in steps:
+            preempted.update(step["preempted"])
+            waited += len(set(step["aborted"]) & set(step["waiting"]))
+            ran += len(set(step["aborted"]) & set(step["running"]))
+            again += len(set(step["aborted"]) & preempted)
+    assert min(waited, ran) > 30
+    assert again > 10
+    assert {case["config"].get("async_scheduling", False) for case in cases} == {False, True}
+    assert {case["config"].get("enable_prefix_caching", False) for case in cases} == {False, True}
+    for case, steps in zip(cases, answers, strict=True):
+        patient = copy.deepcopy(case)
+        for request in patient["requests"]:
+            request.pop("abort_time", None)
+        assert first_difference(patient, decisions_of(patient), steps) is not None
 
 
 def test_recorded_asynchronous_cases_are_hard() -> None:

@@ -2,6 +2,10 @@
 
 usage: python vllm_driver.py FOLDER_OF_THE_ORACLE
 
+A request may have an `abort_time`, in cases with a cost: the client's abort is then handed to the scheduler as vLLM's
+engine core does, before the results of the next step to end. `aborted` of a record names those that were aborted
+between this decision and the next.
+
 The harness ends every answer at its `max_tokens`. Here a request may have larger `max_tokens` than `output_len`: its
 last token is then a stop token, as when a model ends its answer by itself.
 """
@@ -14,6 +18,8 @@ import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+
+RequestStatus: Any = None  # vLLM's, once the oracle has imported it
 
 STOP = 1 << 50  # stop tokens count from here, so that no two requests have the same
 
@@ -47,18 +53,89 @@ def let_answers_end(oracle: Any) -> None:
     oracle.build_scheduler, oracle.make_requests = build_scheduler, make_requests
 
 
+class Aborts:
+    """Hands the aborts of a case to its scheduler, at the times of the harness."""
+
+    def __init__(self, case: dict[str, Any], requests: list[Any]) -> None:
+        abort_s = [request.get("abort_time") for request in case["requests"]]
+        self._coming = sorted(
+            (abort_s[place], rank, request.request_id)
+            for rank, (_, place, request, _) in enumerate(requests)
+            if abort_s[place] is not None
+        )
+        self._planned = -1  # the last decision
+        self._scheduler: Any = None
+        self.told: dict[int, list[str]] = {}  # by decision
+        self.ever: set[str] = set()
+
+    def watch(self, scheduler: Any) -> None:
+        """Let the harness's calls of the scheduler tell the time."""
+        self._scheduler = scheduler
+        add, schedule, update = scheduler.add_request, scheduler.schedule, scheduler.update_from_output
+
+        def add_request(request: Any) -> None:
+            add(request)
+            self._abort(sys._getframe(1).f_locals["now"])
+
+        def schedule_next() -> Any:
+            self._planned += 1
+            return schedule()
+
+        def update_from_output(*results: Any) -> Any:
+            self._abort(sys._getframe(1).f_locals["cpu_t"])
+            return update(*results)
+
+        scheduler.add_request, scheduler.schedule = add_request, schedule_next
+        scheduler.update_from_output = update_from_output
+
+    def _abort(self, now_s: float) -> None:
+        """Those that are due, and whose requests have arrived."""
+        for entry in list(self._coming):
+            at_s, _, request_id = entry
+            if at_s <= now_s and self._scheduler.has_request(request_id):
+                self._coming.remove(entry)
+                gone = self._scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+                assert [request.request_id for request in gone] == [request_id]
+                self.told.setdefault(self._planned, []).append(request_id)
+                self.ever.add(request_id)
+
+
 def answer_to(oracle: Any, case: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The harness's records; who has finished is named once, though a step more may have been computed for it."""
-    finished: set[str] = set()
-    for record in oracle.run(case):
+    aborts: list[Aborts] = []
+    make, build = oracle.make_requests, oracle.build_scheduler
+
+    def make_requests(case: dict[str, Any], *more: Any) -> list[Any]:
+        made = list(make(case, *more))
+        aborts.append(Aborts(case, made))
+        aborts[0].watch(schedulers[0])
+        return made
+
+    def build_scheduler(config: dict[str, Any]) -> Any:
+        schedulers.append(build(config))
+        return schedulers[0]
+
+    schedulers: list[Any] = []
+    aborting = any(request.get("abort_time") is not None for request in case["requests"])
+    if aborting:
+        oracle.make_requests, oracle.build_scheduler = make_requests, build_scheduler
+    try:
+        records = list(oracle.run(case))
+    finally:
+        oracle.make_requests, oracle.build_scheduler = make, build
+    finished: set[str] = set(aborts[0].ever) if aborting else set()
+    for number, record in enumerate(records):
         record["finished"] = [request_id for request_id in record["finished"] if request_id not in finished]
         finished.update(record["finished"])
+        if aborting and number in aborts[0].told:
+            record["aborted"] = aborts[0].told[number]
         yield record
 
 
 def main() -> None:
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
     oracle = importlib.import_module("vllm_oracle")
+    globals()["RequestStatus"] = importlib.import_module("vllm.v1.request").RequestStatus
     let_answers_end(oracle)
     answer: list[dict[str, Any]] | dict[str, str]
     for line in sys.stdin:

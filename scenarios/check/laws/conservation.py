@@ -13,12 +13,12 @@ from simulator.simulate import Run
 
 
 def conservation(experiment: Experiment, run: Run) -> Breach | None:
-    """Submitted = finished + rejected + unfinished, each request in one place at each step; tokens likewise."""
+    """Submitted = finished + rejected + aborted + unfinished, each in one place at each step; tokens likewise."""
     return ends_once(experiment, run) or one_place(experiment, run) or tokens(experiment, run)
 
 
 def ends_once(experiment: Experiment, run: Run) -> Breach | None:
-    """Each request has one end; the log tells of each finish once, and rejected requests are in no step."""
+    """Each request has one end; the log tells of each finish and abort once, and rejected requests are in no step."""
     records, decisions = run.records, run.decisions or []
     requests = records.requests
     if requests.row.tolist() != list(range(len(experiment.workload))):
@@ -30,6 +30,10 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
     told = Counter(request_id for step in decisions for request_id in step["finished"])
     if told != Counter(finished):
         return Breach(f"finished are {sorted(finished)}, the steps tell of {dict(told)}")
+    aborted = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.ABORTED).tolist()}
+    told = Counter(request_id for step in decisions for request_id in step.get("aborted", []))
+    if not told <= Counter(aborted):
+        return Breach(f"aborted are {sorted(aborted)}, the steps tell of {dict(told)}")
     seen = {request_id for step in decisions for request_id in step["running"] + step["waiting"]}
     turned_away = sorted(seen & {records.request_id(row) for row in rejected.tolist()})
     if turned_away:
@@ -41,10 +45,15 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def one_place(experiment: Experiment, run: Run) -> Breach | None:
-    """At every step each request that has arrived and not finished waits or runs, and not both."""
+    """At every step each request that has arrived, and neither finished nor was aborted, waits or runs, and not both.
+
+    But for those that were aborted before their replica's first step, of which no step can tell.
+    """
     records, decisions = run.records, run.decisions or []
     requests = records.requests
     gone = {records.request_id(row) for row in records.reject_reasons}
+    told = {request_id for step in decisions for request_id in step.get("aborted", [])}
+    gone |= {records.request_id(row) for row in np.flatnonzero(requests.status == Status.ABORTED).tolist()} - told
     unknown: dict[int, list[str]] = {}  # finished with a replica's last step: no plan knows as long as it runs
     for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
@@ -56,6 +65,7 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
             return _at(step, f"request {wrong[0]} is in {here[wrong[0]]} places, not {expected[wrong[0]]}")
         if not set(step["scheduled"]) <= set(step["running"]):
             return _at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
+        gone.update(step.get("aborted", []))
         gone.update(unknown.pop(step["replica"], []))
         if asynchronous(experiment):
             unknown[step["replica"]] = step["finished"]
@@ -89,8 +99,17 @@ def tokens(experiment: Experiment, run: Run) -> Breach | None:
         if not 0 <= more <= most:
             return Breach(f"the steps computed {computed[name]} tokens of request {name}, which needed {needed[row]}")
         wasted += more
+    aborted = np.flatnonzero(requests.status == Status.ABORTED)
+    for row in aborted.tolist():
+        name, told = records.request_id(row), int(requests.aborted_tokens[row])
+        if computed[name] != told:
+            return Breach(f"the steps computed {computed[name]} tokens of request {name}, aborted after {told}")
+        if requests.output_tokens[row] > answer[row]:
+            return Breach(f"request {name}, which was aborted, got more tokens than its answer has")
     real = int(((rows.tokens - rows.padded_tokens) * rows.repeat).sum())
-    if sum(computed.values()) - wasted != real:
+    # A step may have given an aborted request one token too many, too.
+    most = len(aborted) if asynchronous(experiment) else 0
+    if not 0 <= sum(computed.values()) - wasted - real <= most:
         return Breach(f"the decisions name {sum(computed.values()) - wasted} tokens, the step rows {real}")
     odd = np.flatnonzero(rows.tokens != rows.decoding + rows.prefill_tokens + rows.padded_tokens)
     if len(odd):

@@ -23,6 +23,7 @@ from scenarios.runs.storage.run_folder import (
     OWN_NAMES,
     REPORT,
     SCENARIO,
+    STUDY,
     SUMMARY,
     VALIDATION,
     compared_runs,
@@ -33,6 +34,7 @@ from simulator.errors import InputError
 
 _KINDS = {
     COMPARISON: "a comparison",
+    STUDY: "a sweep",
     VALIDATION: "a validation",
     LOCKSTEP: "a lockstep",
     FREE_RUNNING: "a free-running lockstep",

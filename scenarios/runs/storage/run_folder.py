@@ -11,6 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from scenarios.runs.storage.staging import unwritable
-from scenarios.runs.storage.tables import open_deterministic, request_columns, step_columns, write_csv
+from scenarios.runs.storage.tables import open_deterministic, replica_columns, request_columns, step_columns, write_csv
 from scenarios.schema.loader import dump
 from simulator.results.records import Records
 
@@ -28,14 +29,16 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
+REPLICAS = "replicas.csv.gz"  # of a run with several
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
+STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, STUDY, TABLE, PARQUET,
 )  # fmt: skip
-OWN_NAMES = frozenset({*_FILES, PLOTS})
+OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
@@ -61,8 +64,11 @@ def write_run(
     records: Records,
     decisions: Iterable[Mapping[str, object]] | None = None,
     notes: Sequence[str] = (),
+    cuts: Mapping[str, float] | None = None,
 ) -> None:
     """Write a run's files into an existing folder; `notes` are kept for a report that is drawn later.
+
+    `cuts` are those that the summary was made with, for the table of the replicas of a fleet.
 
     Raises InputError where the disk does not take the files.
     """
@@ -71,6 +77,8 @@ def write_run(
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
         write_csv(folder / REQUESTS, request_columns(records))
         write_csv(folder / STEPS, step_columns(records))
+        if records.replicas > 1:
+            write_csv(folder / REPLICAS, replica_columns(records, **(cuts or {})))
         _write_rest(folder / REST, records, notes)
         if decisions is not None:
             with open_deterministic(folder / DECISIONS) as out:
@@ -124,6 +132,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "class_names": list(records.class_names),
         "named": records.request_ids is not None,
         "notes": list(notes),
+        **({"groups": [asdict(group) for group in records.groups]} if records.groups else {}),
     }
     arrays = {
         "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),

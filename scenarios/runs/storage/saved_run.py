@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from scenarios.runs.storage.run_folder import COMPARISON, FORMAT, REQUESTS, REST, SCALARS, SCENARIO, STEPS, SUMMARY
-from scenarios.runs.storage.tables import read_csv, requests_from, rows_from
+from scenarios.runs.storage.tables import calls_from, read_csv, requests_from, rows_from, sessions_from
 from simulator.errors import InputError
-from simulator.results.records import GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
 
 T = TypeVar("T")
 
@@ -146,7 +146,10 @@ def _assemble(
         reject_reasons={row: reason for row, reason in enumerate(table["reject_reason"]) if reason},
         class_names=class_names,
         request_ids=tuple(table["request_id"]) if about["named"] else None,
+        calls=calls_from(table),
+        **sessions_from(table),
         **{name: about[name] for name in SCALARS},
+        groups=tuple(GroupSizes(**group) for group in about.get("groups", ())),
     )
 
 

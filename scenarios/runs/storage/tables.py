@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.fleet import by_replica
 from simulator.metrics.latency import request_latencies
-from simulator.results.records import Floats, Ints, Records, RequestColumns, RowColumns, Status
+from simulator.results.records import CallColumns, Floats, Ints, Records, RequestColumns, RowColumns, Status
 
 Column = Floats | Ints | list[str]
 
 CHUNK_ROWS = 50_000  # formatted at once: bounds the memory that a million rows of text take
 STATUS_NAMES = tuple(status.name.lower() for status in Status)
-_TEXTS = ("request_id", "class", "status", "reject_reason")
+_TEXTS = ("request_id", "class", "status", "reject_reason", "session_id", "retry_of")
 _MUST_QUOTE = frozenset(',"\r\n')
 
 
@@ -57,12 +58,47 @@ def request_columns(records: Records) -> dict[str, Column]:
         "swapped_out_blocks": requests.swapped_out_blocks,
         "swapped_in_blocks": requests.swapped_in_blocks,
         "cached_tokens": requests.cached_tokens,
+        "aborted_tokens": requests.aborted_tokens,
         "max_tokens": requests.max_tokens,
         "priority": requests.priority,
         "replica": requests.replica,
         "released_s": requests.released_s,
         "reject_reason": reasons,
+        **_session_columns(records),
+        **_attempt_columns(records, ids),
     }
+
+
+def _session_columns(records: Records) -> dict[str, Column]:
+    """The session of a request and its place in it; no columns where there is none."""
+    if records.session_ids is None or records.turns is None:
+        return {}
+    return {"session_id": [session or "" for session in records.session_ids], "turn": records.turns}
+
+
+def _attempt_columns(records: Records, ids: list[str]) -> dict[str, Column]:
+    """Which attempt at a request this is, of which first one, and when its client left; no columns without clients."""
+    calls = records.calls
+    if calls is None:
+        return {}
+    firsts = [ids[first] if first != row else "" for row, first in enumerate(calls.first_row.tolist())]
+    return {"attempt": calls.attempt, "retry_of": firsts, "left_s": calls.left_s}
+
+
+def calls_from(table: Mapping[str, Any]) -> CallColumns | None:
+    """The inverse, for the attempts. Raises KeyError where a first attempt is missing."""
+    if "attempt" not in table:
+        return None
+    rows = {name: row for row, name in enumerate(table["request_id"])}
+    firsts = [rows[first] if first else row for row, first in enumerate(table["retry_of"])]
+    return CallColumns(table["attempt"], np.array(firsts, dtype=np.int64), table["left_s"])
+
+
+def sessions_from(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse, for the sessions, as `Records` has them."""
+    if "session_id" not in table:
+        return {}
+    return {"session_ids": tuple(session or None for session in table["session_id"]), "turns": table["turn"]}
 
 
 def step_columns(records: Records) -> dict[str, Column]:
@@ -76,6 +112,15 @@ def step_columns(records: Records) -> dict[str, Column]:
     return table
 
 
+def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Column]:
+    """One row a replica, with its group."""
+    found = by_replica(records, warmup_s=warmup_s, cooldown_s=cooldown_s)
+    names = [group.name for group in records.sizes for _ in range(group.replicas)]
+    columns: dict[str, Column] = {field.name: getattr(found, field.name) for field in fields(found)}
+    del columns["replicas"]
+    return {"replica": np.arange(records.replicas), "group": names, **columns}
+
+
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:
     """The inverse of `request_columns`. Raises KeyError for another table."""
     classes = {name: index for index, name in enumerate(class_names)}
@@ -85,6 +130,8 @@ def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> Req
         "class_index": np.array([classes[name] for name in table["class"]], dtype=np.int64),
         "status": np.array([statuses[name] for name in table["status"]], dtype=np.int64),
     }
+    if "aborted_tokens" not in table:  # a folder from before there were aborts
+        special["aborted_tokens"] = np.zeros(len(table["request_id"]), dtype=np.int64)
     names = [field.name for field in fields(RequestColumns)]
     return RequestColumns(**{name: special[name] if name in special else table[name] for name in names})
 

@@ -211,7 +211,7 @@ def _members(annotation: object, tags: tuple[str, ...] = ()) -> list[_Member]:
     if origin in _UNIONS:
         return [member for arm in get_args(annotation) for member in _members(arm, tags)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [(tags or _model_tags(annotation), annotation)]
+        return [((*tags, *_model_tags(annotation)), annotation)]
     return [(tags, annotation)]
 
 

@@ -53,6 +53,19 @@ _ELSEWHERE_CALLED = {  # other tools' words
     "std": "sd",
     "stddev": "sd",
     "type": "kind",
+    "correlation": "corr",
+    "rank_correlation": "corr",
+    "spearman": "corr",
+    "shared_prefix": "prefix",
+    "prefix_group": "prefix",
+    "prefix_groups": "prefix",
+    "system_prompt": "prefix",
+    "rates": "states",
+    "ramp": "profile",
+    "ramp_up_strategy": "profile",
+    "diurnal": "profile",
+    "spike": "profile",
+    "stages": "profile",
 }
 
 
@@ -89,8 +102,9 @@ def key_hint(
         meant = unit
     elif key in elsewhere:
         places = elsewhere[key]
-        meant = " or ".join(f"`{place}`" if place else "the top level" for place in places)
-        meant = f"`{key}` belongs under {meant}" if places != [""] else f"`{key}` belongs at the top level"
+        under = " or ".join(f"`{place}`" for place in places if place)
+        where = ["at the top level"] * ("" in places) + [f"under {under}"] * bool(under)
+        meant = f"`{key}` belongs {' or '.join(where)}"
     elif called is not None and called in allowed:
         meant = f"it is called `{called}` here"
     elif near := nearest(key, allowed):

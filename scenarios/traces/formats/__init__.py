@@ -19,8 +19,3 @@ def trace_formats() -> Mapping[str, TraceFormat]:
     if len(formats) < len(found):
         raise ValueError(f"two trace formats have the same name: {[each.name for each in found]}")
     return formats
-
-
-def readable_formats() -> tuple[str, ...]:
-    """The names of those that are read, not only recognised."""
-    return tuple(name for name, each in trace_formats().items() if each.open is not None)

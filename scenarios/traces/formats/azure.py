@@ -25,7 +25,7 @@ _FIRST_YEAR, _LAST_YEAR = 1970, 2200  # what 64 bits of nanoseconds hold, and th
 class Stamps:
     """Date-times to nanoseconds since 1970; one without an offset counts as UTC. Remembers which kinds it saw.
 
-    The zero of time is set where arrivals are read (`scenarios.traces.read`).
+    The zero of time is set where arrivals are put in order (`scenarios.traces.arrange`).
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Stamps:
 
 def _open(head: Head) -> OpenTrace:
     when, context, generated = (head.positions[name] for name in COLUMNS)
-    width = len(head.names)
+    width, answer = len(head.names), head.answer
     stamps = Stamps()
     parse_stamp = stamps.parse
 
@@ -65,7 +65,7 @@ def _open(head: Head) -> OpenTrace:
         return (
             parse_stamp(fields[when]),
             tokens(fields[context], "ContextTokens"),
-            tokens(fields[generated], "GeneratedTokens"),
+            answer(fields[generated], "GeneratedTokens"),
             None,
         )
 

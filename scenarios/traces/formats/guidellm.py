@@ -13,11 +13,12 @@ from simulator.errors import InputError
 
 
 def _open(head: Head) -> OpenTrace:
-    unit, note = _unit(head)
+    unit, note = stamps_unit(head)
     return open_as(head, unit, note, "mooncake" if unit == "ms" else "guidellm")
 
 
-def _unit(head: Head) -> tuple[TimeUnit, str | None]:
+def stamps_unit(head: Head) -> tuple[TimeUnit, str | None]:
+    """What the timestamps of a file without hashes count in, and the note about it. Raises InputError in doubt."""
     if (given := given_unit(head)) is not None:
         return given
     if head.asked:
@@ -44,7 +45,7 @@ FORMAT = TraceFormat(
     name="guidellm",
     title="GuideLLM trace_synthetic",
     open=_open,
-    json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids")),),
+    json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids", "session_id")),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of seconds",
     units=("s", "ms", "us", "ns"),

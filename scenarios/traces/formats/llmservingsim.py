@@ -3,16 +3,19 @@
 Its own files are JSON Lines with `arrival_time_ns`, `input_toks`, `output_toks` and, where content matters,
 `input_tok_ids` and `output_tok_ids` (casys-kaist/LLMServingSim, workloads/*.jsonl). The CSV has the same columns and
 `prefix_block_ids16` in place of the token ids: one id for each full block of 16 prompt tokens, equal ids meaning equal
-tokens up to and including that block. Rows with `sub_requests` are closed loops (each call waits for the one before)
-and are not read.
+tokens up to and including that block. A row of JSON may hold a session instead: its `arrival_time_ns` and
+`sub_requests`, calls of an agent of which each waits for the answer before it and then for the tool, whose
+`tool_duration_ns` stands with the call that asked for it. Both kinds may mix in a file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.rows import ParseRow, Row, RowError, csv_fields, integers, json_object, ticks_ns, tokens
+from scenarios.traces.rows import ParseRow, Row, RowError, csv_fields, integers, json_object, ticks_ns, tokens, word
+from scenarios.traces.sessions import Turns
 
 REQUIRED = ("arrival_time_ns", "input_toks", "output_toks")
 BLOCK_IDS = "prefix_block_ids16"
@@ -25,11 +28,14 @@ _TOKEN_IDS = {
 
 
 def _open(head: Head) -> OpenTrace:
-    return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _parse_json, "ticks", "ns")
+    if head.kind == "csv":
+        return OpenTrace(head.rows, _csv_parser(head), "ticks", "ns")
+    rows = _JsonRows(head)
+    return OpenTrace(rows.items(), rows.parse, "ticks", "ns", remarks=rows.remarks)
 
 
 def _csv_parser(head: Head) -> ParseRow:
-    positions, width = head.positions, len(head.names)
+    positions, width, answer = head.positions, len(head.names), head.answer
     arrival, inputs, outputs = (positions[name] for name in REQUIRED)
     blocks = positions.get(BLOCK_IDS)
 
@@ -39,23 +45,64 @@ def _csv_parser(head: Head) -> ParseRow:
         return (
             ticks_ns(fields[arrival], "arrival_time_ns", 1),
             tokens(fields[inputs], "input_toks"),
-            tokens(fields[outputs], "output_toks"),
+            answer(fields[outputs], "output_toks"),
             {"block_hashes": ids, "hash_block_size": BLOCK_SIZE} if ids else None,
         )
 
     return parse
 
 
-def _parse_json(text: str) -> Row:
-    fields = json_object(text)
-    if "sub_requests" in fields:
-        raise RowError("a session of sub_requests (closed loop)")
-    return (
-        ticks_ns(fields.get("arrival_time_ns"), "arrival_time_ns", 1),
-        tokens(fields.get("input_toks"), "input_toks"),
-        tokens(fields.get("output_toks"), "output_toks"),
-        _token_ids(fields) or None,
-    )
+class _JsonRows:
+    """The requests of a file of JSON Lines: flat rows, and the calls of sessions."""
+
+    def __init__(self, head: Head) -> None:
+        self._lines = head.rows
+        self._answer = head.answer
+        self._turns = Turns()
+        self._tool_ns: dict[str, int] = {}  # how long the tool runs that a session's last call asked for
+
+    def items(self) -> Iterator[tuple[int, Any]]:
+        """A flat row's text, or a session and one of its calls."""
+        for line, text in self._lines:
+            if '"sub_requests"' not in text:
+                yield line, text
+                continue
+            try:
+                session = json_object(text)
+            except RowError:
+                yield line, text  # says so again when it is parsed
+                continue
+            calls = session.get("sub_requests")
+            for call in calls if type(calls) is list else [calls]:
+                yield line, (session, call)
+
+    def parse(self, item: Any) -> Row:
+        if type(item) is str:
+            return self._flat(json_object(item))
+        session, call = item
+        if type(call) is not dict:
+            raise RowError("sub_requests is not a list of calls", call)
+        name = word(session.get("session_id"), "session_id")
+        start = ticks_ns(session.get("arrival_time_ns"), "arrival_time_ns", 1)
+        inputs = tokens(call.get("input_toks"), "input_toks")
+        outputs = self._answer(call.get("output_toks"), "output_toks")
+        tool = ticks_ns(call.get("tool_duration_ns") or 0, "tool_duration_ns", 1)
+        content = _token_ids(call)
+        wait = self._tool_ns.get(name)
+        arrival, extra = self._turns.turn(name, start if wait is None else None, wait)
+        self._tool_ns[name] = tool
+        return arrival, inputs, outputs, extra | content
+
+    def _flat(self, fields: dict[str, Any]) -> Row:
+        return (
+            ticks_ns(fields.get("arrival_time_ns"), "arrival_time_ns", 1),
+            tokens(fields.get("input_toks"), "input_toks"),
+            self._answer(fields.get("output_toks"), "output_toks"),
+            _token_ids(fields) or None,
+        )
+
+    def remarks(self) -> list[str]:
+        return self._turns.remarks()
 
 
 def _token_ids(fields: dict[str, Any]) -> dict[str, Any]:

@@ -24,16 +24,16 @@ def _open(head: Head) -> OpenTrace:
 
 def open_as(head: Head, time_unit: TimeUnit, note: str | None, name: str = "mooncake") -> OpenTrace:
     """The rows of a file in this layout whose timestamps count in `time_unit`."""
-    unit_ns = UNIT_NS[time_unit]
+    unit_ns, answer = UNIT_NS[time_unit], head.answer
 
     def parse(text: str) -> Row:
         fields = json_object(text)
         if "delay" in fields and fields.get("timestamp") is None:
-            raise RowError("no timestamp but a delay after the answer before it (closed loop)")
+            raise RowError("no timestamp but a delay: a turn of a session (format: aiperf)")
         return (
             ticks_ns(fields.get("timestamp"), "timestamp", unit_ns),
             tokens(fields.get("input_length"), "input_length"),
-            tokens(fields.get("output_length"), "output_length"),
+            answer(fields.get("output_length"), "output_length"),
             _extra(fields),
         )
 
@@ -82,7 +82,7 @@ FORMAT = TraceFormat(
     name="mooncake",
     title="Mooncake's traces",
     open=_open,
-    json=(Signature((*LENGTHS, "hash_ids"), lacks=("chat_id",)),),
+    json=(Signature((*LENGTHS, "hash_ids"), lacks=("chat_id", "session_id")),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of milliseconds",
     units=("s", "ms", "us", "ns"),

@@ -3,7 +3,9 @@ user's own log is best turned into.
 
 `arrival_time_s`, `input_tokens` and `output_tokens`, and any of the optional columns. An empty field (or null) means
 that the row has none. In JSON Lines a row may hold `prompt_token_ids` and `output_token_ids` too, which also say how
-many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival.
+many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival. A request
+with `after_request_id` follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is
+where an open replay puts it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
+from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.rows import (
     MOST_TOKENS,
     Extra,
@@ -61,16 +63,26 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "max_tokens": tokens,
     "predicted_output_tokens": count,
     "deadline_s": seconds,
+    "after_request_id": word,
+    "delay_s": seconds,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
 
 
 def _open(head: Head) -> OpenTrace:
-    return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _parse_json, "run")
+    return OpenTrace(head.rows, _csv_parser(head) if head.kind == "csv" else _json_parser(head), "run")
+
+
+def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[object, str], float]:
+    """What reads an arrival in seconds; other units are those of a log whose columns were renamed."""
+    if time_unit in (None, "s"):
+        return seconds
+    a_second = UNIT_NS["s"] / UNIT_NS[time_unit]
+    return lambda value, name: seconds(real(value, name) / a_second, name)
 
 
 def _csv_parser(head: Head) -> ParseRow:
-    positions, width = head.positions, len(head.names)
+    positions, width, answer, arrives = head.positions, len(head.names), head.answer, _arrivals_in(head.time_unit)
     arrival, inputs, outputs = (positions[name] for name in REQUIRED)
     optional = [(positions[name], name, convert) for name, convert in OPTIONAL.items() if name in positions]
 
@@ -81,33 +93,38 @@ def _csv_parser(head: Head) -> ParseRow:
         if extra:
             _check(extra, input_tokens)
         return (
-            seconds(fields[arrival], "arrival_time_s"),
+            arrives(fields[arrival], "arrival_time_s"),
             input_tokens,
-            tokens(fields[outputs], "output_tokens"),
+            answer(fields[outputs], "output_tokens"),
             extra,
         )
 
     return parse
 
 
-def _parse_json(text: str) -> Row:
-    fields = json_object(text)
-    extra = {
-        name: convert(fields[name], name)
-        for name, convert in OPTIONAL.items()
-        if fields.get(name) is not None and fields[name] != ""
-    }
-    for counted, listed in TOKEN_IDS.items():
-        if fields.get(listed) is not None:
-            extra[listed] = _token_ids(fields, counted, listed)
-    input_tokens = tokens(fields.get("input_tokens"), "input_tokens")
-    _check(extra, input_tokens)
-    return (
-        seconds(fields.get("arrival_time_s"), "arrival_time_s"),
-        input_tokens,
-        tokens(fields.get("output_tokens"), "output_tokens"),
-        extra,
-    )
+def _json_parser(head: Head) -> ParseRow:
+    answer, arrives = head.answer, _arrivals_in(head.time_unit)
+
+    def parse(text: str) -> Row:
+        fields = json_object(text)
+        extra = {
+            name: convert(fields[name], name)
+            for name, convert in OPTIONAL.items()
+            if fields.get(name) is not None and fields[name] != ""
+        }
+        for counted, listed in TOKEN_IDS.items():
+            if fields.get(listed) is not None:
+                extra[listed] = _token_ids(fields, counted, listed)
+        input_tokens = tokens(fields.get("input_tokens"), "input_tokens")
+        _check(extra, input_tokens)
+        return (
+            arrives(fields.get("arrival_time_s"), "arrival_time_s"),
+            input_tokens,
+            answer(fields.get("output_tokens"), "output_tokens"),
+            extra,
+        )
+
+    return parse
 
 
 def _token_ids(fields: dict[str, Any], counted: str, listed: str) -> tuple[int, ...]:
@@ -130,6 +147,8 @@ def _check(extra: Extra, input_tokens: int) -> None:
         raise RowError("prefix_tokens is above input_tokens", f"{prefix} of {input_tokens}")
     if "hash_block_size" in extra and "block_hashes" not in extra:
         raise RowError("hash_block_size without block_hashes")
+    if "delay_s" in extra and "after_request_id" not in extra:
+        raise RowError("delay_s without an after_request_id")
 
 
 FORMAT = TraceFormat(

@@ -17,7 +17,7 @@ _KEPT = ("request_id", "class", "priority", "max_tokens")
 
 
 def _open(head: Head) -> OpenTrace:
-    positions, width = head.positions, len(head.names)
+    positions, width, answer = head.positions, len(head.names), head.answer
     status, arrival, inputs, outputs = (positions[name] for name in REQUIRED[1:])
     optional = [(positions[name], name, OPTIONAL[name]) for name in _KEPT if name in positions]
 
@@ -28,7 +28,7 @@ def _open(head: Head) -> OpenTrace:
         return (
             seconds(fields[arrival], "arrival_s"),
             tokens(fields[inputs], "input_tokens"),
-            tokens(fields[outputs], "output_tokens"),
+            answer(fields[outputs], "output_tokens"),
             {name: convert(fields[place], name) for place, name, convert in optional if fields[place].strip()},
         )
 

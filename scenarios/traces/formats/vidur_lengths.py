@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from scenarios.traces.format import Signature, TraceFormat
+from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
+from scenarios.traces.formats.vidur import DERIVED, LENGTHS
+from scenarios.traces.rows import Row, csv_fields, tokens
+
+
+def _open(head: Head) -> OpenTrace:
+    prefill, decode = (head.positions[name] for name in LENGTHS)
+    width, answer = len(head.names), head.answer
+
+    def parse(text: str) -> Row:
+        fields = csv_fields(text, width)
+        return 0.0, tokens(fields[prefill], LENGTHS[0]), answer(fields[decode], LENGTHS[1]), None
+
+    return OpenTrace(head.rows, parse, "run", timed=False)
+
 
 FORMAT = TraceFormat(
     name="vidur-lengths",
     title="Vidur lengths (no arrival times)",
-    csv=(Signature(("num_prefill_tokens", "num_decode_tokens"), lacks=("arrived_at",)),),
+    open=_open,
+    csv=(Signature(LENGTHS, lacks=("arrived_at",)),),
+    columns=(*LENGTHS, *DERIVED),
+    times="it has no arrival times",
 )

@@ -5,11 +5,16 @@ A user's own router is named `path/to/file.py:ClassName` and loaded the same way
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from simulator.errors import InputError
+import numpy as np
+
+from simulator.errors import InputError, did_you_mean
+from simulator.fleet.draws import Draws
 from simulator.named_class import named_class, names_in
+from simulator.parameters import MISSING, Parameter, parameters_of
 
 if TYPE_CHECKING:
     from simulator.fleet.router import Router
@@ -22,13 +27,47 @@ def built_in_routers() -> tuple[str, ...]:
     return names_in(__name__)
 
 
-def load_router(name: str, base: Path | None = None) -> Router:
-    """A new router; the path in `path.py:Class` is relative to `base`. Raises InputError where there is none."""
-    cls = named_class("router", name, __name__, base)
+def router_class(name: str, base: Path | None = None) -> Callable[..., Router]:
+    """The class of a built-in router, or of `path.py:Class`, the path being relative to `base`."""
+    cls: type[Any] = named_class("router", name, __name__, base)
     if not callable(getattr(cls, "choose", None)):
         raise InputError(f"{name} is no router", hint=_CONTRACT)
+    return cls
+
+
+def router_parameters(name: str, base: Path | None = None) -> Mapping[str, Parameter]:
+    """A router's parameters by name, in the order of their declaration."""
+    return parameters_of(router_class(name, base))
+
+
+def load_router(
+    name: str,
+    parameters: Mapping[str, object] | None = None,
+    base: Path | None = None,
+    *,
+    generator: np.random.Generator | None = None,
+) -> Router:
+    """A new router with its parameters; the path in `path.py:Class` is relative to `base`.
+
+    A router that draws random numbers takes them from `generator`. Raises InputError where there is no such router, and
+    for a parameter that is unknown, missing or out of its limits.
+    """
+    given = parameters or {}
+    cls = router_class(name, base)
+    known = router_parameters(name, base)
+    for key, value in given.items():
+        if key not in known:
+            takes = f"it takes: {', '.join(known)}" if known else "it takes no parameter"
+            raise InputError(f"router {name} does not use {key!r}", hint=f"{did_you_mean(key, known)}{takes}")
+        if (wrong := known[key].refusal(value)) is not None:
+            raise InputError(f"router {name} refuses its parameters: {key} {wrong}")
+    missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in given]
+    if missing and given:
+        raise InputError(f"router {name} needs {', '.join(missing)}")
     try:
-        router: Router = cls()
+        router = cls(**given)
+        if callable(start := getattr(router, "start", None)):
+            start(Draws(generator or np.random.Generator(np.random.PCG64(0))))
     except Exception as error:  # whatever a user's class raises is the user's to mend
         raise InputError(f"router {name} cannot be made: {type(error).__name__}: {error}", hint=_CONTRACT) from error
     return router

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simulator.engine.view import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
 
 class LeastLoaded:
     """Give a request to the replica with the fewest unfinished requests; the first of equals."""
 
-    def choose(self, request: ArrivingRequest, replicas: Sequence[ReplicaLoad]) -> ReplicaLoad:
-        return min(replicas, key=lambda replica: replica.num_unfinished)
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        return replicas.least(unfinished)
+
+
+def unfinished(replica: ReplicaLoad) -> int:
+    """Requests waiting or running."""
+    return replica.num_unfinished

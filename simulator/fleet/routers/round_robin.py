@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from simulator.engine.view import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 
 
 class RoundRobin:
     """Give requests to the replicas in turn."""
 
+    reads_loads: ClassVar = False
+
     def __init__(self) -> None:
         self._next = 0
 
-    def choose(self, request: ArrivingRequest, replicas: Sequence[ReplicaLoad]) -> ReplicaLoad:
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         replica = replicas[self._next % len(replicas)]
         self._next += 1
         return replica

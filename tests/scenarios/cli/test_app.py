@@ -13,6 +13,7 @@ import yaml
 
 from scenarios.profiles import shipped_profiles
 from scenarios.schema.loader import shipped
+from scenarios.schema.presets import PRESETS
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS
 from simulator.policies import built_in_policies
@@ -20,7 +21,20 @@ from tests.command import ROOT, SMALL, batchlab, small, start, tree
 from tests.shared_data import shared_for
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
-VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "check", "trace", "new"]
+VERBS = [
+    "run",
+    "compare",
+    "sweep",
+    "validate",
+    "lockstep",
+    "report",
+    "list",
+    "kv",
+    "calibrate",
+    "check",
+    "trace",
+    "new",
+]
 
 
 def test_help_lists_the_verbs_that_exist(tmp_path: Path) -> None:
@@ -144,7 +158,7 @@ def test_shipped_scenarios_run(tmp_path: Path, name: str) -> None:
     ("what", "names"),
     [
         ("policies", built_in_policies()), ("scenarios", shipped()), ("models", tuple(MODELS)), ("gpus", tuple(GPUS)),
-        ("profiles", tuple(shipped_profiles())),
+        ("profiles", tuple(shipped_profiles())), ("presets", tuple(PRESETS)),
     ],
 )  # fmt: skip
 def test_list_has_a_line_for_each(tmp_path: Path, what: str, names: tuple[str, ...]) -> None:

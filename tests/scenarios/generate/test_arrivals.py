@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -95,6 +96,7 @@ def test_constant_gaps_from_zero() -> None:
         config("weibull", rate=1, cv=3.0),
         config("poisson", rate=1),
         config("onoff", rate=4, on_s=5, off_s=15),
+        config("mmpp", rate=1, states=[(4.0, 5.0), (0.0, 15.0)]),
     ],
     ids=lambda process: process.process,
 )
@@ -167,6 +169,89 @@ def test_profile_changes_the_rate_of_onoff_and_not_its_periods() -> None:
 def test_onoff_with_too_many_periods_says_so() -> None:
     with pytest.raises(InputError, match="on and off periods"):
         draw(config("onoff", rate=1e6, on_s=1e-6, off_s=1e-6), 1000.0)
+    with pytest.raises(InputError, match="mmpp: about 1e\\+09 states"):
+        draw(config("mmpp", rate=1, states=[(1, 1e-6), (2, 1e-6)]), 1000.0)
+    often = {"kind": "spike", "factor": 2, "start_s": 0, "duration_s": 1e-6, "every_s": 1e-5}
+    with pytest.raises(InputError, match="periods of 1e-05 s"):
+        draw(config("mmpp", rate=1, states=[(1, 10), (2, 10)], profile=often), 1000.0)
+
+
+def test_mmpp_of_two_states_is_onoff() -> None:
+    """The same law: rate, dispersion, and how long silence lasts."""
+    onoff = config("onoff", rate=8.3, on_s=23, off_s=53)
+    mmpp = config("mmpp", rate=8.3, states=[(1, 23), (0, 53)])
+    assert arrivals.expected_arrivals(mmpp, 100) == pytest.approx(arrivals.expected_arrivals(onoff, 100))
+    assert arrivals.variation(mmpp) == pytest.approx(arrivals.variation(onoff))
+    switching, jumping = (np.diff(draw(each, 1_000_000)) for each in (onoff, mmpp))
+    assert stats.ks_2samp(switching[switching > 5], jumping[jumping > 5]).pvalue > 0.01
+
+
+def test_mmpp_dispersion_is_that_of_its_counts() -> None:
+    process = config("mmpp", rate=5, states=[(0.2, 8), (1, 4), (4, 2)], transitions=[[0, 1, 3], [2, 0, 1], [1, 0, 0]])
+    counts = np.histogram(draw(process, 1_000_000), bins=1000, range=(0, 1e6))[0]
+    assert counts.mean() == pytest.approx(process.mean_rate * 1000, rel=0.01)
+    # over windows of 1000 s the index of dispersion is at its limit
+    assert counts.var() / counts.mean() == pytest.approx(arrivals.variation(process) ** 2, rel=0.15)
+
+
+def test_mmpp_goes_where_its_transitions_lead() -> None:
+    """A circle of three states, told apart by their rates: 0, then few, then many, then 0 again."""
+    circle = [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    process = config("mmpp", rate=1, states=[(0, 100), (1, 100), (50, 100)], transitions=circle)
+    counts = np.histogram(draw(process, 30_000), bins=3_000, range=(0, 30_000))[0]
+    state = np.where(counts == 0, 0, np.where(counts < 120, 1, 2))
+    # a quiet state has tens of requests in ten seconds, a loud one hundreds; a switch within a window blurs few of them
+    steps = [(int(a), int(b)) for a, b in itertools.pairwise(state) if a != b]
+    along = sum(1 for a, b in steps if (a + 1) % 3 == b)
+    assert along > 0.75 * len(steps)
+    backwards = config(
+        "mmpp", rate=1, states=[(0, 100), (1, 100), (50, 100)], transitions=np.transpose(circle).tolist()
+    )
+    counts = np.histogram(draw(backwards, 30_000), bins=3_000, range=(0, 30_000))[0]
+    state = np.where(counts == 0, 0, np.where(counts < 120, 1, 2))
+    assert sum(1 for a, b in itertools.pairwise(state) if (a + 1) % 3 == b) < 0.25 * len(steps)
+
+
+@pytest.mark.parametrize("process", ["onoff", "mmpp"])
+def test_a_profile_that_comes_again_goes_through_a_process_that_switches(process: str) -> None:
+    """Arrivals by the phase of the period follow the profile, whatever the states do."""
+    states = {"on_s": 3, "off_s": 2} if process == "onoff" else {"states": [(0.5, 3), (2, 2)]}
+    day = {"kind": "diurnal", "peak_to_trough": 3, "peak_s": 10, "period_s": 40}
+    times = draw(config(process, rate=30, profile=day, **states), 40_000)
+    counts = np.histogram(times % 40, bins=8, range=(0, 40))[0]
+    middles = np.arange(2.5, 40, 5)
+    expected = 1 + 0.5 * np.sinc(1 / 8) * np.cos(2 * math.pi * (middles - 10) / 40)
+    assert counts / counts.mean() == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("shape", "points"),
+    [
+        ({"kind": "ramp", "duration_s": 10}, [(0, 0), (10, 1)]),
+        ({"kind": "ramp", "start_s": 5, "start_factor": 3, "end_factor": 0, "duration_s": 10}, [(5, 3), (15, 0)]),
+        (
+            {"kind": "spike", "factor": 4, "start_s": 10, "duration_s": 5, "rise_s": 2},
+            [(10, 1), (12, 4), (17, 4), (19, 1)],
+        ),
+        ({"kind": "spike", "factor": 0, "start_s": 0, "duration_s": 5}, [(0, 1), (0, 0), (5, 0), (5, 1)]),
+    ],
+)
+def test_a_shape_is_short_for_points(shape: dict[str, Any], points: list[tuple[float, float]]) -> None:
+    named, spelt = (config("poisson", rate=9, profile=each) for each in (shape, points))
+    assert np.array_equal(draw(named, 100), draw(spelt, 100))
+    assert named.ends == spelt.ends
+
+
+def test_a_day_has_its_mean_rate_and_comes_again() -> None:
+    day = config("constant", rate=10, profile={"kind": "diurnal", "peak_to_trough": 5, "peak_s": 30, "period_s": 100})
+    times = draw(day, 300)
+    assert len(times) == pytest.approx(3000, abs=1)  # the one due at 300 s may come a last bit before
+    assert arrivals.expected_arrivals(day, 300) == pytest.approx(3000)
+    assert not day.ends
+    assert times[1000:2000] - 100 == pytest.approx(times[:1000], abs=1e-6)
+    density = np.histogram(times[:1000], bins=20, range=(0, 100))[0]
+    assert density.argmax() in (5, 6)
+    assert density.max() / density.min() == pytest.approx(5, rel=0.1)
 
 
 PROCESSES = st.one_of(
@@ -180,18 +265,54 @@ PROCESSES = st.one_of(
         st.floats(0.5, 50),
         st.floats(0.5, 50),
     ),
+    st.builds(
+        lambda rate, states: {"process": "mmpp", "rate": rate, "states": [(1.0, 5.0), *states]},
+        st.floats(0.1, 50),
+        st.lists(st.tuples(st.floats(0, 5), st.floats(0.5, 50)), min_size=1, max_size=4),
+    ),
 )
 FACTORS = st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0, 2.0])), min_size=1, max_size=6).filter(
     lambda points: any(factor > 0 for _, factor in points)
 )
 
+SHAPES = st.one_of(
+    st.builds(
+        lambda start, end, at, length, exponential: {
+            **{"kind": "ramp", "start_factor": start, "end_factor": end, "start_s": at, "duration_s": length},
+            "exponential": exponential,
+        },
+        st.floats(0.1, 3),
+        st.floats(0.1, 3),
+        st.floats(0, 60),
+        st.floats(0.5, 60),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda ratio, peak, period: {"kind": "diurnal", "peak_to_trough": ratio, "peak_s": peak, "period_s": period},
+        st.floats(1, 20),
+        st.floats(0, 60),
+        st.floats(1, 90),
+    ),
+    st.builds(
+        lambda factor, at, length, rest: {
+            **{"kind": "spike", "factor": factor, "start_s": at, "duration_s": length, "rise_s": 0.5},
+            "every_s": None if rest is None else at + length + 1.5 + rest,
+        },
+        st.sampled_from([0.0, 0.5, 4.0]),
+        st.floats(0, 30),
+        st.floats(0.5, 30),
+        st.none() | st.floats(0, 30),
+    ),
+)
 
-@given(PROCESSES, st.none() | FACTORS, st.integers(0, 2**32), st.floats(0.1, 60), st.floats(0, 60))
+
+@given(PROCESSES, st.none() | FACTORS | SHAPES, st.integers(0, 2**32), st.floats(0.1, 60), st.floats(0, 60))
 def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
-    process: dict[str, Any], points: list[tuple[int, float]] | None, seed: int, until_s: float, more_s: float
+    process: dict[str, Any], profile: Any, seed: int, until_s: float, more_s: float
 ) -> None:
-    if points is not None:
-        process = {**process, "profile": sorted(points, key=lambda point: point[0])}
+    if isinstance(profile, list):
+        profile = sorted(profile, key=lambda point: point[0])
+    process = {**process, "profile": profile}
     arrival = ADAPTER.validate_python(process)
     times = draw(arrival, until_s, seed)
     assert np.all(np.diff(times) >= 0)
@@ -203,9 +324,16 @@ def test_sorted_within_the_time_and_a_prefix_of_longer_runs(
     assert np.all(longer[len(times) :] >= until_s)
 
 
+def test_expected_arrivals_through_outages_that_come_again() -> None:
+    outage = {"kind": "spike", "factor": 0, "start_s": 30, "duration_s": 40, "every_s": 170}
+    process = config("poisson", rate=2, profile=outage)
+    found = [arrivals.expected_arrivals(process, until_s) for until_s in (30, 70, 170, 200, 220, 3400)]
+    assert found == pytest.approx([60, 60, 260, 320, 320, 20 * 260])
+
+
 @given(FACTORS, st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_clock_and_its_inverse_agree(points: list[tuple[int, float]], readings: list[float]) -> None:
-    clock = rate_clock.from_profile(sorted(points, key=lambda point: point[0]))
+    clock = rate_clock.from_profile(tuple(sorted(points, key=lambda point: point[0])))
     readings.sort()
     for reading, time_s in zip(readings, clock.times(np.array(readings)), strict=True):
         if math.isinf(time_s):

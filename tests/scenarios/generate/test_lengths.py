@@ -46,6 +46,8 @@ def test_normal_inverse_agrees_with_scipy() -> None:
     assert np.allclose(normal.inverse_cdf(p), stats.norm.ppf(p), rtol=1e-13, atol=1e-15)
     assert normal.inverse_cdf(np.array([0.0, 0.5, 1.0])).tolist() == [-math.inf, 0.0, math.inf]
     assert normal.quantile(0.99) == pytest.approx(2.3263478740408408, rel=1e-15)
+    z = np.linspace(-30, 9, 1001)
+    assert np.allclose(normal.cdf_of(z), stats.norm.cdf(z), rtol=1e-12, atol=0)
     assert [normal.cdf(z) for z in (-9.0, -1.0, 0.0, 2.5)] == pytest.approx(stats.norm.cdf([-9, -1, 0, 2.5]), rel=1e-13)
 
 

@@ -42,6 +42,16 @@ def test_progress_is_a_bar_on_a_terminal_and_goes_away(monkeypatch: pytest.Monke
     assert shown[-1] == ""
 
 
+@pytest.mark.parametrize("stream", [StringIO(), Terminal()])
+def test_without_a_total_there_is_no_share(monkeypatch: pytest.MonkeyPatch, stream: StringIO) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    progress = Progress("static", 0, stream=stream)
+    now_s = 3.0
+    progress(232)
+    assert stream.getvalue().strip() == "static: 232 requests"
+
+
 def test_a_bar_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     shown = watch(monkeypatch, Terminal())

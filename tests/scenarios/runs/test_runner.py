@@ -390,3 +390,19 @@ def test_every_request_of_a_real_trace_is_accounted_for() -> None:
     found = scenarios.compare(data, ["static", "continuous", "preemptive", "chunked_prefill"])
     for label, (summary,) in found.summaries.items():
         assert summary["completed"] + summary["rejected"] + summary["unfinished"] == 3000, label
+
+
+def test_a_full_queue_rejects(tmp_path: Path) -> None:
+    """The limit on the queue is the engine's own key; the folder says who was rejected, and why."""
+    crowded = small(engine__max_num_seqs=1)
+    assert scenarios.run(crowded).summary["rejected"] == 0
+    result = scenarios.run(small(engine__max_num_seqs=1, engine__max_queued_requests=2))
+    rejected = int(result.summary["rejected"])
+    assert 0 < rejected < len(result.requests)
+    assert result.summary["queue_depth_max"] <= 2
+    turned_away = result.requests[result.requests["status"] == "rejected"]
+    assert len(turned_away) == rejected
+    assert set(turned_away["reject_reason"]) == {"the queue is full: max_queued_requests is 2"}
+    assert (result.summary["aborted"], result.summary["aborted_computed_tokens"]) == (0, 0)
+    with pytest.raises(InputError, match="max_queued_requests"):
+        scenarios.load(small(engine__max_queued_requests=0))

@@ -212,9 +212,17 @@ CASES: dict[str, tuple[str, list[str]]] = {
         "workload:\n  trace: {path: t.csv}\n  @@predictor: {kind: noisy}\n",
         ["predictor.cv: missing"],
     ),
-    "a trace format of later": (
-        "workload:\n  trace: {path: t.csv, @@format: burstgpt}\n",
-        ["BurstGPT", "does not read it"],
+    "an unknown trace format": (
+        "workload:\n  trace: {path: t.csv, @@format: burst-gpt}\n",
+        ["unknown trace format 'burst-gpt'", "did you mean burstgpt?"],
+    ),
+    "a sample of nothing": (
+        "workload:\n  trace: {path: t.csv, @@sample: 0}\n",
+        ["sample: must be a number above 0"],
+    ),
+    "arrivals of an unknown process": (
+        "workload:\n  trace: {path: t.csv, arrival: {@@process: poison, rate: 1}}\n",
+        ["poison", "did you mean `poisson`?"],
     ),
 }
 

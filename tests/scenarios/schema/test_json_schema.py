@@ -105,7 +105,10 @@ BROKEN: list[tuple[str, object]] = [
     ("engine.order", "lifo"),
     ("engine.stream", True),  # a key of static
     ("engine.version", "0.1"),
-    ("router", "random"),
+    ("router", "nearest"),
+    ("router", {"kind": "power_of_two", "choices": 0}),
+    ("router", {"kind": "random", "choices": 2}),
+    ("fleet", [{"name": "a", "gpu": "h200"}]),
     ("slo.ttft_s", 1),
     ("measure", {"warmup_s": -1}),
 ]

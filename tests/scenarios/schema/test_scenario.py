@@ -53,6 +53,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "block_size": 16,
         "enable_prefix_caching": False,
         "swap_overlap": False,
+        "max_queued_requests": None,
         "max_num_seqs": 256,
         "max_num_batched_tokens": 2048,
         "long_prefill_token_threshold": 0,
@@ -136,6 +137,7 @@ def test_a_users_policy_keeps_its_own_parameters() -> None:
         "block_size": 16,
         "enable_prefix_caching": False,
         "swap_overlap": False,
+        "max_queued_requests": None,
         **own,
     }
 
@@ -180,7 +182,7 @@ def test_limits_that_a_users_policy_declares(tmp_path: Path) -> None:
 
 def test_every_option_of_a_trace_can_be_written() -> None:
     options = {field.name for field in dataclasses.fields(TraceOptions)}
-    assert set(TraceConfig.model_fields) == options - {"seed", "max_tokens"} | {"path"}
+    assert set(TraceConfig.model_fields) == options - {"seed", "max_tokens"} | {"path", "arrival", "sessions"}
     defaults = TraceWorkload(trace=TraceConfig(path="t.csv")).options(seed=7)
     assert defaults == TraceOptions(seed=7)
 

@@ -11,6 +11,8 @@ from scenarios.generate import GeneratedWorkload
 
 FIXED = {"dist": "fixed", "value": 10}
 POISSON = {"process": "poisson", "rate": 6}
+SPIKE = {"kind": "spike", "factor": 3}
+SPAN = {"start_s": 5, "duration_s": 3}
 
 
 def workload(**changes: Any) -> dict[str, Any]:
@@ -43,12 +45,37 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
     "an arrival nobody takes": (workload(top={"arrival": POISSON}), (), "every class has its own"),
     "a share of an own rate": (workload(share=0.5), (), "share of 0.5 would do nothing"),
     "a share of nothing": (workload(share=0), ("classes", 0, "share"), "greater than 0"),
-    "a process for later": (
-        arrival(process="mmpp", rate=1),
+    "an unknown process": (
+        arrival(process="mmp", rate=1),
         ("classes", 0, "arrival"),
         "'poisson', 'constant', 'gamma'",
     ),
-    "closed loop": (arrival(process="closed_loop", concurrency=4), ("classes", 0, "arrival"), "'closed_loop' found"),
+    "a closed loop of nobody": (
+        arrival(process="closed_loop", concurrency=0),
+        ("classes", 0, "arrival", "closed_loop", "concurrency"),
+        "greater than or equal to 1",
+    ),
+    "a closed loop with a rate": (
+        arrival(process="closed_loop", concurrency=4, rate=1),
+        ("classes", 0, "arrival", "closed_loop", "rate"),
+        "Extra inputs are not permitted",
+    ),
+    "tools in turns of one step": (
+        workload(session={"turns": 2, "tool_time_s": 1}),
+        ("classes", 0, "session"),
+        "steps: 1",
+    ),
+    "a session without turns": (workload(session={}), ("classes", 0, "session", "turns"), "Field required"),
+    "more jitter than backoff": (
+        workload(client={"jitter": 1.5}),
+        ("classes", 0, "client", "jitter"),
+        "less than or equal to 1",
+    ),
+    "nothing to cancel": (
+        workload(client={"cancel": False}),
+        ("classes", 0, "client"),
+        "does nothing without a timeout",
+    ),
     "no process": (arrival(rate=1), ("classes", 0, "arrival"), "'process'"),
     "a rate of 0": (arrival(process="poisson", rate=0), ("classes", 0, "arrival", "poisson", "rate"), "greater than"),
     "a rate as text": (
@@ -107,6 +134,78 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
         (),
         "the number may never be reached",
     ),
+    "an unknown shape": (
+        arrival(process="poisson", rate=1, profile={"kind": "rmp", "duration_s": 3}),
+        ("classes", 0, "arrival", "poisson", "profile"),
+        "'ramp', 'diurnal', 'spike'",
+    ),
+    "a ramp of equal ratios from nothing": (
+        arrival(process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "exponential": True}),
+        ("classes", 0, "arrival", "poisson", "profile", "ramp"),
+        "lead neither from 0 nor to 0",
+    ),
+    "a ramp to nothing, and requests": (
+        arrival(
+            process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "start_factor": 1, "end_factor": 0}
+        ),
+        (),
+        "the number may never be reached",
+    ),
+    "a spike longer than its period": (
+        arrival(process="poisson", rate=1, profile={**SPIKE, "start_s": 5, "duration_s": 3, "every_s": 7}),
+        ("classes", 0, "arrival", "poisson", "profile", "spike"),
+        "every_s 7 ends before the spike does, at 8 s",
+    ),
+    "an outage that never ends": (
+        arrival(process="poisson", rate=1, profile={**SPIKE, "factor": 0, "start_s": 0, "duration_s": 3, "every_s": 3}),
+        ("classes", 0, "arrival", "poisson", "profile", "spike"),
+        "an outage all of the time, every 3 s",
+    ),
+    "nothing after the ramp, nor before": (
+        arrival(process="poisson", rate=1, profile={"kind": "ramp", "duration_s": 3, "end_factor": 0}),
+        ("classes", 0, "arrival", "poisson"),
+        "at least one factor",
+    ),
+    "a day upside down": (
+        arrival(process="poisson", rate=1, profile={"kind": "diurnal", "peak_to_trough": 0.5}),
+        ("classes", 0, "arrival", "poisson", "profile", "diurnal", "peak_to_trough"),
+        "greater than or equal to 1",
+    ),
+    "mmpp of one state": (
+        arrival(process="mmpp", rate=1, states=[[1, 2]]),
+        ("classes", 0, "arrival", "mmpp", "states"),
+        "at least 2 items",
+    ),
+    "mmpp of silence": (
+        arrival(process="mmpp", rate=1, states=[[0, 2], [0, 3]]),
+        ("classes", 0, "arrival", "mmpp"),
+        "at least one factor",
+    ),
+    "a state without length": (
+        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 0]]),
+        ("classes", 0, "arrival", "mmpp", "states", 1, 1),
+        "greater than or equal",
+    ),
+    "transitions of other states": (
+        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[0, 1]]),
+        ("classes", 0, "arrival", "mmpp"),
+        "must be 2 rows of 2 weights",
+    ),
+    "a state that follows itself": (
+        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3]], transitions=[[1, 1], [1, 0]]),
+        ("classes", 0, "arrival", "mmpp"),
+        "row 1 must be 0 for staying",
+    ),
+    "a state that nothing leads to": (
+        arrival(process="mmpp", rate=1, states=[[1, 2], [2, 3], [3, 1]], transitions=[[0, 1, 0], [1, 0, 0], [1, 0, 0]]),
+        ("classes", 0, "arrival", "mmpp"),
+        "every state must lead to every other",
+    ),
+    "a correlation of 2": (workload(corr=2), ("classes", 0, "corr"), "less than or equal to 1"),
+    "a correlation of equal lengths": (workload(corr=0.5), ("classes", 0), "a corr needs lengths that differ"),
+    "a prefix of nothing": (workload(prefix={"tokens": 0}), ("classes", 0, "prefix", "tokens"), "greater than"),
+    "no texts": (workload(prefix={"tokens": 9, "groups": 0}), ("classes", 0, "prefix", "groups"), "greater than"),
+    "neither classes nor preset": ({"requests": 5}, (), "give classes, or a preset: chat, code"),
     "an unknown distribution": (
         lengths(dist="zipf", theta=1),
         ("classes", 0, "input"),
@@ -211,11 +310,16 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
 }
 
 
+def _without_tags(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """The keys of a place, without the names by which unions tell their arms, as <class>."""
+    return tuple(step for step in place if not str(step).startswith("<"))
+
+
 @pytest.mark.parametrize(("data", "place", "text"), BAD.values(), ids=BAD)
 def test_bad_input_is_refused_where_it_stands(data: dict[str, Any], place: tuple[str | int, ...], text: str) -> None:
     with pytest.raises(ValidationError) as caught:
         GeneratedWorkload.model_validate(data)
-    errors = {error["loc"]: error["msg"] for error in caught.value.errors()}
+    errors = {_without_tags(error["loc"]): error["msg"] for error in caught.value.errors()}
     assert place in errors
     assert text in errors[place]
 
@@ -229,6 +333,14 @@ def test_survives_json() -> None:
     data = workload(
         arrival={"process": "gamma", "rate": 6, "burstiness": 0.5, "profile": [[0, 1], [10, 2]]},
         output={"dist": "empirical", "quantiles": {0.05: 41, 0.5: 129, 1.0: 1000}},
+    )
+    data["classes"].append(
+        {
+            "name": "batch",
+            "preset": "code",
+            "arrival": {"process": "mmpp", "rate": 3, "states": [[1, 9], [5, 2]], "profile": {**SPIKE, **SPAN}},
+            "prefix": {"tokens": 100, "groups": 3, "zipf": 1.2},
+        }
     )
     config = GeneratedWorkload.model_validate(data)
     assert GeneratedWorkload.model_validate_json(config.model_dump_json()) == config

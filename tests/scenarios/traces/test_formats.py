@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from scenarios.traces import detect as detection
 from scenarios.traces import formats, read_trace
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.formats import readable_formats, trace_formats
+from scenarios.traces.formats import trace_formats
 from scenarios.traces.rows import Row, RowError, ticks_ns, tokens
 from tests.scenarios.traces.test_read import jsonl, notes, write
 
@@ -21,18 +22,22 @@ def test_a_format_is_a_file_of_the_folder() -> None:
     files = {path.stem for path in Path(formats.__path__[0]).glob("*.py")} - {"__init__"}
     assert {name.replace("-", "_") for name in trace_formats()} == files
     assert list(trace_formats()) == sorted(trace_formats())
-    assert {"azure", "guidellm", "llmservingsim", "mooncake", "native", "run"} <= set(readable_formats())
+    assert {"azure", "guidellm", "llmservingsim", "mooncake", "native", "run"} <= set(trace_formats())
+
+
+def test_the_page_of_formats_has_every_one() -> None:
+    page = (Path(formats.__path__[0]).parents[2] / "docs" / "traces.md").read_text()
+    named = [cell.split("|")[1] for cell in page.splitlines() if cell.startswith("| `")]
+    assert sorted(re.findall(r"`([\w-]+)`", " ".join(named))) == list(trace_formats())
 
 
 @pytest.mark.parametrize("name", trace_formats())
 def test_every_format_says_how_it_is_known_and_what_its_times_are(name: str) -> None:
     each = trace_formats()[name]
     assert each.csv or each.json or each.begins, "nothing would recognise it"
-    if each.open is not None:
-        assert each.times
-        assert not each.csv or all(set(signature.has) <= set(each.columns) for signature in each.csv)
+    assert each.times
+    assert not each.csv or all(set(signature.has) <= set(each.columns) for signature in each.csv)
     for source in each.sources:
-        assert each.open is not None
         assert source.address.startswith("https://")
         assert source.address.endswith(source.file)
 

@@ -11,7 +11,7 @@ import scenarios
 from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.inspect import inspect_trace
 from simulator.errors import InputError
-from tests.scenarios.traces.test_read import FIXTURES, jsonl, notes, write
+from tests.scenarios.traces.test_read import jsonl, notes, write
 from tests.shared_data import shared
 
 HEADER = "arrival_time_ns,input_toks,output_toks,prefix_block_ids16\n"
@@ -57,7 +57,7 @@ def test_equal_blocks_are_found_in_the_prefix_cache(tmp_path: Path) -> None:
     assert result.records.requests.cached_tokens.tolist() == [0, 32, 0]
 
 
-def test_json_lines_with_token_ids_and_sessions(tmp_path: Path) -> None:
+def test_json_lines_with_token_ids(tmp_path: Path) -> None:
     row: dict[str, object] = {"arrival_time_ns": 5, "input_toks": 3, "output_toks": 2}
     ids = {"input_tok_ids": [4, 5, 6], "output_tok_ids": [7, 8]}
     path = write(tmp_path, jsonl({**row, **ids}, {**row, "input_tok_ids": [4]}))
@@ -67,9 +67,6 @@ def test_json_lines_with_token_ids_and_sessions(tmp_path: Path) -> None:
     assert first.prompt_token_ids == (4, 5, 6)
     assert first.output_token_ids == (7, 8)
     assert second is None  # as many ids as tokens, or none
-    both = read_trace(FIXTURES / "llmservingsim_flat_and_agentic.jsonl")
-    assert both.input_tokens.tolist() == [128]
-    assert "skipped 1 row: a session of sub_requests (closed loop)" in notes(both)
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ from tests.scenarios.traces.test_read import NATIVE, jsonl, notes, write
 
 FULL_CSV = (
     "arrival_time_s,input_tokens,output_tokens,request_id,priority,class,session_id,prefix_group,prefix_tokens,"
-    "block_hashes,hash_block_size,max_tokens,predicted_output_tokens,deadline_s\n"
-    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5\n"
-    "11.75,20,3,,,,,,,5;6,,,0,\n"
-    "12,20,3,third,1,batch,,,,,,,,0\n"
+    "block_hashes,hash_block_size,max_tokens,predicted_output_tokens,deadline_s,after_request_id,delay_s\n"
+    "10.5,40,7,first,-2,chat,s1,system,16,11 12 -13,16,64,9,1.5,,\n"
+    "11.75,20,3,,,,,,,5;6,,,0,,first,0.25\n"
+    "12,20,3,third,1,batch,,,,,,,,0,1,\n"
 )
 FULL_REQUESTS = [
     Request(
@@ -40,6 +40,10 @@ def test_all_csv_columns(tmp_path: Path) -> None:
     workload = read_trace(write(tmp_path, FULL_CSV))
     assert list(workload.requests()) == FULL_REQUESTS
     assert workload.class_names == ("chat", "default", "batch")
+    assert workload.after_row is not None
+    assert workload.delay_s is not None
+    assert workload.after_row.tolist() == [-1, 0, 1]
+    assert workload.delay_s.tolist() == [0, 0.25, 0]
 
 
 def test_all_json_keys(tmp_path: Path) -> None:
@@ -99,6 +103,8 @@ def test_json_may_begin_with_token_ids_alone(tmp_path: Path) -> None:
         ("prefix_tokens", "4", "prefix_tokens without a prefix_group"),
         ("prefix_group,prefix_tokens", "g,99", "prefix_tokens is above input_tokens: '99 of 10'"),
         ("request_id", "\udcff", "request_id is not valid UTF-8"),
+        ("delay_s", "1", "delay_s without an after_request_id"),
+        ("after_request_id,delay_s", "0,-1", "delay_s is negative"),
     ],
 )
 def test_bad_optional_values(column: str, values: str, said: str, tmp_path: Path) -> None:

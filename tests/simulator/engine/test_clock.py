@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simpy.events import Event
 
-from simulator.engine.clock import Clock
+from simulator.engine.clock import ENDS, URGENT, Clock
 
 Told = list[tuple[float, str]]
 
@@ -42,7 +42,7 @@ def test_earlier_first_then_urgent_then_in_order(times: list[float], urgent: lis
     clock = Clock()
     told: Told = []
     for i, time_s in enumerate(times):
-        hear(clock, clock.at(time_s, urgent=urgent[i]), told, str(i))
+        hear(clock, clock.at(time_s, URGENT if urgent[i] else ENDS), told, str(i))
     clock.run()
     expected = sorted(range(len(times)), key=lambda i: (times[i], not urgent[i], i))
     assert told == [(times[i], str(i)) for i in expected]
@@ -71,7 +71,7 @@ def test_a_process_waits_for_a_moved_event() -> None:
         told.append((clock.now, "woken"))
 
     def waker() -> Generator[Event, object, None]:
-        yield clock.at(2.0, urgent=True)
+        yield clock.at(2.0, URGENT)
         pause[0] = clock.move(pause[0], clock.now)
         pause[0] = clock.move(pause[0], clock.now)
         told.append((clock.now, "moved"))

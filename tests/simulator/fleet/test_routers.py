@@ -11,6 +11,7 @@ import yaml
 
 import scenarios
 from simulator.errors import InputError
+from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import built_in_routers, load_router
 from tests.scenarios.runs.test_runner import small
 
@@ -34,7 +35,8 @@ def test_a_router_is_a_file_of_the_folder() -> None:
 
 
 def test_each_router_chooses_as_it_says() -> None:
-    replicas: Any = [SimpleNamespace(index=index, num_unfinished=load) for index, load in enumerate((3, 1, 1))]
+    loads: Any = [SimpleNamespace(index=index, num_unfinished=load) for index, load in enumerate((3, 1, 1))]
+    replicas = Replicas(loads)
     request: Any = None
     in_turn = load_router("round_robin")
     assert [in_turn.choose(request, replicas).index for _ in range(4)] == [0, 1, 2, 0]

@@ -75,6 +75,22 @@ def test_the_ids_of_a_swap() -> None:
     blocks.check()
 
 
+def test_blocks_on_the_host_are_freed_there() -> None:
+    for blocks in (BlockManager(5, 4), BlockLedger(5, 4)):
+        blocks.allocate(1, 3)
+        blocks.swap_out(1, 3)
+        blocks.free_host(1, 3)
+        assert (blocks.num_free, blocks.num_free_host) == (5, 4)
+    named = BlockManager(5, 4)
+    named.allocate(1, 3)
+    named.swap_out(1, 3)
+    with pytest.raises(ValueError, match="row 1 has 3 blocks on the host, not 2"):
+        named.free_host(1, 2)
+    named.free_host(1, 3)
+    named.check()
+    assert named.host_tables == {}
+
+
 FULL = {
     "allocate": lambda blocks: blocks.allocate(3, 2),
     "grow": lambda blocks: blocks.grow(2, [1, 2]),

@@ -31,7 +31,10 @@ KEYS = [
     *("num_steps", "mean_batch_size", "batch_occupancy", "busy_fraction", "wasted_slot_fraction", "padding_fraction"),
     *("kv_utilization_mean", "kv_utilization_peak", "queue_depth_mean", "queue_depth_max", "preemptions"),
     *("recomputed_tokens", "swapped_out_blocks", "swapped_in_blocks", "prefix_cache_hit_rate", "rejected"),
-    *("unfinished", "slo_attainment", "saturated", "schema_version"),
+    *("unfinished", "aborted", "aborted_output_tokens", "aborted_computed_tokens", "slo_attainment", "balance_cv"),
+    *("balance_max_over_mean", "balance_jain", "fairness_jain", "fairness_min_over_max", "served", "given_up"),
+    *("attempts_per_request", "served_throughput", "sessions", "mean_session_turns", "mean_session_s"),
+    *("saturated", "schema_version"),
 ]
 
 stories = st.builds(

@@ -35,11 +35,10 @@ def test_extremes_and_mean_of_any_stretch(story: Story, a: float, b: float) -> N
 
 @given(stories)
 def test_starvation_is_the_worst_of_each_kind(story: Story) -> None:
-    found, end = starvation(story.records()), story.end_s()
-    first = [
-        (r.waits[0][1] if r.waits[0][1] == r.waits[0][1] else end) - r.waits[0][0] for r in story.requests if r.waits
-    ]
-    again = [(b if b == b else end) - a for r in story.requests for a, b, _ in r.waits[1:]]
+    found = starvation(story.records())
+    stretches = [[(b if b == b else story.left_s(r)) - a for a, b, _ in r.waits] for r in story.requests]
+    first = [waited[0] for waited in stretches if waited]
+    again = [each for waited in stretches for each in waited[1:]]
     assert found.longest_queue_s == max(first, default=0.0)
     assert found.longest_requeue_s == max(again, default=0.0)
     assert found.most_preemptions == max(max(r.preemptions, 0) for r in story.requests)

@@ -99,3 +99,20 @@ def test_real_amounts_take_little_memory() -> None:
 
 def test_weighted_sum() -> None:
     assert weighted_sum(np.array([0.5, 2.0]), np.array([4, 3])) == 8.0
+
+
+@given(samples, st.data(), st.integers(1, 7), st.integers(0, 20))
+def test_negative_weights_take_samples_back(
+    pairs: list[tuple[float, int]], data: st.DataObject, bits: int, at_once: int
+) -> None:
+    """In entries of their own, with the same value: the rest is as if they had never been there."""
+    values, weights = arrays(pairs)
+    back = np.array([data.draw(st.integers(0, weight)) for weight in weights.tolist()])
+    order = np.array(data.draw(st.permutations(range(2 * len(values)))))
+    more, taken = np.concatenate([values, values])[order], np.concatenate([weights, -back])[order]
+    with patch.object(weighted, "BUCKET_BITS", bits), patch.object(weighted, "SORTED_AT_ONCE", at_once):
+        found = describe(lambda: [(more, taken)], Q)
+    expected = describe(lambda: [(values, weights - back)], Q)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert (found.count, found.percentiles) == (expected.count, expected.percentiles)

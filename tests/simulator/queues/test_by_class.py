@@ -217,3 +217,21 @@ def test_vtc_by_name() -> None:
     assert isinstance(queue, Vtc)
     assert (queue.counter("a"), queue.counter("b")) == (60.0, 30.0)
     assert not queue.timeless
+
+
+def test_who_gives_up_is_not_charged() -> None:
+    """Neither its class's counter nor virtual time has moved when a request leaves without service."""
+    for order in ("vtc", "fair"):
+        patient, impatient = make_queue(order), make_queue(order)
+        for queue in (patient, impatient):
+            fill(queue, "aabb")
+        extra = request(9, "a", 1000, 1000)
+        impatient.push(extra)
+        impatient.drop(extra)
+        later = [request(10, "a"), request(11, "b")]
+        for queue in (patient, impatient):
+            for each in later:
+                queue.push(each)
+            queue.at(1.0)
+        assert [r.row for r in impatient] == [r.row for r in patient], order
+        assert taken(impatient, 6) == taken(patient, 6), order

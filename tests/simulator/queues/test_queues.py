@@ -244,3 +244,24 @@ def test_looking_at_the_head_does_not_walk_the_queue(order: str) -> None:
     looked = iter(queue)
     assert next(looked).row == 0
     assert iter(looked) is looked, "an iterator, not a copy"
+
+
+@pytest.mark.parametrize("order", ALL, ids=repr)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_who_gives_up_leaves_the_others_as_they_were(order: str, data: st.DataObject) -> None:
+    queue = make_queue(order)
+    queue.at(0.0)
+    waiting = [
+        request(row, class_name=data.draw(st.sampled_from("abc"))) for row in range(data.draw(st.integers(1, 12)))
+    ]
+    for each in waiting:
+        queue.push(each)
+    queue.at(1.0)
+    gone = data.draw(st.sampled_from(waiting))
+    left = [each for each in queue if each is not gone]
+    queue.drop(gone)
+    assert len(queue) == len(left)
+    assert set(queue) == set(left)
+    if order != "vtc":  # which reckons with the prompts of all that come before
+        assert list(queue) == left

@@ -1,0 +1,91 @@
+"""`batchlab sweep`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Json, NoReport, Out, Quiet, Seed, Set, overrides
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from scenarios.studies.study import Study
+
+Executor = Annotated[str, typer.Option("--executor", metavar="local|ray", help="Processes here, or a Ray cluster.")]
+Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; one a core unless given.")]
+Address = Annotated[str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; else the one here.")]
+
+
+def sweep(
+    study: Annotated[
+        str, typer.Argument(metavar="STUDY", help="A study file, or a scenario (path or name) with --vary.")
+    ],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vary",
+            metavar="KEY=VALUES",
+            help="A key and its values: a,b,c, or 1:4:7 (seven from 1 to 4), or 1:64:7:log; several make a grid.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, metavar="K", help="Runs of each point, seeds from the scenario's on."),
+    ] = None,
+    executor: Executor = "local",
+    workers: Workers = None,
+    address: Address = None,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Out = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what the folder holds already.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_report: NoReport = False,
+) -> None:
+    """Run a grid of scenarios, in parallel.
+
+    The table goes to --out, else to runs/NAME-sweep-KEYS: a row a point and seed. Finished runs are kept there: a sweep
+    that was stopped goes on, and one that was changed runs only what changed. A point that fails has its error in the
+    table and stops no other.
+    """
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.run_folder import TABLE, to_json
+    from scenarios.studies.executors import executor as make_executor
+    from scenarios.studies.sweep import sweep as run_sweep
+
+    console = Console(quiet=quiet)
+    changed = overrides(set_, seed)
+    chosen = _study(study, vary or [], seeds, changed)
+    several = f"seeds={len(chosen.seeds)}" if len(chosen.seeds) > 1 else ""
+    target = out or default_folder(chosen.name, "sweep", "+".join(chosen.keys), several, changed=changed)
+    made = make_executor(executor, workers, address)
+    with console.counted(chosen.name, len(chosen), "runs") as progress:
+        swept = run_sweep(chosen, target, executor=made, fresh=fresh, progress=progress)
+    counts = swept.counts()
+    if counts["failed"]:
+        first = next(outcome.error for _, _, outcome in swept.rows if outcome.error)
+        console.note(f"warning: {counts['failed']:,} of {counts['points']:,} runs failed; the first: {first}")
+    if json:
+        console.out(to_json({**counts, "table": str(target / TABLE)}))
+    else:
+        console.out(f"{counts['done']:,} runs done, {counts['reused']:,} reused, {counts['failed']:,} failed\n")
+        console.out(f"table: {target / TABLE}\n")
+
+
+def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -> Study:
+    from scenarios.studies.axes import parse_vary
+    from scenarios.studies.study import is_study, load_study, study_of
+
+    if is_study(given):
+        if vary:
+            raise InputError("a study file says itself what varies", file="--vary", hint="change `vary:` in the file")
+        return load_study(given, changed, seeds)
+    if not vary:
+        raise InputError(
+            f"{given} is a scenario: nothing varies",
+            file="batchlab sweep",
+            hint="add --vary KEY=VALUES, or give a study",
+        )
+    return study_of(given, [parse_vary(text) for text in vary], seeds=seeds or 1, overrides=changed)

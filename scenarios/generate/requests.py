@@ -1,0 +1,79 @@
+"""The requests of a workload: lengths, caps and content of each, and the sessions that some begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scenarios.generate.copula import draw_outputs
+from scenarios.generate.lengths import draw_lengths
+from scenarios.generate.prefixes import contents, draw_groups
+from scenarios.generate.sessions import chains, with_sessions
+from scenarios.schema.workload import ClassConfig
+from scenarios.streams import stream
+from simulator.request import PromptContent
+from simulator.workload import Floats, Ints, Workload
+
+
+def draw_requests(
+    classes: Sequence[ClassConfig],
+    max_tokens: int | None,
+    seed: int,
+    time_s: Floats,
+    class_index: Ints,
+    pause_s: Floats | None = None,
+) -> Workload:
+    """The requests of the arrivals at `time_s`, those of each class drawn in order, and all that follow them.
+
+    `max_tokens` is the cap of classes without one. `pause_s` are the think times before the arrivals of a closed loop.
+    """
+    drawn = None
+    if pause_s is not None or any(entry.session is not None for entry in classes):
+        pauses = np.zeros(len(time_s)) if pause_s is None else pause_s
+        drawn = chains(classes, seed, time_s, class_index, pauses)
+        time_s, class_index = drawn.time_s, drawn.class_index
+    count = len(time_s)
+    input_tokens, output_tokens, caps, priority = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    notes = []
+    content: list[PromptContent | None] | None = None
+    for index, entry in enumerate(classes):
+        rows = np.flatnonzero(class_index == index)
+        inputs = draw_lengths(entry.input, stream(seed, entry.name, "input"), len(rows))
+        output, cap, cut = _outputs(entry, inputs, max_tokens, seed)
+        input_tokens[rows] = inputs
+        output_tokens[rows] = output
+        caps[rows] = cap
+        priority[rows] = entry.priority
+        if entry.prefix is not None:
+            input_tokens[rows] += entry.prefix.tokens
+            groups = draw_groups(entry.prefix, stream(seed, entry.name, "prefix"), len(rows))
+            content = [None] * count if content is None else content
+            for row, shared in zip(rows.tolist(), contents(entry.prefix, entry.name, groups), strict=True):
+                content[row] = shared
+        if cut:
+            notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
+    workload = Workload(
+        time_s,
+        input_tokens,
+        output_tokens,
+        caps,
+        priority,
+        class_index,
+        class_names=tuple(entry.name for entry in classes),
+        content=content,
+        notes=tuple(notes),
+    )
+    return workload if drawn is None else with_sessions(workload, drawn, classes, seed)
+
+
+def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: int) -> tuple[Ints, int, int]:
+    """Output lengths, the cap that the client sends with each, and how many the cap cut."""
+    output = draw_outputs(
+        entry.output, entry.input, inputs, entry.corr, lambda purpose: stream(seed, entry.name, purpose)
+    )
+    cap = entry.max_tokens or workload_cap
+    if cap is None:
+        return output, entry.output.largest or int(output.max(initial=1)), 0
+    cut = int(np.count_nonzero(output > cap))
+    return np.minimum(output, cap), cap, cut

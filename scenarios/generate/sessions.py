@@ -1,0 +1,187 @@
+"""Sessions: what follows each arrival of a class that has them, and the prompts that grow by it.
+
+An arrival begins a chain: one request, or the requests of a session, each of which waits for the answer to the one
+before. The rows of a chain are neighbours, chains in order of arrival. All is drawn per class, by the number of the
+session, of its turn or of its request: a chain is the same whatever stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.generate.durations import draw_times
+from scenarios.generate.lengths import draw_lengths
+from scenarios.schema.sessions import MOST_TURNS, CountConfig, SessionConfig
+from scenarios.schema.workload import ClassConfig
+from scenarios.streams import stream
+from simulator.request import PromptContent
+from simulator.workload import Floats, Ints, Workload
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The requests of all chains, a row each. `place` is that in the chain, from 0; `number` that of the chain among
+    those of its class. `delay_s` is the time from the answer before; of a chain's first, `pause_s` of its arrival.
+    `after_tool` marks requests that bring a tool's result.
+    """
+
+    time_s: Floats
+    class_index: Ints
+    place: Ints
+    number: Ints
+    delay_s: Floats
+    after_tool: Bools
+
+    @property
+    def after_row(self) -> Ints:
+        """The row whose answer a row waits for; -1 for the first of a chain."""
+        return np.where(self.place == 0, -1, np.arange(len(self.place)) - 1)
+
+
+def chains(classes: Sequence[ClassConfig], seed: int, time_s: Floats, class_index: Ints, pause_s: Floats) -> Chains:
+    """What the arrivals at `time_s` begin; `class_index` is their class, `pause_s` the `delay_s` of the first."""
+    count = np.ones(len(time_s), dtype=np.int64)
+    number = np.zeros(len(time_s), dtype=np.int64)
+    later: dict[int, tuple[Floats, Bools]] = {}
+    for index, entry in enumerate(classes):
+        mine = np.flatnonzero(class_index == index)
+        number[mine] = np.arange(len(mine))
+        if entry.session is not None:
+            count[mine], *later[index] = _requests(entry.name, entry.session, seed, len(mine))  # type: ignore[assignment] # a tuple of two
+    begun = np.repeat(np.arange(len(time_s)), count)
+    place = np.arange(len(begun)) - np.repeat(np.cumsum(count) - count, count)
+    delay_s, after_tool = np.zeros(len(begun)), np.zeros(len(begun), dtype=np.bool_)
+    for index, (delays, tools) in later.items():
+        mine = np.flatnonzero(class_index[begun] == index)
+        delay_s[mine], after_tool[mine] = delays, tools
+    first = place == 0
+    delay_s[first] = pause_s
+    return Chains(time_s[begun], class_index[begun], place, number[begun], delay_s, after_tool)
+
+
+def _requests(name: str, session: SessionConfig, seed: int, sessions: int) -> tuple[Ints, Floats, Bools]:
+    """Requests of each session; of each request the time since the last answer, and whether a tool ran in it."""
+    turns = _counts(session.turns, stream(seed, name, "turns"), sessions)
+    steps = _counts(session.steps, stream(seed, name, "steps"), int(turns.sum()))  # of each turn
+    begins = np.cumsum(steps) - steps
+    total = int(steps.sum())
+    after_tool = np.ones(total, dtype=np.bool_)
+    after_tool[begins] = False
+    delay_s = draw_times(session.tool_time_s, stream(seed, name, "tool_time"), total)
+    delay_s[begins] = draw_times(session.think_time_s, stream(seed, name, "turn_pause"), len(steps))
+    counts = np.add.reduceat(steps, np.cumsum(turns) - turns) if sessions else turns
+    return counts, delay_s, after_tool
+
+
+def _counts(config: CountConfig, rng: np.random.Generator, count: int) -> Ints:
+    if isinstance(config, int):
+        return np.full(count, config, dtype=np.int64)
+    return np.minimum(draw_lengths(config, rng, count), MOST_TURNS)
+
+
+def with_sessions(workload: Workload, drawn: Chains, classes: Sequence[ClassConfig], seed: int) -> Workload:
+    """The workload of these chains, `input_tokens` being new tokens so far: prompts that grow, names, who follows whom.
+
+    Requests of a class without sessions are named by class and number.
+    """
+    new_tokens = workload.input_tokens.copy()
+    shared = [0 if entry.prefix is None else entry.prefix.tokens for entry in classes]
+    for index, entry in enumerate(classes):
+        if entry.session is not None and entry.session.tool_tokens is not None:
+            mine = np.flatnonzero(drawn.class_index == index)
+            tokens = draw_lengths(entry.session.tool_tokens, stream(seed, entry.name, "tool_tokens"), len(mine))
+            new_tokens[mine] = np.where(drawn.after_tool[mine], tokens + shared[index], new_tokens[mine])
+    growing = np.array([e.session is not None and e.session.context == "accumulate" for e in classes], dtype=np.bool_)
+    again = growing[drawn.class_index] & (drawn.place > 0)  # what a conversation begins with, it has once
+    new_tokens -= np.where(again, np.array(shared, dtype=np.int64)[drawn.class_index], 0)
+    answers = np.minimum(workload.output_tokens, workload.max_tokens)
+    prompts = _prompts(new_tokens, answers, drawn.place, growing[drawn.class_index])
+    is_session = np.array([entry.session is not None for entry in classes], dtype=np.bool_)[drawn.class_index]
+    sessions = [
+        f"{classes[index].name}-{number}" if within else None
+        for index, number, within in zip(
+            drawn.class_index.tolist(), drawn.number.tolist(), is_session.tolist(), strict=True
+        )
+    ]
+    places = (drawn.place + 1).tolist()
+    names = [
+        f"{classes[index].name}-{number}" if session is None else f"{session}.{place}"
+        for index, number, session, place in zip(
+            drawn.class_index.tolist(), drawn.number.tolist(), sessions, places, strict=True
+        )
+    ]
+    whole = replace(
+        workload,
+        input_tokens=prompts,
+        request_ids=names,
+        session_ids=sessions if is_session.any() else None,
+        content=_contents(workload, drawn, sessions, growing[drawn.class_index]),
+        after_row=drawn.after_row,
+        delay_s=drawn.delay_s,
+        turns=drawn.place + 1,
+    )
+    return _ended(whole, prompts + answers, drawn.place, classes)
+
+
+def _prompts(new_tokens: Ints, answers: Ints, place: Ints, grows: Bools) -> Ints:
+    """Prompt lengths: of a growing chain all new tokens up to here and all answers before."""
+    begins = np.flatnonzero(place == 0)
+    sizes = np.diff(begins, append=len(place))
+    gained = np.cumsum(new_tokens + answers)
+    before = np.repeat(gained[begins] - (new_tokens + answers)[begins], sizes)
+    return np.where(grows, gained - answers - before, new_tokens)
+
+
+def _contents(
+    workload: Workload, drawn: Chains, sessions: Sequence[str | None], grows: Bools
+) -> Sequence[PromptContent | None] | None:
+    """What a prefix cache can know. A session shares what its first prompt shares; a growing one is one sequence."""
+    if workload.content is None and not grows.any():
+        return None
+    given = workload.content or [None] * len(sessions)
+    firsts = (np.arange(len(drawn.place)) - drawn.place).tolist()
+    found: list[PromptContent | None] = []
+    for first, session, growing in zip(firsts, sessions, grows.tolist(), strict=True):
+        content = given[first]
+        found.append(replace(content or PromptContent(), conversation=session) if growing else content)
+    return found
+
+
+def _ended(workload: Workload, context: Ints, place: Ints, classes: Sequence[ClassConfig]) -> Workload:
+    """The workload without the requests that their session's limit of context leaves out, and those after them."""
+    limits = np.array(
+        [2**62 if e.session is None else e.session.max_context_tokens or 2**62 for e in classes], dtype=np.int64
+    )
+    beyond = (context > limits[workload.class_index]) & (place > 0)
+    if not beyond.any():
+        return workload
+    begins = np.flatnonzero(place == 0)
+    sizes = np.diff(begins, append=len(place))
+    so_far = np.cumsum(beyond)
+    return cut(workload, np.flatnonzero(so_far == np.repeat(so_far[begins], sizes)))
+
+
+def cut(workload: Workload, rows: Ints) -> Workload:
+    """These rows alone, ascending; where a row is left out, so are those that follow it in its chain."""
+
+    def few(column: Sequence[object] | None) -> list[object] | None:
+        return None if column is None else [column[row] for row in rows.tolist()]
+
+    after = workload.after_row
+    return replace(
+        workload,
+        **{name: getattr(workload, name)[rows] for name in ("arrival_s", "input_tokens", "output_tokens")},
+        **{name: getattr(workload, name)[rows] for name in ("max_tokens", "priority", "class_index")},
+        request_ids=few(workload.request_ids),  # type: ignore[arg-type] # the same items
+        session_ids=few(workload.session_ids),  # type: ignore[arg-type] # the same items
+        content=few(workload.content),  # type: ignore[arg-type] # the same items
+        after_row=None if after is None else np.where(after[rows] < 0, -1, np.arange(len(rows)) - 1),
+        delay_s=None if workload.delay_s is None else workload.delay_s[rows],
+        turns=None if workload.turns is None else workload.turns[rows],
+    )

@@ -1,0 +1,65 @@
+"""What a scenario may say of requests that wait for answers: closed loops, and sessions of several requests."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from annotated_types import Unit, doc
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from scenarios.schema.durations import TimeConfig
+from scenarios.schema.lengths import Length, LengthConfig
+from scenarios.schema.strict import Strict
+
+MOST_USERS = 1_000_000
+MOST_TURNS = 10_000
+
+Count = Annotated[int, Field(ge=1, le=MOST_TURNS)]
+CountConfig = Annotated[
+    Annotated[Count, Tag("<number>")] | Annotated[LengthConfig, Tag("<mapping>")],
+    Discriminator(lambda value: "<number>" if isinstance(value, (int, float, str)) else "<mapping>"),
+    Field(description=f"a whole number from 1 to {MOST_TURNS}, or a distribution of whole numbers"),
+]
+
+
+class ClosedLoop(Strict):
+    """`concurrency` users, each of whom asks again when answered, after a think time; the first time after one, too.
+
+    They take their requests, or whole sessions, from one pool in order: whoever is free takes the next. So a run of R
+    `requests` issues the same R under every policy, at other times. There is no rate: the faster the server, the more
+    it is asked. With N users, a mean answer of R and a mean think time of Z, the throughput is N / (R + Z).
+    """
+
+    process: Annotated[Literal["closed_loop"], doc("users that wait for answers")]
+    concurrency: Annotated[int, Field(ge=1, le=MOST_USERS), doc("number of users"), Unit("users")]
+    think_time_s: Annotated[TimeConfig, doc("pause of a user before each request, or before each session")] = 0.0
+
+
+class SessionConfig(Strict):
+    """Requests that follow one another: what the class's arrivals begin is a session.
+
+    The next turn comes after the answer and a think time. With `context: accumulate` its prompt is the conversation so
+    far (the last prompt and its whole answer) and `input` new tokens, and a prefix cache finds exactly that
+    conversation. A turn may have several `steps`: between them an agent runs a tool for `tool_time_s`, whose result
+    adds `tool_tokens`. A session ends early where a request is given up.
+    """
+
+    turns: Annotated[CountConfig, doc("questions of a session"), Unit("turns")]
+    think_time_s: Annotated[TimeConfig, doc("time between an answer and the next question")] = 0.0
+    context: Annotated[
+        Literal["accumulate", "independent"], doc("whether a prompt contains the conversation so far")
+    ] = "accumulate"
+    steps: Annotated[CountConfig, doc("requests of a turn, each but the last ending in a tool call")] = 1
+    tool_time_s: Annotated[TimeConfig, doc("time that a tool call takes")] = 0.0
+    tool_tokens: Annotated[
+        LengthConfig | None, doc("new tokens after a tool call; null: as `input`"), Unit("tokens")
+    ] = None
+    max_context_tokens: Annotated[
+        Length | None, doc("a session ends before a request whose prompt and answer would be longer; null: no limit")
+    ] = None
+
+    @model_validator(mode="after")
+    def _steps_have_tools(self) -> Self:
+        if self.steps == 1 and (self.tool_time_s != 0.0 or self.tool_tokens is not None):
+            raise ValueError("tool_time_s and tool_tokens do nothing with steps: 1")
+        return self

@@ -1,0 +1,171 @@
+"""Where the runs of a study are carried out: processes of this machine, or an existing Ray cluster.
+
+An executor gives back what came of each item as it comes, in any order; studies put it in order again, so that the
+result does not depend on where it was worked out. A function that raises, and a worker that dies, cost their own item
+and no other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from simulator.errors import InputError
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+_AHEAD = 2  # items that wait in each worker's queue: none is ever idle, and few are lost when a worker dies
+_DIED = "the worker process died (out of memory, or killed)"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An item without a result: `message` says why."""
+
+    message: str
+
+
+class Executor(Protocol):
+    """Applies a function to items. The function and the items must be picklable."""
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        """The place of each item with what the function made of it, in the order in which they are done.
+
+        Items are taken as there is room for them, a few ahead of those that are being worked on.
+        """
+
+
+class InProcess:
+    """One item after another, here."""
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        """See `Executor`."""
+        for place, item in enumerate(items):
+            yield place, _guarded(function, item)
+
+
+class Local:
+    """Processes of this machine; `workers` of them, one a core unless given."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or usable_cores()
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        """See `Executor`."""
+        if self.workers == 1:
+            yield from InProcess().map(function, items)
+            return
+        suspects = yield from _in_processes(function, enumerate(items), self.workers)
+        for place, item in suspects:  # a worker died: the item that killed it does so again when it runs alone
+            if (yield from _in_processes(function, iter([(place, item)]), 1)):
+                yield place, Failure(_DIED)
+
+
+def _in_processes(
+    function: Callable[[Item], Found], items: Iterator[tuple[int, Item]], workers: int
+) -> Generator[tuple[int, Found | Failure], None, list[tuple[int, Item]]]:
+    """Yields as `map` does, and returns the items in whose time a worker died."""
+    from loky import ProcessPoolExecutor
+    from loky.process_executor import BrokenProcessPool
+
+    running: dict[Future[Found | Failure], tuple[int, Item]] = {}
+    suspects: list[tuple[int, Item]] = []
+    pool = ProcessPoolExecutor(max_workers=workers)
+    try:
+        while True:
+            while len(running) < _AHEAD * workers and (entry := next(items, None)) is not None:
+                running[pool.submit(_guarded, function, entry[1])] = entry
+            if not running:
+                return suspects
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            broken = False
+            for future in done:
+                entry = running.pop(future)
+                try:
+                    yield entry[0], future.result()
+                except BrokenProcessPool:
+                    broken = True
+                    suspects.append(entry)
+            if broken:
+                suspects += running.values()
+                running.clear()
+                pool.shutdown(wait=True, kill_workers=True)
+                pool = ProcessPoolExecutor(max_workers=workers)
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)
+
+
+class Ray:
+    """The nodes of an existing Ray cluster, which need this package and the files that the scenarios name."""
+
+    def __init__(self, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise InputError(
+                "Ray is not installed", file="--executor ray", hint="pip install 'batchlab[ray]'"
+            ) from None
+        self._ray = ray
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            what = f"no Ray cluster at {address}" if address else "no Ray cluster is running here"
+            hint = f"`ray start --head` starts one, --address names it ({error})"
+            raise InputError(what, file="--address", hint=hint) from None
+
+    def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
+        """See `Executor`."""
+        ray = self._ray
+        task = ray.remote(_guarded).options(max_retries=1)
+        shared = ray.put(function)
+        running: dict[Any, int] = {}
+        waiting = enumerate(items)
+        while True:
+            most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while len(running) < most and (entry := next(waiting, None)) is not None:
+                running[task.remote(shared, entry[1])] = entry[0]
+            if not running:
+                return
+            done, _ = ray.wait(list(running), num_returns=1)
+            for reference in done:
+                place = running.pop(reference)
+                try:
+                    yield place, ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    yield place, Failure(f"{_DIED}: {type(error).__name__}")
+
+
+def executor(name: str, workers: int | None = None, address: str | None = None) -> Executor:
+    """The executor that the flags --executor, --workers and --address ask for. Raises InputError."""
+    if name == "local":
+        if address is not None:
+            raise InputError("only --executor ray has an address", file=f"--address {address}")
+        if workers is not None and workers < 1:
+            raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
+        return Local(workers)
+    if name != "ray":
+        raise InputError(f"unknown executor {name!r}", file="--executor", hint="allowed: local, ray")
+    if workers is not None:
+        raise InputError("a Ray cluster has workers of its own", file="--workers", hint="leave it out")
+    return Ray(address)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return os.cpu_count() or 1
+
+
+def _guarded(function: Callable[[Item], Found], item: Item) -> Found | Failure:
+    try:
+        return function(item)
+    except Exception as error:
+        return Failure(f"{type(error).__name__}: {error}")

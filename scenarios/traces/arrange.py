@@ -1,0 +1,145 @@
+"""The rows of a trace in the order and at the times of the replay: sorted, shifted, repeated, jittered, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scenarios.traces.columns import Columns
+from scenarios.traces.options import TraceOptions
+from scenarios.traces.rows import plural
+from simulator.workload import Floats, Ints
+
+LATEST_START_S = 1e6  # a native trace that begins later than in eleven days is dated: its times are no run's
+_BURSTY = 0.5  # share of equal stamps from which a note speaks of jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """The requests of a replay, in order.
+
+    `arrival` (seconds) ascends; `place` is that of each in the columns, `copy` the pass of the loop, from 0. `after` is
+    the request (a place in these arrays, an earlier one) whose answer it follows, or -1; None where no row follows one.
+    """
+
+    arrival: Floats
+    place: Ints
+    copy: Ints
+    after: Ints | None
+    notes: list[str]
+
+
+def arrange(columns: Columns, options: TraceOptions, names: Sequence[str] | None, timed: bool) -> Arranged:
+    """Arrange the rows for a replay. `names` are the rows' own, None where the file gives none."""
+    notes = []
+    stamps = np.asarray(columns.arrival)
+    late = count_late(stamps)
+    if late:
+        notes.append(late_note(late))
+    place = np.argsort(stamps, kind="stable")
+    arrival: Floats = (stamps[place] - zero_of(columns.in_ns, min(columns.arrival), options)).astype(np.float64)
+    if columns.in_ns:
+        arrival /= 1e9
+    after, dropped = _followed(columns, place, names)
+    if dropped:
+        notes.append(f"{plural(dropped, 'request')} with an unknown or later request ahead: at the recorded time")
+    steps = np.diff(arrival)
+    count = len(arrival)
+    copy = np.zeros(count, dtype=np.int64)
+    if options.loop > 1:
+        arrival, place, copy, after = _repeated(arrival, place, after, options)
+        notes.append(f"replayed {options.loop:,} times; the copies have the same contents, which a prefix cache finds")
+    if options.jitter_s:
+        notes.append(f"jitter: each arrival moved by up to {options.jitter_s:g} s (seed {options.seed})")
+        arrival = arrival + _jitter(len(arrival), options.seed, after) * options.jitter_s
+        again = np.argsort(arrival, kind="stable")
+        arrival, place, copy = arrival[again], place[again], copy[again]
+        after = None if after is None else _moved(after, again)
+    elif timed:
+        notes += tick_notes(int(np.count_nonzero(steps == 0)), len(steps), steps[steps > 0])
+    if options.rate_scale != 1.0:
+        notes.append(f"rate x {options.rate_scale:g}: times divided by {options.rate_scale:g}")
+        arrival = arrival / options.rate_scale
+    return Arranged(arrival, place, copy, after, notes)
+
+
+def zero_of(in_ns: bool, first: float, options: TraceOptions) -> float:
+    """The arrival that becomes 0: the first, but on the clock `run` the start of the window.
+
+    Times on that clock count from the start of the run that they describe, and are kept to the bit. Where they begin
+    so late that they must be dates, the first arrival is 0 there too.
+    """
+    return first if in_ns or first >= LATEST_START_S else options.start_s
+
+
+def count_late(stamps: NDArray[np.int64] | NDArray[np.float64]) -> int:
+    """How many come after a later one."""
+    return int(np.count_nonzero(stamps < np.maximum.accumulate(stamps)))
+
+
+def late_note(late: int) -> str:
+    """What is said of rows that were out of order."""
+    return f"{plural(late, 'row')} came after a later arrival and moved up (a stable sort)"
+
+
+def tick_notes(equal: int, steps: int, others: Floats) -> list[str]:
+    """What is said where most of the `steps` between arrivals are 0, and `others` are those that are not."""
+    if equal <= _BURSTY * steps:
+        return []
+    tick = float(np.median(others)) if len(others) else 0.0
+    usual = f", the others usually {tick:g} s; jitter_s: {tick:g} would spread them" if tick else ""
+    return [f"{equal / steps:.1%} of arrivals come at the same time as the one before{usual}"]
+
+
+def _followed(columns: Columns, place: Ints, names: Sequence[str] | None) -> tuple[Ints | None, int]:
+    """For each sorted row the one it follows, or -1; and how many name a row that is not there or comes later."""
+    given: list[str | None] | None = columns.extra.get("after_request_id")
+    if given is None:
+        return None, 0
+    own = map(str, columns.row) if names is None else names
+    places = {name: index for index, name in enumerate(own)}
+    target = np.array([-1 if name is None else places.get(name, -1) for name in given], dtype=np.int64)
+    rank = np.empty(len(place), dtype=np.int64)
+    rank[place] = np.arange(len(place))
+    after = np.where(target >= 0, rank[target], -1)[place]
+    after[after >= np.arange(len(after))] = -1
+    asked = sum(name is not None for name in given)
+    found = int(np.count_nonzero(after >= 0))
+    return (after if found else None), asked - found
+
+
+def _repeated(
+    arrival: Floats, place: Ints, after: Ints | None, options: TraceOptions
+) -> tuple[Floats, Ints, Ints, Ints | None]:
+    """The rows as often as `loop` says, one pass behind the other."""
+    count, loop = len(arrival), options.loop
+    seconds = float(arrival[-1] - arrival[0])
+    # Rows before the first of the file, out of order, are in the window too: the part may last longer than it.
+    period = seconds * count / max(count - 1, 1) if options.duration_s is None else max(options.duration_s, seconds)
+    copy = np.repeat(np.arange(loop, dtype=np.int64), count)
+    repeated = None if after is None else np.where(np.tile(after, loop) >= 0, np.tile(after, loop) + copy * count, -1)
+    return np.tile(arrival, loop) + copy * period, np.tile(place, loop), copy, repeated
+
+
+def _jitter(count: int, seed: int, after: Ints | None) -> Floats:
+    """Uniform draws from [0, 1), one a request, that depend on nothing but the seed; a session has one throughout."""
+    from scenarios.streams import stream  # here, for it brings pydantic, and few traces are jittered
+
+    drawn = stream(seed, "trace", "jitter").random(count)
+    if after is None:
+        return drawn
+    root = np.where(after >= 0, after, np.arange(count))
+    while not np.array_equal(further := root[root], root):
+        root = further
+    return drawn[root]
+
+
+def _moved(after: Ints, order: Ints) -> Ints:
+    """The same after the rows were put into another order."""
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    moved = after[order]
+    return np.where(moved >= 0, rank[moved], -1)

@@ -1,0 +1,54 @@
+"""From an arrival to a replica: the router chooses at the moment of the arrival, the replica's intake takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from simulator.engine.intake import Intake
+from simulator.engine.view import ReplicaLoad
+from simulator.errors import RouterError
+from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Router
+from simulator.request import Request
+
+
+class Dispatch:
+    """Gives requests to replicas, each to the one that the router chooses as it arrives.
+
+    `sent` is told the replica that a request went to, for signals that are not live.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        replicas: Replicas,
+        intakes: Sequence[Intake],
+        sent: Callable[[ReplicaLoad], None] | None = None,
+    ) -> None:
+        self._router = router
+        self._replicas = replicas
+        self._intakes = intakes
+        self._sent = sent
+
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request that this replica has leaves now; without effect if the request has ended."""
+        self._intakes[replica].abort(row)
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request that this replica has got a first token before now."""
+        return self._intakes[replica].has_begun(row)
+
+    def choose(self, request: Request) -> int:
+        """The number of the replica that the router chooses. RouterError where it chooses none of them."""
+        chosen = self._router.choose(request.arriving(), self._replicas)
+        if not isinstance(chosen, ReplicaLoad):
+            raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
+        if self._sent is not None:
+            self._sent(chosen)
+        return chosen.index
+
+    def submit(self, request: Request) -> int:
+        """`request` arrives now; returns the replica that it went to."""
+        chosen = self.choose(request)
+        self._intakes[chosen].submit(request)
+        return chosen

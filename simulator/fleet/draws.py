@@ -1,0 +1,38 @@
+"""Random numbers of a router: few calls of numpy, the same numbers however they are asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_PIECE = 4096  # drawn at a time
+
+
+class Draws:
+    """Uniform random choices from one stream."""
+
+    __slots__ = ("_generator", "_next", "_uniform")
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
+        self._uniform: list[float] = []
+        self._next = 0
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to before `count`, each as likely as the others."""
+        if self._next == len(self._uniform):
+            self._uniform = self._generator.random(_PIECE).tolist()
+            self._next = 0
+        drawn = self._uniform[self._next]
+        self._next += 1
+        return int(drawn * count)
+
+    def several(self, wanted: int, count: int) -> list[int]:
+        """`wanted` different whole numbers from 0 to before `count`, as drawn; all where there are no more."""
+        if wanted >= count:
+            return list(range(count))
+        found: list[int] = []
+        while len(found) < wanted:
+            drawn = self.below(count)
+            if drawn not in found:
+                found.append(drawn)
+        return found

@@ -1,0 +1,115 @@
+"""The replicas of a run on one clock: group after group, numbered through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.engine.async_scheduling import AsyncLoop
+from simulator.engine.clock import Clock
+from simulator.engine.data_parallel import DataParallelGroup
+from simulator.engine.decisions import DecisionLog
+from simulator.engine.intake import Intake
+from simulator.engine.loop import Loop
+from simulator.engine.replica import Replica
+from simulator.engine.timetable import OnEnd
+from simulator.engine.view import ReplicaLoad
+from simulator.errors import InputError
+from simulator.fleet.group import ReplicaGroup
+from simulator.results.recorder import Recorder
+from simulator.results.records import GroupSizes
+
+
+class Fleet:
+    """Replicas with the processes that drive them. `intakes` and `loads` have one entry a replica."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        groups: Sequence[ReplicaGroup],
+        recorder: Recorder,
+        *,
+        fast_forward: bool,
+        log_decisions: bool = False,
+        on_end: OnEnd | None = None,
+    ) -> None:
+        self._clock = clock
+        self._recorder = recorder
+        self._logs = [DecisionLog(index) for index in range(len(recorder.replicas))] if log_decisions else None
+        self._fast_forward = fast_forward
+        self._on_end = on_end
+        self.replicas: list[Replica] = []
+        self.intakes: list[Intake] = []
+        self.groups: list[GroupSizes] = []
+        for group in groups:
+            self._add(group)
+
+    @property
+    def loads(self) -> list[ReplicaLoad]:
+        """What routers see."""
+        return [replica.load for replica in self.replicas]
+
+    def abandon(self) -> None:
+        """The run is over: record the unfinished requests."""
+        for replica in self.replicas:
+            replica.abandon()
+
+    def decisions(self) -> list[dict[str, Any]] | None:
+        """The replicas' decisions by start of the step; None unless they are logged."""
+        if self._logs is None:
+            return None
+        steps = [step for log in self._logs for step in log.steps]
+        if len(self._logs) > 1:
+            steps.sort(key=lambda step: (step["t_start_s"], step["replica"], step["step"]))
+        return steps
+
+    def _add(self, group: ReplicaGroup) -> None:
+        """Make the replicas of a group and start what drives them."""
+        made = self._make(group)
+        state = made[0].state
+        slots, streams = state.policy.max_num_seqs, state.traits.streams
+        sizes = GroupSizes(group.name, len(made), group.usable_blocks, group.kv.block_size, slots, streams)
+        if self.groups and self.groups[0].streams != streams:
+            what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
+            raise InputError(f"{what}: there would be no common gaps between tokens")
+        self.groups.append(sizes)
+        self.replicas += made
+        self.intakes += self._drive(group, made)
+
+    def _make(self, group: ReplicaGroup) -> list[Replica]:
+        first, logs, make_executor = len(self.replicas), self._logs, group.executors()
+        return [
+            Replica(
+                index,
+                self._clock,
+                group.make_policy(),
+                group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
+                group.kv.block_size,
+                make_executor(),
+                self._recorder,
+                group=group.name,
+                fast_forward=self._fast_forward and group.group_cost is None,
+                decisions=None if logs is None else logs[index],
+                max_queued_requests=group.max_queued_requests,
+                on_end=self._on_end,
+            )
+            for index in range(first, first + group.replicas)
+        ]
+
+    def _drive(self, group: ReplicaGroup, replicas: list[Replica]) -> list[Intake]:
+        """Start the processes that drive the replicas; returns where each takes its requests."""
+        clock, fast_forward = self._clock, self._fast_forward
+        if group.group_cost is not None:
+            together = DataParallelGroup(clock, replicas, group.group_cost)
+            clock.process(together.serve())
+            return together.intakes
+        intakes = []
+        for replica in replicas:
+            loop: Loop | AsyncLoop
+            if replica.late is None:
+                loop = Loop(clock, replica, fast_forward=fast_forward)
+            else:
+                loop = AsyncLoop(clock, replica, replica.late, fast_forward=fast_forward)
+            clock.process(loop.serve())
+            intakes.append(loop.intake)
+        return intakes

@@ -1,0 +1,63 @@
+"""Replicas of one kind: hardware, engine and step costs that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from simulator.engine.data_parallel import GroupCost
+from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.plan import Policy
+from simulator.timing.cost import CostModel
+from simulator.timing.executor import Executor, Predicted
+
+
+class KVMemory(Protocol):
+    """Sizes of one replica's KV memory."""
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """vLLM's count: one of them is the null block, which is never used."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def num_host_blocks(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaGroup:
+    """What `replicas` replicas are made of. `make_policy` makes each one of its own.
+
+    Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
+    with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
+    that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
+    """
+
+    make_policy: Callable[[], Policy]
+    kv: KVMemory
+    cost: CostModel | None = None
+    swap_s_per_block: float = 0.0
+    swap_overlap: bool = False
+    group_cost: GroupCost | None = None
+    make_executor: Callable[[], Executor] | None = None
+    make_blocks: Callable[[int, int], KVBlocks] = BlockLedger
+    replicas: int = 1
+    name: str = "default"
+    max_queued_requests: int | None = None
+
+    @property
+    def usable_blocks(self) -> int:
+        """Usable KV blocks of one replica."""
+        return self.kv.num_gpu_blocks - 1
+
+    def executors(self) -> Callable[[], Executor]:
+        """What makes the executor of each replica. ValueError where there is neither a cost model nor an executor."""
+        if self.make_executor is not None:
+            return self.make_executor
+        if self.cost is None:
+            raise ValueError("simulate needs a cost model or an executor")
+        executor = Predicted(self.cost, self.swap_s_per_block, swap_overlap=self.swap_overlap)
+        return lambda: executor  # Predicted has no state: one serves all

@@ -1,0 +1,84 @@
+"""What a router remembers of the prompts that it sent to each replica: its own estimate of what they have cached.
+
+Routers in production keep such an estimate rather than ask: SGLang's router a tree of the prompts of all workers
+(sgl-router, `cache_aware`), the endpoint picker of llm-d and of the Gateway API Inference Extension a table of block
+hashes with, for each server, the blocks used last (`prefix-cache-scorer`, `lruCapacityPerServer`). Here it is the
+latter, in blocks of tokens. A key names a block together with all that comes before it, so the table is a tree.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from simulator.memory.block_keys import BlockKeys, Chains
+from simulator.request import ArrivingRequest, Request
+
+_Used: TypeAlias = "OrderedDict[Hashable, None]"
+
+
+class PromptTable:
+    """Blocks of prompts by replica: of each the `most` used last."""
+
+    def __init__(self, block_size: int, most: int) -> None:
+        self._size = block_size
+        self._most = most
+        self._holders: dict[Hashable, dict[int, None]] = {}
+        self._used: dict[int, _Used] = {}  # by replica, the block used longest ago first
+        self._chains: Chains = {}
+
+    def keys(self, request: ArrivingRequest) -> list[Hashable]:
+        """The keys of a prompt's full blocks."""
+        keys = BlockKeys(Request._make((*request[:4], 1, *request[4:])), self._size, self._chains)
+        return [keys[block] for block in range(request.input_tokens // self._size)]
+
+    def longest(self, keys: list[Hashable]) -> tuple[int, list[int]]:
+        """The longest prefix in blocks that a replica has been sent, and the numbers of these replicas, rising."""
+        holders = self._holders
+        found: dict[int, None] = {}
+        depth = 0
+        for key in keys:
+            here = holders.get(key)
+            if here is None:
+                break
+            found, depth = here, depth + 1
+        return depth, sorted(found)
+
+    def shares(self, keys: list[Hashable]) -> dict[int, int]:
+        """For each replica that has been sent a first part of these blocks, how many."""
+        found: dict[int, int] = {}
+        for depth, key in enumerate(keys, start=1):
+            here = self._holders.get(key)
+            if here is None:
+                break
+            for number in here:
+                found[number] = depth
+        return found
+
+    def size(self, number: int) -> int:
+        """Blocks remembered of a replica."""
+        used = self._used.get(number)
+        return 0 if used is None else len(used)
+
+    def add(self, keys: list[Hashable], number: int) -> None:
+        """These blocks were sent to a replica; beyond `most`, its block used longest ago is forgotten.
+
+        The last block of a prompt counts as used before its first, so that what is kept of a prompt is its beginning.
+        """
+        used = self._used.get(number)
+        if used is None:
+            used = self._used[number] = OrderedDict()
+        holders = self._holders
+        for key in reversed(keys):
+            if key in used:
+                used.move_to_end(key)
+            else:
+                used[key] = None
+                holders.setdefault(key, {})[number] = None
+        while len(used) > self._most:
+            key, _ = used.popitem(last=False)
+            here = holders[key]
+            del here[number]
+            if not here:
+                del holders[key]

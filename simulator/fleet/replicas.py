@@ -1,0 +1,91 @@
+"""The replicas as a router sees them: a sequence of loads, and indexes that find the least of them without a scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import overload
+
+from simulator.engine.view import ReplicaLoad
+
+Cost = Callable[[ReplicaLoad], float]
+"""What a router minimises. Of a replica that neither begins a step nor takes a request it must not fall with time."""
+
+
+class Replicas(Sequence[ReplicaLoad]):
+    """The loads of the replicas that take requests, in the order of their numbers."""
+
+    def __init__(self, loads: Sequence[ReplicaLoad]) -> None:
+        self._loads = list(loads)
+        self.by_number = {load.index: load for load in loads}
+        self._indexes: dict[Cost, _LeastIndex] = {}
+
+    def __len__(self) -> int:
+        return len(self._loads)
+
+    @overload
+    def __getitem__(self, place: int) -> ReplicaLoad: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ReplicaLoad]: ...
+    def __getitem__(self, place: int | slice) -> ReplicaLoad | Sequence[ReplicaLoad]:
+        return self._loads[place]
+
+    def __iter__(self) -> Iterator[ReplicaLoad]:
+        return iter(self._loads)
+
+    def least(self, cost: Cost) -> ReplicaLoad:
+        """The replica of least cost, the first of equals: found by an index, kept for each `cost` that is asked for.
+
+        The work is logarithmic in the replicas and proportional to how many have changed since the last call.
+        """
+        index = self._indexes.get(cost)
+        if index is None:
+            index = self._indexes[cost] = _LeastIndex(self.by_number, cost)
+        return index.least()
+
+    def changed(self, number: int) -> None:
+        """The replica of this number begins a step or has taken a request: its costs may differ."""
+        for index in self._indexes.values():
+            index.touched[number] = None
+
+    def all_changed(self) -> None:
+        """Every cost may differ."""
+        for load in self._loads:
+            self.changed(load.index)
+
+
+class _LeastIndex:
+    """A heap of the costs as they were last worked out: lower bounds, as costs do not fall unseen."""
+
+    __slots__ = ("_cost", "_heap", "_known", "_loads", "touched")
+
+    def __init__(self, loads: Mapping[int, ReplicaLoad], cost: Cost) -> None:
+        self._cost = cost
+        self._loads = loads
+        self._known = {number: cost(load) for number, load in loads.items()}
+        self._heap = [(known, number) for number, known in self._known.items()]
+        heapify(self._heap)
+        self.touched: dict[int, None] = {}  # replicas whose cost may be less than the one known
+
+    def least(self) -> ReplicaLoad:
+        heap, known, loads, cost = self._heap, self._known, self._loads, self._cost
+        for number in self.touched:
+            now = cost(loads[number])
+            if now != known[number]:
+                known[number] = now
+                heappush(heap, (now, number))
+        self.touched.clear()
+        if len(heap) > 4 * len(loads) + 64:  # most entries are out of date
+            heap[:] = [(then, number) for number, then in known.items()]
+            heapify(heap)
+        while True:
+            then, number = heap[0]
+            if known[number] != then:
+                heappop(heap)
+                continue
+            load = loads[number]
+            now = cost(load)
+            if now == then:
+                return load
+            known[number] = now
+            heapreplace(heap, (now, number))

@@ -1,0 +1,42 @@
+"""The less loaded of two replicas drawn at random.
+
+M. Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, IEEE Transactions on Parallel and Distributed
+Systems 12 (2001), 1094-1104. SGLang's router has it as `power_of_two`, without the number of choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge, Le, doc
+
+from simulator.fleet.draws import Draws
+from simulator.parameters import check_parameters
+
+if TYPE_CHECKING:
+    from simulator.engine.view import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
+    from simulator.request import ArrivingRequest
+
+
+@dataclass(slots=True)
+class PowerOfTwo:
+    """Draw `choices` different replicas, and give the request to the one with the fewest unfinished requests.
+
+    Of equals it is the one drawn first.
+    """
+
+    choices: Annotated[int, Ge(1), Le(1000), doc("replicas drawn for each request")] = 2
+    _draws: Draws = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
+    def start(self, draws: Draws) -> None:
+        """The random numbers of the run."""
+        self._draws = draws
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        drawn = [replicas[place] for place in self._draws.several(self.choices, len(replicas))]
+        return min(drawn, key=lambda replica: replica.num_unfinished)

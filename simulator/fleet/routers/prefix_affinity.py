@@ -1,0 +1,95 @@
+"""The replica that knows the longest beginning of the prompt, unless the loads are too unequal.
+
+After the router of SGLang (`cache_aware`, sgl-router/src/policies/cache_aware.rs), whose thresholds these are, with the
+defaults of its command line. Differences: it works in blocks of tokens rather than in characters; it forgets a
+replica's blocks one by one as they become too many, not at intervals; where no prompt is similar enough it takes the
+replica with the fewest unfinished requests, where SGLang's takes the one with the smallest tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Ge, Le, Unit, doc
+
+from simulator.fleet.prefixes import PromptTable
+from simulator.fleet.routers.least_loaded import unfinished
+from simulator.parameters import CountOrZero, check_parameters
+
+if TYPE_CHECKING:
+    from simulator.engine.view import ReplicaLoad
+    from simulator.fleet.replicas import Replicas
+    from simulator.request import ArrivingRequest
+
+Knowledge = Annotated[
+    Literal["approximate", "exact"],
+    doc("approximate: the router remembers what it sent where; exact: it knows what each prefix cache holds"),
+]
+BlockSize = Annotated[int, Ge(1), Le(2**20), Unit("tokens"), doc("tokens in a block of the router's own memory")]
+MaxBlocks = Annotated[int, Ge(1), Le(10**9), Unit("blocks"), doc("blocks that the router remembers of each replica")]
+
+
+@dataclass(slots=True)
+class PrefixAffinity:
+    """Give a request to the replica that has seen most of its prompt, if that is more than `cache_threshold` of it.
+
+    Otherwise, and while loads are unequal, it goes to the replica with the fewest unfinished requests. Loads are
+    unequal when the most and the fewest unfinished requests differ by more than `balance_abs_threshold` and by more
+    than the factor `balance_rel_threshold`. Of replicas that know equally much it is the one with the fewest unfinished
+    requests, then the first.
+    """
+
+    knowledge: Knowledge = "approximate"
+    cache_threshold: Annotated[float, Ge(0), Le(1), doc("share of a prompt that must be known to matter")] = 0.3
+    balance_abs_threshold: Annotated[CountOrZero, Unit("requests"), doc("difference of loads that is tolerated")] = 64
+    balance_rel_threshold: Annotated[float, Ge(1), Le(1e9), doc("factor between loads that is tolerated")] = 1.5
+    block_size: BlockSize = 16
+    max_blocks: MaxBlocks = 1_000_000
+    _table: PromptTable = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        self._table = PromptTable(self.block_size, self.max_blocks)
+
+    @property
+    def reads_caches(self) -> bool:
+        """Only exact knowledge asks the caches."""
+        return self.knowledge == "exact"
+
+    def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        if self.knowledge == "exact":
+            return self._by_caches(request, replicas)
+        keys = self._table.keys(request)
+        chosen = self._by_memory(keys, request, replicas)
+        self._table.add(keys, chosen.index)
+        return chosen
+
+    def _by_memory(self, keys: list[Hashable], request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        idlest = replicas.least(unfinished)
+        if self._unequal(idlest, replicas):
+            return idlest
+        depth, numbers = self._table.longest(keys)
+        if depth * self.block_size <= self.cache_threshold * request.input_tokens:
+            return idlest
+        by_number = replicas.by_number
+        known = [by_number[number] for number in numbers if number in by_number]
+        return min(known, key=unfinished, default=idlest)
+
+    def _by_caches(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
+        idlest = replicas.least(unfinished)
+        if self._unequal(idlest, replicas):
+            return idlest
+        known = [(load.cached_tokens(request), -load.num_unfinished, -load.index) for load in replicas]
+        tokens, _, number = max(known)
+        return replicas.by_number[-number] if tokens > self.cache_threshold * request.input_tokens else idlest
+
+    def _unequal(self, idlest: ReplicaLoad, replicas: Replicas) -> bool:
+        fewest, most = idlest.num_unfinished, replicas.least(busiest).num_unfinished
+        return most - fewest > self.balance_abs_threshold and most > self.balance_rel_threshold * fewest
+
+
+def busiest(replica: ReplicaLoad) -> int:
+    """The fewest unfinished requests, negated."""
+    return -replica.num_unfinished

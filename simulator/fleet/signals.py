@@ -1,0 +1,78 @@
+"""Loads as stale as a real router's: as of its last look, and what it has sent since.
+
+Real routers differ in what they know at once. One that counts the requests that pass through it knows its own count
+without delay (SGLang's router, nginx's least_conn): that is an interval of 0. One that scrapes the servers' metrics
+knows the queue and the KV cache as of the last scrape (the endpoint picker of llm-d and of the Gateway API Inference
+Extension scrapes every 50 ms). Here a look takes all signals of all replicas. Until the next one, `num_unfinished`
+grows with what the router itself sends, as such a router keeps count of that; what ends meanwhile is not seen, and
+`num_waiting`, `num_running` and the use of KV stay as they were, as scraped metrics do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from simpy.events import Event
+
+from simulator.engine.clock import LOOK, Clock
+from simulator.engine.view import ReplicaLoad
+from simulator.fleet.replicas import Replicas
+from simulator.request import ArrivingRequest
+
+
+class SeenLoad(ReplicaLoad):
+    """A replica's load as of the last look, with the requests sent to it since."""
+
+    __slots__ = ("_live", "num_running", "num_unfinished", "num_waiting", "used_blocks")
+
+    num_waiting: int
+    num_running: int
+    num_unfinished: int
+    used_blocks: int
+
+    def __init__(self, live: ReplicaLoad) -> None:
+        self._live = live
+        self.index = live.index
+        self.group = live.group
+        self.max_num_seqs = live.max_num_seqs
+        self.num_blocks = live.num_blocks
+        self.look()
+
+    def look(self) -> None:
+        """Take the signals as they are now."""
+        live = self._live
+        self.num_waiting = live.num_waiting
+        self.num_running = live.num_running
+        self.num_unfinished = live.num_unfinished
+        self.used_blocks = live.used_blocks
+
+    def cached_tokens(self, request: ArrivingRequest) -> int:
+        return self._live.cached_tokens(request)
+
+
+class Signals:
+    """Looks at all replicas at every multiple of `interval_s`; `replicas` is what the router is given."""
+
+    def __init__(self, clock: Clock, loads: Sequence[ReplicaLoad], interval_s: float) -> None:
+        self._clock = clock
+        self._seen = [SeenLoad(load) for load in loads]
+        self._interval_s = interval_s
+        self.replicas = Replicas(self._seen)
+
+    def sent(self, load: ReplicaLoad) -> None:
+        """The router has sent a request to this replica."""
+        self._seen[load.index].num_unfinished += 1
+        self.replicas.changed(load.index)
+
+    def looks(self) -> Generator[Event, object, None]:
+        """The SimPy process: each look comes before the decisions of its moment. It ends when nothing else can happen.
+
+        Ticks are counted, so that no time is a sum of intervals.
+        """
+        clock, tick = self._clock, 0
+        while clock.has_events:
+            tick += 1
+            yield clock.at(tick * self._interval_s, LOOK)
+            for load in self._seen:
+                load.look()
+            self.replicas.all_changed()

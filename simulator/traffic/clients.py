@@ -1,0 +1,225 @@
+"""Clients: they let requests arrive, leave when their patience runs out, and try again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from simulator.client import Client
+from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
+from simulator.errors import InputError
+from simulator.request import Request
+from simulator.results.records import Cause, Records, Status
+from simulator.traffic.closed_loop import Users
+from simulator.traffic.issued import Issued, issue
+from simulator.traffic.script import Script
+from simulator.traffic.source import Call, Source
+from simulator.workload import Workload
+
+MOST_AT_ONCE = 100_000  # requests that follow others at one time
+
+
+class Servers(Protocol):
+    """What the clients talk to."""
+
+    def submit(self, request: Request) -> int:
+        """`request` arrives now; returns the replica that it went to."""
+
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request leaves now."""
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request that has not ended has its first token by now."""
+
+
+class _Attempt(NamedTuple):
+    """An attempt at a request of a source; `first` is the run's row of the first attempt, -1 for the first itself."""
+
+    source: int
+    row: int
+    number: int
+    first: int
+
+
+class _Arrival(NamedTuple):
+    """An attempt that will arrive; they are told apart, at one time, by source, row and number."""
+
+    at_s: float
+    attempt: _Attempt
+    is_first_of: bool  # one of `Source.first`: the next of these follows
+
+
+class _Waiting(NamedTuple):
+    """An attempt that has arrived and not ended, on the replica that has it."""
+
+    attempt: _Attempt
+    request: int  # the run's row of its first attempt
+    client: Client
+    replica: int
+
+
+class Clients:
+    """The clients of a workload that answers back.
+
+    `front_end_s` lies between the engine and a client: it has a token so much later than the engine, and reacts then.
+    What was known before comes first at its time, and what clients make of the ends of that time last
+    (`simulator.engine.clock`): an answer at the very end of a timeout is too late. Either way clients leave before
+    requests arrive, the former in order of arrival, the latter in order of source, row and attempt. So nothing depends
+    on the order in which replicas tell of ends.
+    """
+
+    def __init__(self, clock: Clock, workload: Workload, *, front_end_s: float = 0.0) -> None:
+        self.servers: Servers | None = None
+        self._clock = clock
+        self._sources: list[Source] = [Script(workload), *[Users(loop) for loop in workload.loops]]
+        self._firsts: list[Iterator[Call]] = [source.first() for source in self._sources]
+        self._clients = workload.clients or (Client(),) * len(workload.class_names)
+        self._until_s = workload.until_s
+        self._front_end_s = front_end_s
+        self._issued = Issued()
+        self._waiting: dict[int, _Waiting] = {}  # by the run's row
+        self._arrivals: list[_Arrival] = []  # heap
+        self._patience: list[tuple[float, int, bool]] = []  # heap: when, row, whether only for the first token
+        self._wake: tuple[float, EventPriority] = (inf, URGENT)  # the earliest event asked for: time and rank
+        self._at_once = 0, -1.0  # arrivals at this time
+        for index in range(len(self._sources)):
+            self._expect_first(index)
+        self._ask(at_start=True)
+
+    # What the records need
+
+    def workload(self) -> Workload:
+        """The requests that have arrived, in order of arrival."""
+        return self._issued.workload([source.rows for source in self._sources])
+
+    def seen(self, records: Records) -> Records:
+        """The records with the clients' side: attempts, sessions, and as aborted what was computed for no client."""
+        calls, issued = self._issued.calls(), self._issued.workload([source.rows for source in self._sources])
+        requests = records.requests
+        wasted = ~np.isnan(calls.left_s) & (requests.status == Status.FINISHED)  # the server was not told
+        computed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens
+        seen = replace(
+            requests,
+            status=np.where(wasted, Status.ABORTED, requests.status),
+            aborted_tokens=np.where(wasted, computed - requests.cached_tokens, requests.aborted_tokens),
+        )
+        sessions = None if issued.session_ids is None else tuple(issued.session_ids)
+        behave = any(client != Client() for client in self._clients)
+        return replace(
+            records, requests=seen, calls=calls if behave else None, session_ids=sessions, turns=issued.turns
+        )
+
+    # Ends
+
+    def on_end(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None:
+        """A request has ended at the server, now."""
+        waiting = self._waiting.pop(row, None)
+        if waiting is None:
+            return  # its client has left
+        at_s = end_s + self._front_end_s
+        if status is Status.FINISHED:
+            attempt = waiting.attempt
+            self._follow(attempt.source, self._sources[attempt.source].answered(attempt.row, at_s))
+        else:
+            self._fail(waiting, at_s, may_retry=cause is Cause.QUEUE_FULL)
+        self._ask()
+
+    def _fail(self, waiting: _Waiting, at_s: float, *, may_retry: bool) -> None:
+        """An attempt has failed, as its client knows at `at_s`: another one, or the request is given up."""
+        source, row, number, _ = waiting.attempt
+        client = waiting.client
+        if may_retry and number < client.max_attempts:
+            again = _Attempt(source, row, number + 1, waiting.request)
+            later_s = client.backoff(self._sources[source].number(row), number)
+            heappush(self._arrivals, _Arrival(at_s + later_s, again, False))
+        else:
+            self._follow(source, self._sources[source].failed(row, at_s))
+
+    def _follow(self, source: int, calls: Iterable[Call]) -> None:
+        for at_s, row in calls:
+            if at_s < self._until_s:
+                heappush(self._arrivals, _Arrival(at_s, _Attempt(source, row, 1, -1), False))
+
+    def _expect_first(self, source: int) -> None:
+        """The next of the source's requests that wait for no answer is to arrive."""
+        call = next(self._firsts[source], None)
+        if call is not None and call.arrival_s < self._until_s:
+            heappush(self._arrivals, _Arrival(call.arrival_s, _Attempt(source, call.row, 1, -1), True))
+
+    # Events
+
+    def _ask(self, *, at_start: bool = False) -> None:
+        """Ask for an event at the time of the next arrival or the next end of a client's patience."""
+        now_s = self._clock.now
+        while self._patience and self._patience[0][1] not in self._waiting:
+            heappop(self._patience)
+        at_s = min(self._arrivals[0].at_s if self._arrivals else inf, self._patience[0][0] if self._patience else inf)
+        wake = at_s, URGENT if at_s > now_s or at_start else FOLLOW_UP
+        if at_s < inf and wake < self._wake:
+            self._wake = wake
+            event = self._clock.at(*wake)
+            assert event.callbacks is not None
+            event.callbacks.append(lambda _: self._woken(wake))
+
+    def _woken(self, wake: tuple[float, EventPriority]) -> None:
+        """The time has come, unless an earlier event was asked for since."""
+        if wake != self._wake:
+            return
+        now_s = self._clock.now
+        while True:
+            if self._patience and self._patience[0][0] <= now_s:
+                self._lose_patience(*heappop(self._patience))
+            elif self._arrivals and self._arrivals[0].at_s <= now_s:
+                self._arrive(heappop(self._arrivals))
+            else:
+                break
+        self._wake = inf, URGENT
+        self._ask()
+
+    def _arrive(self, arrival: _Arrival) -> None:
+        at_s, attempt, is_first_of = arrival
+        if is_first_of:
+            self._expect_first(attempt.source)
+        else:
+            self._count(at_s)
+        row = self._issued.add(*attempt, at_s)
+        rows = self._sources[attempt.source].rows
+        request = issue(rows, attempt.row, row, at_s, attempt.number)
+        client = self._clients[rows.class_index.item(attempt.row)]
+        first = row if attempt.first < 0 else attempt.first
+        self._waiting[row] = _Waiting(attempt, first, client, -1)
+        assert self.servers is not None
+        replica = self.servers.submit(request)
+        if row not in self._waiting:
+            return  # rejected
+        self._waiting[row] = _Waiting(attempt, first, client, replica)
+        for timeout_s, of_first_token in ((client.ttft_timeout_s, True), (client.timeout_s, False)):
+            if timeout_s < inf:
+                heappush(self._patience, (at_s + timeout_s - self._front_end_s, row, of_first_token))
+
+    def _count(self, at_s: float) -> None:
+        """Raise InputError where clients and server go round in circles without time going by."""
+        count, since_s = self._at_once
+        self._at_once = (count + 1, at_s) if at_s == since_s else (1, at_s)
+        if count >= MOST_AT_ONCE:
+            raise InputError(
+                f"more than {MOST_AT_ONCE:,} requests follow one another at {at_s:g} s, where each is rejected",
+                hint="a think_time_s or backoff_s above 0, or requests that fit",
+            )
+
+    def _lose_patience(self, at_s: float, row: int, of_first_token: bool) -> None:
+        waiting = self._waiting.get(row)
+        assert self.servers is not None
+        if waiting is None or (of_first_token and self.servers.has_begun(waiting.replica, row)):
+            return
+        del self._waiting[row]
+        seen_s = at_s + self._front_end_s
+        self._issued.leaves(row, seen_s)
+        if waiting.client.cancels:
+            self.servers.abort(waiting.replica, row)
+        self._fail(waiting, seen_s, may_retry=True)

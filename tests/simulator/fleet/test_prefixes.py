@@ -1,0 +1,119 @@
+"""Routers that remember prompts and sessions, by hand; the table of prompts against a naive one."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from simulator.fleet.prefixes import PromptTable
+from simulator.fleet.replicas import Replicas
+from simulator.fleet.routers import load_router
+from simulator.request import PromptContent, Request
+
+
+def asking(row: int, tokens: list[int], session: str | None = None) -> Any:
+    """A request with these prompt tokens as a router sees it."""
+    content = PromptContent(prompt_token_ids=tuple(tokens))
+    return Request(row, str(row), float(row), len(tokens), 1, 1, session_id=session, content=content).arriving()
+
+
+def replicas(*unfinished: int, kv: float = 0.0) -> Any:
+    loads: list[Any] = [
+        SimpleNamespace(index=i, num_unfinished=n, num_waiting=0, max_num_seqs=10, kv_utilization=kv)
+        for i, n in enumerate(unfinished)
+    ]
+    return Replicas(loads)
+
+
+def test_a_prompt_goes_where_its_beginning_went() -> None:
+    router = load_router("prefix_affinity", {"block_size": 2})
+    three = replicas(1, 0, 2)
+    assert router.choose(asking(0, [1, 2, 3, 4, 5, 6]), three).index == 1  # unknown: the least loaded
+    three[1].num_unfinished = 5
+    three.changed(1)
+    assert router.choose(asking(1, [1, 2, 3, 4, 9, 9]), three).index == 1
+    assert router.choose(asking(2, [7, 7, 3, 4, 5, 6]), three).index == 0, "what follows another beginning is not known"
+    assert router.choose(asking(3, [1, 2, 8, 8, 8, 8, 8, 8]), three).index == 0, "a quarter of it is too little"
+
+
+def test_unequal_loads_come_first() -> None:
+    router = load_router("prefix_affinity", {"block_size": 1, "balance_abs_threshold": 3, "balance_rel_threshold": 2.0})
+    two = replicas(0, 0)
+    assert router.choose(asking(0, [1, 2, 3]), two).index == 0
+    for unfinished, expected in (((3, 0), 0), ((4, 0), 1), ((8, 4), 0), ((9, 4), 1)):
+        fresh = replicas(*unfinished)
+        assert router.choose(asking(1, [1, 2, 3]), fresh).index == expected, unfinished
+        router = load_router(
+            "prefix_affinity", {"block_size": 1, "balance_abs_threshold": 3, "balance_rel_threshold": 2.0}
+        )
+        router.choose(asking(0, [1, 2, 3]), replicas(0, 0))
+
+
+def test_exact_knowledge_is_that_of_the_caches() -> None:
+    router = load_router("prefix_affinity", {"knowledge": "exact"})
+    two = replicas(0, 1)
+    for load, tokens in zip(two, (1, 2), strict=True):
+        load.cached_tokens = lambda request, tokens=tokens: tokens
+    assert router.choose(asking(0, [1, 2, 3]), two).index == 1
+    two[1].cached_tokens = lambda request: 0
+    assert router.choose(asking(0, [1, 2, 3]), two).index == 0
+
+
+def test_a_weighted_sum_weighs() -> None:
+    three = replicas(5, 0, 0)
+    by_load = load_router("weighted", {"block_size": 1, "prefix": 0.0})
+    assert by_load.choose(asking(0, [1, 2]), three).index == 1
+    both = load_router("weighted", {"block_size": 1, "prefix": 0.4})
+    assert both.choose(asking(0, [1, 2]), replicas(0, 5, 5)).index == 0
+    assert both.choose(asking(1, [1, 3]), replicas(1, 0, 0)).index == 0, "0.1 - 0.2 is less than 0"
+    assert both.choose(asking(2, [1, 4]), replicas(3, 0, 0)).index == 1, "0.3 - 0.2 is not"
+    faithful = load_router("weighted", {"prefix": 0.0, "session": 1.0})
+    assert faithful.choose(asking(0, [1], "s"), replicas(1, 0)).index == 1
+    assert faithful.choose(asking(1, [1], "s"), replicas(0, 9)).index == 1
+    assert faithful.choose(asking(2, [1], "t"), replicas(0, 9)).index == 0
+
+
+def test_a_session_stays_and_few_move_when_a_replica_joins() -> None:
+    router = load_router("session_affinity")
+    before = [router.choose(asking(i, [1], f"s{i}"), replicas(*[0] * 9)).index for i in range(2000)]
+    again = [router.choose(asking(i + 5000, [1], f"s{i}"), replicas(*[0] * 9)).index for i in range(2000)]
+    assert before == again
+    after = [router.choose(asking(i, [1], f"s{i}"), replicas(*[0] * 10)).index for i in range(2000)]
+    moved = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert set(moved) == {9}, "only to the one that joined"
+    assert 100 < len(moved) < 320
+    counts = [before.count(i) for i in range(9)]
+    assert min(counts) > 100
+    alone = {router.choose(asking(i, [1]), replicas(*[0] * 9)).index for i in range(200)}
+    assert len(alone) == 9, "requests without a session spread"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_table_is_what_a_naive_one_is(seed: int) -> None:
+    """Every block of every prompt by replica, those used last kept; and what is kept of a prompt is its beginning."""
+    rng = random.Random(seed)
+    size, most = rng.choice([1, 2, 3]), rng.choice([2, 5, 1000])
+    table = PromptTable(size, most)
+    naive: dict[int, list[tuple[int, ...]]] = {}  # by replica, prefixes that end a block, used longest ago first
+    for row in range(60):
+        tokens = [rng.randint(0, 2) for _ in range(rng.randint(1, 9))]
+        prefixes = [tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)]
+        keys = table.keys(asking(row, tokens))
+        held = {n: sum(1 for p in prefixes if p in used) for n, used in naive.items()}
+        deepest = max(held.values(), default=0)
+        depth, numbers = table.longest(keys)
+        assert depth == deepest
+        assert numbers == (sorted(n for n, d in held.items() if d == deepest) if deepest else [])
+        assert table.shares(keys) == {n: d for n, d in held.items() if d}
+        number = rng.randint(0, 3)
+        table.add(keys, number)
+        used = naive.setdefault(number, [])
+        for prefix in reversed(prefixes):
+            if prefix in used:
+                used.remove(prefix)
+            used.append(prefix)
+        del used[: max(0, len(used) - most)]
+        assert table.size(number) == len(used)
