@@ -72,6 +72,11 @@ class StepPlan(NamedTuple):
 
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
     the policy is asked while its plan holds.
+
+    `requeue` reorders the queue when all else is done, for systems that do so while they schedule: these waiting
+    requests, this step's victims included, go to the front in this order; a queue that sorts only when told
+    (`simulator.queues.in_turn`) sorts the others. Only that and an fcfs queue let themselves be reordered. Such a plan
+    holds for one step; of a plan in parts, the last part's counts.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -86,6 +91,7 @@ class StepPlan(NamedTuple):
     tried: tuple[RequestView, ...] | None = None
     to_end: tuple[RequestView, ...] = ()
     withheld: bool = False
+    requeue: tuple[RequestView, ...] | None = None
 
 
 class WaitingView(Protocol):
@@ -167,6 +173,10 @@ class View(Protocol):
     def num_free_blocks(self) -> int: ...
 
     @property
+    def late_blocks(self) -> tuple[int, ...]:
+        """Blocks of finished requests that come free with the next plan, the one after, ... (`Traits.frees_late`)."""
+
+    @property
     def num_blocks(self) -> int:
         """Usable blocks of the device."""
 
@@ -222,6 +232,11 @@ class Traits:
     overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.overlap_results`
     ranks_when_tried: bool = False  # the queue keeps its order but where a plan says `tried`, as in SGLang
     unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
+    takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters
+    asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
+    skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
+    frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
 
 
 class Policy(Protocol):

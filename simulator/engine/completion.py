@@ -31,6 +31,7 @@ class Completion:
         self._recorder = recorder
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
+        self._frees_late = state.traits.frees_late
         self._max_queued_requests = max_queued_requests
         self._on_end = on_end
 
@@ -106,7 +107,10 @@ class Completion:
             live.status = FINISHED
             if state.tree is not None:
                 state.tree.enter(state.requests[live.row], tokens // size)
-            state.blocks.free(live.row, -(-tokens // size))
+            if self._frees_late:
+                state.late_frees.put_off(live.row, -(-tokens // size))
+            else:
+                state.blocks.free(live.row, -(-tokens // size))
             self._leave(live, Status.FINISHED, end_s)
             if self._on_end is not None:
                 self._on_end(live.row, Status.FINISHED, end_s, None)

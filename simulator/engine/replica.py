@@ -102,6 +102,10 @@ class Replica:
         self._cut_by_arrivals = not self._timeless or self.has_listener
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
+        self._slots_by_step = state.traits.slots_by_step
+        self._skips_empty = state.traits.skips_empty_steps
+        self._asks_below = state.traits.asks_below_blocks
+        self._whole_prompt = state.traits.takes_whole_prompt
         self._unchanged = False  # the batch is as it was in the step before
         self._step_s = 1.0  # the last decode step took so long
 
@@ -145,6 +149,8 @@ class Replica:
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
+        if state.late_frees.num_blocks:
+            state.late_frees.next_plan(state.blocks)
         viewer = self._viewer
         if self.changed is not None:
             self.changed(self.index)
@@ -155,7 +161,7 @@ class Replica:
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _ = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue = plan
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
@@ -168,7 +174,7 @@ class Replica:
             else:
                 done = apply_in_order(state, state.cache, viewer, plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
-            is_odd, holds = bool(preempt), plan.holds
+            is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
             if more:
                 raise state.broken("sets more=True, which is for replicas with a prefix cache")
@@ -180,6 +186,9 @@ class Replica:
                 prefill = [state.compute(chunk, now_s) for chunk in chunks]
             if to_end:
                 state.move_to_end(to_end)
+        if requeue is not None:
+            state.requeue(requeue)
+            holds = _STEP
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
             raise state.broken("computes a request twice in one step")
         # Without asynchronous scheduling, finished requests compute only beside others.
@@ -194,12 +203,18 @@ class Replica:
         elif changes:
             decode_seqs = held = context = 0
             contexts = 0, 0
+        elif state.late_frees.num_blocks:
+            return self._plan_again(now_s)
         else:
             return None
         waiting = len(state.waiting)
         if changes:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context, contexts)
+            if self._skips_empty and not shape.tokens and not any(swapped):
+                return self._plan_again(now_s)
+            if self._slots_by_step and decode_seqs + shape.prefill_seqs > state.policy.max_num_seqs:
+                raise state.broken(f"computes {decode_seqs + shape.prefill_seqs:,} requests, more than max_num_seqs")
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
             step = self._in_flight(state, plan, now_s, shape, waiting)
@@ -217,10 +232,17 @@ class Replica:
         if held:
             step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
-        if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
+        if self._decode_run_s is None or holds is _STEP or state.late_frees.num_blocks:
+            return step
+        if self._timeless or not waiting:
             step.is_run = True
             step.until_arrival = holds is _ARRIVAL or self._cut_by_arrivals
         return step
+
+    def _plan_again(self, now_s: float) -> InFlight | None:
+        """Plan the next step at once, as this one takes no time."""
+        self.progress.missed()
+        return self.begin_step(now_s)
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""
@@ -268,7 +290,8 @@ class Replica:
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
                     steps = before if before > 0 else 1
-            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
+            free = self.state.blocks.num_free - self._asks_below
+            steps = batch.steps_that_fit(free, steps) if free >= 0 else 1
             ends = self._decode_run_s(step.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
@@ -362,6 +385,8 @@ class Replica:
         """A completed prefill has given a token; returns whether it was the last."""
         state = self.state
         del state.prefilling[live]
+        if self._whole_prompt:
+            live.reserved_tokens = 0
         live.base_outputs += 1
         if state.batch.meter is not None:
             state.batch.meter.sampled(live)

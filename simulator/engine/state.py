@@ -6,6 +6,7 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable
 from math import nan
 
@@ -21,6 +22,8 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
+from simulator.queues.fcfs import Fcfs
+from simulator.queues.in_turn import InTurn
 from simulator.queues.ranked import Ranked
 from simulator.request import Request, RequestView
 from simulator.request_state import (
@@ -34,6 +37,33 @@ from simulator.request_state import (
     ScheduledChunk,
 )
 from simulator.results.recorder import ReplicaRecorder
+
+
+class LateFrees:
+    """Blocks of finished requests that come free `plans` plans after the next one; `num_blocks` in all."""
+
+    __slots__ = ("_due", "num_blocks")
+
+    def __init__(self, plans: int) -> None:
+        self._due: deque[list[tuple[int, int]]] = deque([[] for _ in range(plans + 1)])
+        self.num_blocks = 0
+
+    @property
+    def ahead(self) -> tuple[int, ...]:
+        """See `View.late_blocks`."""
+        return tuple([sum([blocks for _, blocks in freed]) for freed in list(self._due)[:-1]])
+
+    def put_off(self, row: int, num_blocks: int) -> None:
+        """A request has finished, whose blocks come free later."""
+        self._due[-1].append((row, num_blocks))
+        self.num_blocks += num_blocks
+
+    def next_plan(self, blocks: KVBlocks) -> None:
+        """A plan is made: free what is due with it."""
+        for row, num_blocks in self._due.popleft():
+            blocks.free(row, num_blocks)
+            self.num_blocks -= num_blocks
+        self._due.append([])
 
 
 class ReplicaState:
@@ -77,6 +107,7 @@ class ReplicaState:
         self.num_admitted = 0
         self._num_placed = 0  # requests that were put at the end of the batch, so often
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
+        self.late_frees = LateFrees(self.traits.frees_late)
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
@@ -139,6 +170,12 @@ class ReplicaState:
         live.set_back().recomputed_tokens -= live.lost_tokens
         live.lost_tokens = 0
         self._no_longer_waits(live, now_s, swapped=False)
+
+    def requeue(self, views: tuple[RequestView, ...]) -> None:
+        """Put these waiting requests to the front of the queue, in this order."""
+        if not isinstance(self.waiting, (Fcfs, InTurn)):
+            raise self.broken(f"reorders a queue whose order is {self.traits.order}")
+        self.waiting.requeue(tuple([self._live(view, WAITING, SWAPPED) for view in views]))
 
     def drop_waiting(self, live: RequestState, now_s: float) -> None:
         """A waiting request leaves the queue, as it was aborted."""
@@ -203,6 +240,8 @@ class ReplicaState:
         owned = 0 if self.cache is None else self._take_hits(live, self.cache)
         if reserve or padding or self.traits.keeps_finished:
             self._grant(live, reserve, padding)
+        elif self.traits.takes_whole_prompt:
+            live.reserved_tokens = live.num_tokens  # until it decodes
         return live, owned
 
     def take(self, chunk: Chunk, live: RequestState, owned: int) -> ScheduledChunk:
@@ -284,6 +323,8 @@ class ReplicaState:
 
     def _check_slots(self) -> None:
         """Raise PolicyError if the batch exceeds its slots; paused requests need none."""
+        if self.traits.slots_by_step:
+            return  # `Replica.begin_step` looks at those that compute
         seqs = len(self.running) - len(self.paused) + len(self.held)
         if seqs > self._max_num_seqs:
             raise self.broken(f"runs {seqs:,} requests; max_num_seqs is {self._max_num_seqs:,}")

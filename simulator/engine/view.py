@@ -95,6 +95,7 @@ class ReplicaView:
         "caches_prefixes",
         "decode_blocks_needed",
         "known_outputs",
+        "late_blocks",
         "note",
         "now_s",
         "num_blocks",
@@ -134,6 +135,7 @@ class ReplicaView:
         self.num_free_blocks = 0
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
+        self.late_blocks = state.late_frees.ahead
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
         self._held = state.held
@@ -154,12 +156,13 @@ class ReplicaView:
 class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
-    __slots__ = ("_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+    __slots__ = ("_frees_late", "_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state
         self._outlook = outlook
         self._num_admitted = 0  # up to the last look
+        self._frees_late = state.traits.frees_late > 0
         self._has_host = state.blocks.num_host_blocks > 0
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
@@ -183,6 +186,8 @@ class Viewer:
             view.num_swapped = state.num_swapped
             view.num_free_host_blocks = state.blocks.num_free_host
         view.decode_blocks_needed = state.batch.blocks_needed()
+        if self._frees_late:
+            view.late_blocks = state.late_frees.ahead
         if state.paused:
             size = view.block_size
             boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]

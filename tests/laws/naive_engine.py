@@ -42,6 +42,7 @@ class NaiveRequest:
     left_s: float = nan
     placeholders: int = 0  # tokens that are being sampled, where that is known beforehand
     lost_tokens: int = 0  # by the last preemption
+    plans_to_free: int = 0  # plans until its blocks come free, where those of finished requests do so late
     reason: str | None = None
 
     def __post_init__(self) -> None:
@@ -66,7 +67,8 @@ class NaiveRequest:
 
     @property
     def num_blocks(self) -> int:
-        if self.state in ("waiting", "swapped", "rejected") or self.released_s == self.released_s:
+        is_free = self.released_s == self.released_s and not self.plans_to_free
+        if is_free or self.state in ("waiting", "swapped", "rejected"):
             return 0
         return cdiv(max(self.num_computed_tokens, self.reserved_tokens), self.block_size)
 
@@ -167,6 +169,11 @@ class NaiveReplica:
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)
 
+    @property
+    def late_blocks(self) -> tuple[int, ...]:
+        ahead = range(1, self.traits.frees_late + 1)
+        return tuple(sum(r.num_blocks for r in self.requests if r.plans_to_free == n) for n in ahead)
+
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         decodes = self.going_on() if mixed else StepShape(0, 0)
         tokens = request.num_tokens
@@ -213,10 +220,13 @@ class NaiveReplica:
         while True:
             while coming and coming[0].arrival_s <= self.now_s:
                 self.arrive(coming.pop(0))
+            for request in self.requests:
+                request.plans_to_free = max(0, request.plans_to_free - 1)
             self.queue.look(self.now_s)
             plan = self.policy.plan(self)
             self.note = plan.note
-            step = self.apply(plan)
+            if self.takes_no_time(step := self.apply(plan)):
+                continue
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
                 wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]
@@ -229,6 +239,13 @@ class NaiveReplica:
                 self.arrive(coming.pop(0))
             self.commit(step, end_s)
             self.now_s = end_s
+
+    def takes_no_time(self, step: dict[str, Any] | None) -> bool:
+        """Whether the next is planned at once."""
+        if step is None:
+            return any(r.plans_to_free for r in self.requests)
+        does_nothing = not any(step[key] for key in ("tokens", "swapped_out_blocks", "swapped_in_blocks"))
+        return self.traits.skips_empty_steps and does_nothing
 
     def arrive(self, request: Request) -> None:
         naive = NaiveRequest(request, self.block_size)
@@ -266,6 +283,8 @@ class NaiveReplica:
         for view in plan.to_end:
             self.batch.remove(cast("NaiveRequest", view))
             self.batch.append(cast("NaiveRequest", view))
+        if plan.requeue is not None:
+            self.queue.requeue(list(plan.requeue))
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
         if not changes and (self.traits.overlap_scheduling or not self.traits.async_scheduling):
@@ -326,6 +345,8 @@ class NaiveReplica:
         self.batch.append(request)
         request.state = "prefilling"
         request.reserved_tokens, request.padding_tokens = reserve, padding
+        if self.traits.takes_whole_prompt:
+            request.reserved_tokens = request.num_tokens
         if request.scheduled_s != request.scheduled_s:
             request.scheduled_s = self.now_s
         else:
@@ -364,6 +385,8 @@ class NaiveReplica:
             if request.num_tokens_to_compute == 0:
                 request.token_s.append(end_s)
                 request.state = "decoding"
+                if self.traits.takes_whole_prompt:
+                    request.reserved_tokens = 0
         done = [r for r in self.batch if len(r.token_s) == r.true_output_tokens]
         for request in done:
             self.batch.remove(request)
@@ -372,6 +395,7 @@ class NaiveReplica:
         if self.held and not (self.traits.keeps_finished and self.batch):
             for request in self.held:
                 request.released_s = end_s
+                request.plans_to_free = self.traits.frees_late and self.traits.frees_late + 1
             self.held.clear()
         self.steps.append(
             {key: value for key, value in step.items() if key not in ("chunks", "decoding", "held")}
