@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.request import Request
-from tests.laws.naive_engine import NaiveReplica, NaiveRequest
+from tests.laws.naive_engine import NaiveReplica
+from tests.laws.naive_request import NaiveRequest
 
 
 class NaiveAsyncReplica(NaiveReplica):
