@@ -24,12 +24,15 @@ from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee,
 from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch, scheduled_surface
 from calibration.skew_fit import fit_skew
+from calibration.solvers import nnls
 from calibration.surface_fit import fit_surface, is_dense
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.cost import StepShape
+from simulator.timing.profile.cost import Options, ProfileCost
 from simulator.timing.profile.experts import Experts
-from simulator.timing.profile.schema import SCHEMA, VERSION
+from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
 from simulator.timing.profile.surface import Curve, Surface
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
@@ -39,11 +42,21 @@ DEFAULT_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: input preparation and
 launches that cannot be hidden. The same figure as the roofline's."""
 
+ASSUMED_HOST = {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"}
+NO_HOST = {"step_s": 0.0, "seq_s": 0.0, "from": "left out"}
+FEWEST_STEPS = 12
+"""Whole steps from which the host's part is fitted."""
+
 
 def fit_profile(
     rows: KernelRows, model: Model, gpu: Gpu, name: str, host: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A profile's JSON without its errors (`calibration.heldout`). InputError where rows that it needs are missing."""
+    """A profile's JSON without its errors (`calibration.heldout`).
+
+    What the host adds to a step is `host`; else it is fitted where whole steps were measured, and assumed where not.
+    InputError where rows that it needs are missing, or too many are flagged.
+    """
+    rows.refuse_flagged()
     tables, assumed = _tables(rows, model, gpu)
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -56,7 +69,7 @@ def fit_profile(
         "software": rows.software,
         "layers": model.layers,
         "sources": [dict(source) for source in rows.sources],
-        "host": dict(host) if host is not None else {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"},
+        "host": dict(host) if host is not None else ASSUMED_HOST,
         "attention": fit_attention(rows.table("attention"), find_launch(model, gpu, rows.tensor_parallel)),
     }
     skew = fit_skew(rows.table("skew"))
@@ -73,7 +86,34 @@ def fit_profile(
     document["tables"] = {
         where: {op: of_curve(curve) for op, curve in curves.items()} for where, curves in tables.items()
     }
+    if host is None and len(rows.table("step")["us"]) >= FEWEST_STEPS:
+        document["host"] = fit_host(rows, document)
     return document
+
+
+def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What whole steps take beyond the sum of their kernels: a constant, and something for each sampled row.
+
+    A device's own times do not include the wait between two steps of a server, so the assumed figure must not be added
+    to what is compared with them. Relative errors count, large ones less and less (`calibration.physics_fit`).
+    """
+    steps = rows.table("step")
+    is_padded = not any(source.get("graphs") == "none" for source in rows.sources)  # to sizes of captured graphs
+    kernels = ProfileCost(load_profile({**document, "host": NO_HOST}), Options(cuda_graphs=is_padded))
+    shapes = [StepShape(*map(int, row)) for row in zip(*(steps[name] for name in StepShape._fields), strict=True)]
+    features = {
+        "rows": steps["decode_seqs"] + steps["prefill_seqs"],
+        "kernels": np.array([kernels.step_s(shape) for shape in shapes]) * 1e6,
+    }
+    left = steps["us"] - features["kernels"]
+    columns = np.column_stack([np.ones(len(left)), features["rows"]]) / steps["us"][:, None]
+    (constant_us, row_us), keep = np.zeros(2), np.ones(len(left), dtype=bool)
+    for _ in range(3):  # again without the steps that are far off
+        (constant_us, row_us), _ = nnls(columns[keep], (left / steps["us"])[keep])
+        off = np.abs(left - constant_us - row_us * features["rows"]) / steps["us"]
+        keep = off <= max(3.0 * float(np.median(off)), 0.02)
+    said = f"fitted from {int(keep.sum())} of {len(left)} whole steps"
+    return {"step_s": float(f"{constant_us * 1e-6:.6g}"), "seq_s": float(f"{row_us * 1e-6:.6g}"), "from": said}
 
 
 def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from calibration.physics_fit import MOST_ROWS, Shape
+from calibration.solvers import nnls
 from calibration.surface_fit import Kernel
 from simulator.timing.profile.experts import expert_features
 from simulator.timing.profile.step import decode_features, prompt_features

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, nnls
 
+from calibration.solvers import nnls, robust_least_squares
 from simulator.timing.profile.physics import Physics, Sum
 
 Array = NDArray[np.float64]
@@ -53,12 +53,9 @@ def fit_physics(shape: Shape, features: Features, us: Array) -> Physics:
     start, unit = np.where(seen, np.maximum(start / unit, 1e-3), 0.0), np.where(seen, unit, 0.0)
     best: tuple[float, Array, float] | None = None
     for p in POWERS if len(shape.roofs) > 1 else (1.0,):
-        found = least_squares(
-            _errors, start, bounds=(0.0, np.inf), loss="soft_l1", f_scale=ROBUST_FROM, x_scale="jac",
-            args=(columns * unit, us, shape, p), max_nfev=200,
-        )  # fmt: skip
+        found = robust_least_squares(_errors, start, ROBUST_FROM, (columns * unit, us, shape, p))
         if best is None or found.cost < best[0] * 0.999:
-            best = float(found.cost), found.x * unit, p
+            best = found.cost, found.x * unit, p
     assert best is not None
     return _physics(shape, best[1], best[2])
 

@@ -21,6 +21,9 @@ Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kin
     step        decode_seqs, decode_context, prefill_seqs, prefill_tokens, prefill_context, prefill_pairs,
                 decode_longest, decode_squares, prefill_longest
                 a whole step, as `simulator.timing.cost.StepShape` counts it; trailing counts may be left out
+
+A row with "flagged": true was measured while the device was not itself (a canary beside it had drifted). It is kept in
+the file and set apart when read; a fit leaves it out, and refuses where many are.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ from simulator.timing.cost import StepShape
 
 SCHEMA = "batchlab rows"
 VERSION = 1
+
+MOST_FLAGGED = 0.25
+"""Share of flagged rows beyond which nothing is fitted."""
 
 Table = dict[str, NDArray[Any]]
 """Columns by name, of equal length."""
@@ -71,6 +77,7 @@ class KernelRows:
     software: str = ""
     sources: tuple[Mapping[str, Any], ...] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
+    flagged: Mapping[str, Table] = field(default_factory=dict)
 
     def table(self, kind: str) -> Table:
         """The table of a kind; an empty one where there are no rows."""
@@ -78,6 +85,14 @@ class KernelRows:
 
     def count(self) -> int:
         return sum(len(table["us"]) for table in self.tables.values())
+
+    def refuse_flagged(self) -> int:
+        """How many rows are flagged. Raises InputError where so many are that the rest is not to be trusted either."""
+        flagged = sum(len(table["us"]) for table in self.flagged.values())
+        if flagged > MOST_FLAGGED * (flagged + self.count()):
+            what = f"{flagged} of {flagged + self.count()} rows were measured beside a canary that had drifted"
+            raise InputError(f"the device changed while it was measured: {what}", hint="measure it again, alone")
+        return flagged
 
     def keep(self, kind: str, chosen: NDArray[np.bool_]) -> KernelRows:
         """The same with only the chosen rows of a kind."""
@@ -107,16 +122,21 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
 def merge(parts: Iterable[KernelRows]) -> KernelRows:
     """Rows of several sources as one: the header of the first, the tables and sources of all."""
     chosen = list(parts)
+    sources = tuple(source for part in chosen for source in part.sources)
+    tables, flagged = _joined([part.tables for part in chosen]), _joined([part.flagged for part in chosen])
+    return replace(chosen[0], tables=tables, flagged=flagged, sources=sources)
+
+
+def _joined(parts: Iterable[Mapping[str, Table]]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
-    for part in chosen:
-        for kind, table in part.tables.items():
+    for part in parts:
+        for kind, table in part.items():
             before = tables.get(kind)
             if before is None:
                 tables[kind] = table
             else:
                 tables[kind] = {column: np.concatenate([before[column], table[column]]) for column in table}
-    sources = tuple(source for part in chosen for source in part.sources)
-    return replace(chosen[0], tables=tables, sources=sources)
+    return tables
 
 
 def write_rows(rows: KernelRows, path: Path) -> None:
@@ -127,11 +147,12 @@ def write_rows(rows: KernelRows, path: Path) -> None:
         "sources": [dict(source) for source in rows.sources],
     }  # fmt: skip
     lines = [json.dumps(header)]
-    for kind, table in rows.tables.items():
-        columns = {name: values.tolist() for name, values in table.items()}
-        for values in zip(*columns.values(), strict=True):
-            row = {"kind": kind, **{name: _plain(value) for name, value in zip(columns, values, strict=True)}}
-            lines.append(json.dumps(row))
+    for tables, marked in ((rows.tables, {}), (rows.flagged, {"flagged": True})):
+        for kind, table in tables.items():
+            columns = {name: values.tolist() for name, values in table.items()}
+            for values in zip(*columns.values(), strict=True):
+                row = {"kind": kind, **{name: _plain(value) for name, value in zip(columns, values, strict=True)}}
+                lines.append(json.dumps(row | marked))
     text = "\n".join(lines) + "\n"
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -158,9 +179,11 @@ def read_rows(path: Path) -> KernelRows:
             file=str(path), line=1,
         )  # fmt: skip
     columns: dict[str, dict[str, list[Any]]] = {}
+    flagged: dict[str, dict[str, list[Any]]] = {}
     for number, line in enumerate(lines[1:], start=2):
         if line.strip():
-            _take(_parse(line, path, number), columns, path, number)
+            row = _parse(line, path, number)
+            _take(row, flagged if row.get("flagged") else columns, path, number)
     return KernelRows(
         gpu=str(header.get("gpu", "")),
         model=str(header.get("model", "")),
@@ -169,6 +192,7 @@ def read_rows(path: Path) -> KernelRows:
         software=str(header.get("software", "")),
         sources=tuple(header.get("sources", ())),
         tables={kind: make_table(kind, table) for kind, table in columns.items()},
+        flagged={kind: make_table(kind, table) for kind, table in flagged.items()},
     )
 
 

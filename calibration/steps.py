@@ -1,16 +1,19 @@
 """Whole steps fitted: for a log of a server's steps, without kernels.
 
-    us = constant + pnorm(weights, tokens x operation) + rows x row + decode keys x key + prompt pairs x pair
+    us = curve(tokens) + rows x row + decode keys x key
+         + prompt pairs x pair + longest prompt context x link + prompt tiles x tile
 
-Put into a profile's form it is run like any other: the first two terms are a curve over tokens, the third one over
-rows, the last two the attention of a model of one layer. A log that does not say what was prompt and what was decode
+The curve rises in straight lines between doublings: flat while the weights are what is read, steep once operations are
+what counts, in any shape between. Put into a profile's form it is run like any other: the curve over tokens, one over
+rows, and the rest as the attention of a model of one layer. A log that does not say what was prompt and what was decode
 gives the three coefficients of `kind: linear` instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,10 @@ from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 from simulator.timing.linear import Linear
+from simulator.timing.profile.cost import Options, capture_sizes
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import SCHEMA, VERSION
+from simulator.timing.profile.step import prompt_features
 from simulator.timing.profile.surface import Axis, Curve, Surface
 
 Array = NDArray[np.float64]
@@ -39,7 +44,9 @@ PLAIN = ("tokens", "context")
 WHOLE = ("decode_seqs", "decode_context", "prefill_seqs", "prefill_tokens", "prefill_pairs")
 FEWEST = 12
 
-SHAPE = Shape(("rows", "keys", "pairs"), (("weights",), ("tokens",)))
+TERMS = ("rows", "keys", "pairs", "chain", "tiles")
+FEWEST_BETWEEN = 3
+"""Rows between two counts of tokens for the line between them to have a slope of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +108,17 @@ def _whole(columns: dict[str, Array], us: Array) -> Table:
 
 
 def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> StepFit:
-    """Fit a log of steps. InputError where there are too few."""
+    """Fit a log of steps. InputError where there are too few, or too many that are flagged."""
+    rows.refuse_flagged()
     table = rows.table("step")
     size = len(table["us"])
     if size < FEWEST:
         raise InputError(f"{size} steps are too few to fit", hint=f"at least {FEWEST}, of different sizes")
     fold = np.random.default_rng(SEED).permutation(size) % FOLDS
+    if "decode_seqs" in table:
+        table = {**table, "tokens": _tokens(table, is_padded=not _is_eager(rows))}
     errors = {"random": summary(np.concatenate([_errors(table, fold != i, fold == i) for i in range(FOLDS)]))}
-    if "tokens" in table and "decode_seqs" not in table:
+    if "decode_seqs" not in table:
         linear = _linear(table)
         return StepFit(None, linear, errors)
     physics = _fit(table)
@@ -119,26 +129,68 @@ def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tenso
     return StepFit(document, None, errors)
 
 
+def _is_eager(rows: KernelRows) -> bool:
+    """Whether a source says that no graphs were captured; else batches are taken to be padded, as they are priced."""
+    return any(source.get("graphs") == "none" for source in rows.sources)
+
+
+def _tokens(table: Table, *, is_padded: bool) -> Array:
+    """Tokens that were computed: up to the next size for which a server captures graphs, if it does."""
+    tokens = table["decode_seqs"] + table["prefill_tokens"]
+    if not is_padded:
+        return np.asarray(tokens, dtype=np.float64)
+    sizes = np.array(capture_sizes(Options().max_capture_tokens), dtype=np.float64)
+    return np.where(tokens <= sizes[-1], sizes[np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)], tokens)
+
+
 def _errors(table: Table, train: NDArray[np.bool_], rest: NDArray[np.bool_]) -> Array:
-    tested = select(table, rest)
-    physics = _fit(select(table, train))
-    return np.asarray(physics.us(_features(tested)) / tested["us"] - 1.0)
+    tested, fitted = select(table, rest), select(table, train)
+    physics = _fit(fitted)
+    return np.asarray(physics.us(_features(tested, _counts(fitted))) / tested["us"] - 1.0)
 
 
 def _fit(table: Table) -> Physics:
-    shape = SHAPE if "decode_seqs" in table else Shape(("tokens", "keys"), ())
-    return fit_physics(shape, _features(table), table["us"])
+    counts = _counts(table)
+    terms = (*(_ramp(count) for count in counts), *TERMS) if counts else ("tokens", "keys")
+    return fit_physics(Shape(terms, ()), _features(table, counts), table["us"])
 
 
-def _features(table: Table) -> Mapping[str, Array]:
+def _counts(table: Table) -> list[float]:
+    """Doublings of tokens between which there are rows enough, and the most tokens; none for a log without parts."""
     if "decode_seqs" not in table:
+        return []
+    tokens, found, below = table["tokens"], [], 0.0
+    most = float(tokens.max())
+    for count in (8.0 * 2.0 ** np.arange(20)).tolist():
+        if count >= most:
+            break
+        between = ((tokens > below) & (tokens <= count)).sum()
+        if between >= FEWEST_BETWEEN and (tokens > count).sum() >= FEWEST_BETWEEN:
+            found.append(count)
+            below = count
+    return [*found, most]
+
+
+def _ramp(count: float) -> str:
+    return f"up to {count:g}"
+
+
+def _features(table: Table, counts: Sequence[float]) -> Mapping[str, Array]:
+    if not counts:
         return {"tokens": table["tokens"], "keys": table["context"]}
+    chunks, tokens = table["prefill_seqs"], table["prefill_tokens"]
+    ramps = {
+        _ramp(count): np.clip((table["tokens"] - below) / (count - below), 0.0, None if count == counts[-1] else 1.0)
+        for below, count in pairwise([0.0, *counts])
+    }
+    prompt = prompt_features(np.maximum(chunks, 1.0), tokens, table["prefill_pairs"], table["prefill_longest"], 0, 0.0)
     return {
-        "rows": table["decode_seqs"] + table["prefill_seqs"],
+        **ramps,
+        "rows": table["decode_seqs"] + chunks,
         "keys": table["decode_context"],
-        "pairs": table["prefill_pairs"],
-        "weights": np.ones(len(table["us"])),
-        "tokens": table["decode_seqs"] + table["prefill_tokens"],
+        "pairs": prompt["pairs"],
+        "chain": prompt["chain"],
+        "tiles": prompt["tiles"],
     }
 
 
@@ -150,17 +202,18 @@ def _linear(table: Table) -> Linear:
 
 def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     terms = dict(physics.terms)
-    most = float((table["decode_seqs"] + table["prefill_tokens"]).max())
-    tokens = np.unique(np.round(2.0 ** np.arange(0.0, np.log2(max(most, 2.0)) + 0.25, 0.25)))
-    roofs = Physics(physics.constant_us, (), physics.roofs, physics.p)
-    us = np.asarray(roofs.us({"weights": np.ones(len(tokens)), "tokens": tokens}))
-    beyond = dict(physics.roofs[1])["tokens"]
+    counts = _counts(table)
+    rises = [terms[_ramp(count)] for count in counts]
+    at = np.array([1.0, *counts])
+    us = physics.constant_us + np.array([rises[0] / counts[0], *np.cumsum(rises)])
+    beyond = float(f"{rises[-1] / (counts[-1] - ([0.0, *counts])[-2]):.6g}")
     seqs, context = _range(table["decode_seqs"]), _range(table["decode_context"] / np.maximum(table["decode_seqs"], 1))
     decode = Surface(
         (Axis("seqs", seqs), Axis("context", context)), Physics(0.0, (("keys", terms["keys"]),)), _zeros(4)
     )
     axes = (Axis("chunks", _range(table["prefill_seqs"])), Axis("each", _range(table["prefill_tokens"])))
-    prompt = Surface(axes, Physics(0.0, (("pairs", terms["pairs"]),)), _zeros(4))
+    of_prompts = tuple((name, terms[name]) for name in ("pairs", "chain", "tiles"))
+    prompt = Surface(axes, Physics(0.0, of_prompts), _zeros(4))
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -174,7 +227,7 @@ def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, t
             "prompts": "apart", "launch_us": 0.0, "decode": of_surface(decode), "prompt": of_surface(prompt),
         },
         "tables": {
-            "layer": {"step": of_curve(Curve(tuple(tokens.tolist()), tuple(round_us(us)), beyond))},
+            "layer": {"step": of_curve(Curve(tuple(at.tolist()), tuple(round_us(us)), beyond))},
             "step": {},
             "rows": {"row": of_curve(Curve((1.0, 2.0), (terms["rows"], 2 * terms["rows"]), terms["rows"]))},
         },

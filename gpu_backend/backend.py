@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from gpu_backend.attention.backends import AttentionShape, default_attention, open_attention
+from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
-from gpu_backend.graphs import DecodeGraphs
+from gpu_backend.graphs import DecodeGraphs, Reserving
+from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pool import PagedPool
-from gpu_backend.torch_attention import TorchAttention
 from gpu_backend.weights import random_weights
-from gpu_backend.work import Part, Work, step_arrays
+from gpu_backend.work import Part, Swap, Work, null_work, step_arrays
 from simulator.hardware.models import Model
+
+_CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
+_MERGED_KEYS = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Done:
     """The result of a step: a token for each part that samples, in the order of the parts, and its time.
 
     `device_s` is the sum of its parts: the model's forward pass, and pages moved out and in. `host_s` is what the host
-    took to prepare it. `best` are the two largest logits of each token sampled.
+    took to prepare and to launch it. `best` are the two largest logits of each token sampled.
     """
 
     tokens: list[int]
@@ -41,9 +48,11 @@ class Done:
 class Backend:
     """A model with random weights and its paged KV cache on one device.
 
-    `layers` cuts the model down to its first so many. `kernel` says whether attention is the Triton kernel; by
-    default it is on a CUDA device. `graphs` are batch sizes at which decode steps are captured; a batch is padded to
-    the next.
+    `layers` cuts the model down to its first so many. `attention` names what computes attention
+    (`gpu_backend.attention.backends`): by default our own kernel on a CUDA device, torch's operators elsewhere.
+    `graphs` are batch sizes at which decode steps are captured, for contexts of up to `max_graph_context`; a batch is
+    padded to the next. `weights` is a folder of real ones (`gpu_backend.checkpoint`); without it they are random.
+    `share` is this process's number and how many share the model's heads, in a torch.distributed group that is there.
     """
 
     def __init__(
@@ -56,29 +65,37 @@ class Backend:
         *,
         layers: int | None = None,
         seed: int = 0,
-        kernel: bool | None = None,
+        attention: str | None = None,
         graphs: Sequence[int] = (),
-        max_graph_context: int = 32768,
+        max_graph_context: int | None = None,
+        weights: Path | None = None,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
-        self.model = model if layers is None else replace(model, layers=layers)
+        whole = model if layers is None else replace(model, layers=layers)
+        rank, size = share
+        self.model = whole if size == 1 else local_model(whole, size)
         self.device = device
         self.block_size = block_size
         dtype = device.dtype(model)
         self.pool = PagedPool(self.model, num_blocks, block_size, num_host_blocks, device.name, dtype)
-        weights = random_weights(self.model, seed, device.name, dtype)
-        shape = self.model.heads, self.model.kv_heads, self.model.head_dim
-        self._graphs: DecodeGraphs | None = None
-        if device.name == "cuda" if kernel is None else kernel:
-            from gpu_backend.attention.paged import PagedAttention
-
-            paged = PagedAttention(*shape, block_size, device.name, dtype)
-            self.decoder = Decoder(self.model, weights, self.pool, paged)
-            if graphs and not self.model.experts:  # routing asks the host which experts to launch
-                most = min(max_graph_context, self.model.max_model_len)
-                self._graphs = DecodeGraphs(self.decoder, paged, device, graphs, most)
+        if weights is None:
+            made = random_weights(whole, seed, device.name, dtype)
         else:
-            plain = TorchAttention(*shape, block_size, device.name, dtype)
-            self.decoder = Decoder(self.model, weights, self.pool, plain)
+            made = load_weights(weights, whole, device.name, dtype)
+        made = made if size == 1 else local_weights(whole, made, rank, size)
+        self.attention = attention or default_attention(device.name)
+        shape = AttentionShape(self.model.heads, self.model.kv_heads, self.model.head_dim, block_size)
+        attend = open_attention(self.attention, shape, device.name, dtype)
+        self.decoder = Decoder(self.model, made, self.pool, attend, None if size == 1 else all_reduce)
+        self._graphs: DecodeGraphs | None = None
+        if graphs and isinstance(attend, Reserving) and not self.model.experts:  # routing sizes depend on the tokens
+            most = min(max_graph_context or self.model.max_model_len, self.model.max_model_len)
+            self._graphs = DecodeGraphs(self.decoder, attend, device, graphs, most)
+
+    @property
+    def captures(self) -> bool:
+        """Whether decode steps are captured as graphs."""
+        return self._graphs is not None
 
     def run(self, work: Work) -> Done:
         """Carry out the step. Doing it over changes nothing: the same numbers go to the same places."""
@@ -97,9 +114,42 @@ class Backend:
             found[:] = [forward()]
 
         forward_s = device.seconds(once)
+        host_s += device.launch_s
         top = found[0][:count].float().topk(2, dim=-1)
         best = [(first, second) for first, second in top.values.tolist()]
         return Done(top.indices[:, 0].tolist(), best, forward_s, swap_out_s, swap_in_s, host_s)
+
+    def warm_up(self, max_num_seqs: int = 1, max_num_batched_tokens: int = 64) -> None:
+        """Run every kernel and the largest step, nothing timed: none of it is compiled or allocated in a measured step.
+
+        All of it reads and writes the null block, whose content means nothing.
+        """
+        longest = self.model.max_model_len
+        seqs, tokens = max(1, max_num_seqs), max(1, min(max_num_batched_tokens, longest))
+        merged = min(longest, _MERGED_KEYS)  # so many keys that a kernel which cuts them has parts to merge
+        for decodes, chunk, behind in (
+            (1, 0, 0), (seqs, 0, 0), (0, min(64, tokens), 0), (0, tokens, 0), (0, min(64, tokens), merged),
+            (seqs, min(64, tokens), 0), (seqs, tokens, 0),
+        ):  # fmt: skip
+            behind = max(0, min(behind, longest - chunk))
+            for context in (min(32, longest), merged):
+                self.forward(null_work(decodes, context, chunk, behind, self.block_size))()
+        if len(self.pool.host):
+            there = Swap((0,), (0,))
+            self.pool.swap_out(there)
+            self.pool.swap_in(there)
+
+    def canary(self) -> Callable[[], object]:
+        """A step of a fixed size that may be done at any time: decodes and a chunk, of the null block alone."""
+        longest = self.model.max_model_len
+        context, chunk = min(_CANARY_CONTEXT, longest), min(_CANARY_CHUNK, longest)
+        return self.forward(null_work(_CANARY_DECODES, context, chunk, 0, self.block_size))
+
+    @property
+    def canary_name(self) -> str:
+        """Equal for two backends whose canaries are: times in terms of one can then be compared with the other's."""
+        what = repr((replace(self.model, name=""), self.block_size, self.attention, str(self.pool.kv.dtype)))
+        return f"{crc32(what.encode()):08x}"
 
     def forward(self, work: Work) -> Callable[[], Tensor]:
         """The step's forward pass, prepared: a call without arguments that may be done over."""

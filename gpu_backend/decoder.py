@@ -7,12 +7,13 @@ and values into their pages before attention reads them, as a request may share 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, rms_norm, silu
+from torch.nn.functional import gelu, grouped_mm, layer_norm, linear, rms_norm, silu
 
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights
@@ -20,7 +21,6 @@ from gpu_backend.work import Attention, StepArrays
 from simulator.hardware.models import Model
 
 NORM_EPS = 1e-5
-ROPE_BASE = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,23 @@ class Inputs:
 
 
 class Decoder:
-    """A model with its weights, its pages and its attention."""
+    """A model with its weights, its pages and its attention.
 
-    def __init__(self, model: Model, weights: Weights, pool: PagedPool, attention: Attention) -> None:
+    `reduce` sums what several processes have of one layer (`gpu_backend.parallel`); None: there is one process.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Weights,
+        pool: PagedPool,
+        attention: Attention,
+        reduce: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.model, self.weights, self.pool = model, weights, pool
         self.attention = attention
-        self.rope = None if model.positions else _rope_table(model, weights.embedding)
+        self.rope = None if model.positions else _rope_table(model, weights)
+        self._reduce = reduce
 
     def prepare(self, rows: StepArrays) -> Inputs:
         """Bring what a step needs to the device."""
@@ -63,10 +74,13 @@ class Decoder:
         elif self.rope is not None:
             turn = self.rope.index_select(0, inputs.position).unsqueeze(2)
         for layer, kv in zip(weights.layers, self.pool.kv, strict=True):
-            hidden = hidden + self._attend(layer, kv, hidden, turn, inputs)
-            normed = norm(hidden, layer.mlp_norm)
-            hidden = hidden + self._feed_forward(layer.mlp, normed)
-        return linear(norm(hidden.index_select(0, inputs.sampled), weights.norm), weights.head)
+            hidden = hidden + self._whole(self._attend(layer, kv, hidden, turn, inputs))
+            normed = norm(hidden, layer.mlp_norm, weights.norm_eps)
+            hidden = hidden + self._whole(self._feed_forward(layer.mlp, normed))
+        return linear(norm(hidden.index_select(0, inputs.sampled), weights.norm, weights.norm_eps), weights.head)
+
+    def _whole(self, part: Tensor) -> Tensor:
+        return part if self._reduce is None else self._reduce(part)
 
     def sampled(self, inputs: Inputs) -> Tensor:
         """As `logits`. Greedy sampling is part of a step; its tokens are dropped, as they follow from the logits."""
@@ -76,12 +90,12 @@ class Decoder:
             return logits
 
     def _attend(self, layer: Layer, kv: Tensor, hidden: Tensor, turn: Tensor | None, inputs: Inputs) -> Tensor:
-        model = self.model
-        mixed = dense(norm(hidden, layer.attention_norm), layer.qkv).view(len(hidden), -1, model.head_dim)
+        model, eps = self.model, self.weights.norm_eps
+        mixed = dense(norm(hidden, layer.attention_norm, eps), layer.qkv).view(len(hidden), -1, model.head_dim)
         query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(query, (model.head_dim,), layer.query_norm, NORM_EPS)
-            key = rms_norm(key, (model.head_dim,), layer.key_norm, NORM_EPS)
+            query = rms_norm(query, (model.head_dim,), layer.query_norm, eps)
+            key = rms_norm(key, (model.head_dim,), layer.key_norm, eps)
         if turn is not None:
             query, key = turned(query, turn), turned(key, turn)
         out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention)
@@ -100,22 +114,22 @@ class Decoder:
         return silu(gate) * value
 
     def routed(self, experts: Experts, x: Tensor) -> Tensor:
-        """Each token's `active_experts` best experts, weighted by the softmax over those chosen."""
+        """Each token's `active_experts` best experts, weighted by the softmax over those chosen.
+
+        All experts are one grouped product over the tokens in their order: the host need not know how many each has.
+        """
         score, chosen = linear(x, experts.router).float().topk(self.model.active_experts, dim=-1)
         share = score.softmax(-1).to(x.dtype)
         out = torch.zeros_like(x) if experts.shared is None else self._feed_forward(experts.shared, x)
-        order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.model.experts).tolist()
-        start = 0
-        for expert, count in enumerate(counts):
-            if count:
-                picked = order[start : start + count]
-                token = picked // self.model.active_experts
-                up = self.activated(linear(x.index_select(0, token), experts.up[expert]))
-                gain = share.flatten().index_select(0, picked).unsqueeze(1)
-                out.index_add_(0, token, linear(up, experts.down[expert]) * gain)
-                start += count
-        return out
+        order = chosen.flatten().argsort(stable=True)  # pairs of token and expert, by expert
+        token = order // self.model.active_experts
+        all_of_them = torch.arange(self.model.experts, device=x.device)
+        ends = torch.searchsorted(chosen.flatten()[order], all_of_them, right=True).to(torch.int32)
+        up = self.activated(grouped_mm(x.index_select(0, token), experts.up.transpose(1, 2), offs=ends))
+        down = grouped_mm(up, experts.down.transpose(1, 2), offs=ends)
+        gained = torch.empty_like(down)
+        gained[order] = down * share.flatten().index_select(0, order).unsqueeze(1)
+        return out + gained.view(len(x), self.model.active_experts, -1).sum(1)
 
 
 def dense(x: Tensor, by: Dense) -> Tensor:
@@ -123,18 +137,18 @@ def dense(x: Tensor, by: Dense) -> Tensor:
     return linear(x, by.weight, by.bias)
 
 
-def norm(x: Tensor, by: Norm) -> Tensor:
+def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:
     """RMSNorm, or LayerNorm where it has a bias."""
     if by.bias is None:
-        return rms_norm(x, (x.shape[-1],), by.weight, NORM_EPS)
-    return layer_norm(x, (x.shape[-1],), by.weight, by.bias, NORM_EPS)
+        return rms_norm(x, (x.shape[-1],), by.weight, eps)
+    return layer_norm(x, (x.shape[-1],), by.weight, by.bias, eps)
 
 
-def _rope_table(model: Model, like: Tensor) -> Tensor:
+def _rope_table(model: Model, weights: Weights) -> Tensor:
     """[max_model_len, 2, head_dim / 2]: cosines and sines of the angles position / base ** (2 i / head_dim)."""
     half = torch.arange(0, model.head_dim, 2, dtype=torch.float64) / model.head_dim
-    angle = torch.outer(torch.arange(model.max_model_len, dtype=torch.float64), ROPE_BASE**-half)
-    return torch.stack([angle.cos(), angle.sin()], dim=1).to(like)
+    angle = torch.outer(torch.arange(model.max_model_len, dtype=torch.float64), weights.rope_base**-half)
+    return torch.stack([angle.cos(), angle.sin()], dim=1).to(weights.embedding)
 
 
 def turned(x: Tensor, turn: Tensor) -> Tensor:

@@ -1,23 +1,38 @@
-"""The machine that steps run on: where tensors live, how work is timed, and the machine's fingerprint."""
+"""The machine that steps run on: where tensors live, how work is timed, and the machine's fingerprint.
+
+Times of a CPU that others use too wander by a third within minutes. There a *canary*, one fixed piece of work, runs
+before and after each repetition of what is timed; the median of the ratios, times the canary's reference, is the
+figure. What slows both cancels out. A GPU is its user's own: its canary runs now and then, and tells whether its clock
+has moved.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import nan
 from statistics import median
 from typing import Protocol, TypeVar
 
 import torch
 
+from gpu_backend.nvml import Pulse
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.hardware.models import Model
 
 Work = TypeVar("Work")
+
+STEADY = {"cuda": 0.03, "cpu": 2.0}
+"""How far a canary may be from its reference, by device, for what runs beside it to count. On a CPU times are ratios to
+the canary's own, so that only a machine out of all proportion matters."""
+
+_REFERENCE_RUNS = 31
+_FEWEST = 3  # repetitions of work so long that `repeats` of it would take more than `_LONG_S`
+_LONG_S = 2.0
 
 
 class Device(Protocol):
@@ -37,6 +52,23 @@ class Device(Protocol):
     def seconds(self, work: Callable[[], object]) -> float:
         """Device seconds of `work`, which may be done over: the median of `repeats` times."""
 
+    def watch(self, canary: Callable[[], object], reference_s: float | None = None) -> float:
+        """Let `canary` run beside what is timed from now on; returns its reference, measured unless it is given."""
+
+    @property
+    def canary(self) -> float:
+        """The canary's time over its reference when it ran last; 1.0 where none is watched."""
+
+    def check(self) -> float:
+        """Time the canary now: its time over its reference."""
+
+    @property
+    def launch_s(self) -> float:
+        """What the host took to launch what was timed last; 0.0 where it computes itself."""
+
+    def heat(self, seconds: float) -> None:
+        """Keep the device busy for so long, lest its clock be that of a cold one."""
+
     def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
         """The work captured as a graph: each call replays it into the same tensors. On a CPU, the work itself."""
 
@@ -52,20 +84,29 @@ class Device(Protocol):
     def health(self) -> dict[str, float]:
         """Clocks and temperature now, where the device tells them."""
 
+    def pulse(self) -> Pulse:
+        """The same for every step: figures that it does not tell are NaN."""
+
 
 class Cpu:
-    """One thread of this machine, in float32, timed by the thread's own CPU clock.
+    """One thread of this machine, in float32, timed by the thread's own CPU clock, in turn with a canary if one is
+    watched.
 
-    On a shared machine, the times of several threads, or of the wall clock, vary by more than half. A step shorter than
-    `settle_s` is first done over untimed for so long: behind one of another shape it takes up to twice as long, until
-    caches and allocator have come round, and what came before it is no part of its shape.
+    On a shared machine, the times of several threads, or of the wall clock, vary by more than half. Without a canary, a
+    step shorter than `settle_s` is first done over untimed for so long: behind one of another shape it takes up to
+    twice as long, until caches and allocator have come round, and what came before it is no part of its shape. With
+    one, what comes before is always the canary.
     """
 
     name = "cpu"
+    launch_s = 0.0
 
-    def __init__(self, repeats: int = 3, settle_s: float = 0.005) -> None:
+    def __init__(self, repeats: int = 9, settle_s: float = 0.005) -> None:
         self.repeats = repeats
+        self.canary = 1.0
         self._settle_s = settle_s if repeats > 1 else 0.0
+        self._watched: Callable[[], object] | None = None
+        self._reference_s = nan
         torch.set_num_threads(1)
         _keep_freed_memory()
 
@@ -73,20 +114,57 @@ class Cpu:
         del model
         return torch.float32
 
+    def watch(self, canary: Callable[[], object], reference_s: float | None = None) -> float:
+        for _ in range(3):
+            canary()
+        if reference_s is None:
+            with no_garbage_collection():
+                reference_s = median([_thread_seconds(canary) for _ in range(_REFERENCE_RUNS)])
+        self._watched, self._reference_s = canary, reference_s
+        return reference_s
+
+    def check(self) -> float:
+        if self._watched is not None:
+            with no_garbage_collection():
+                self.canary = median([_thread_seconds(self._watched) for _ in range(3)]) / self._reference_s
+        return self.canary
+
     def seconds(self, work: Callable[[], object]) -> float:
+        if self._watched is None or self.repeats == 1:
+            return self._alone(work)
+        return self._beside_canary(work, self._watched)
+
+    def _beside_canary(self, work: Callable[[], object], canary: Callable[[], object]) -> float:
+        ratios: list[float] = []
+        canaries: list[float] = []
+        spent_s = 0.0
+        with no_garbage_collection():
+            work()  # once untimed: its memory is there, its code warm
+            before_s = _thread_seconds(canary)
+            while len(ratios) < self.repeats and (len(ratios) < _FEWEST or spent_s < _LONG_S):
+                seconds, after_s = _thread_seconds(work), _thread_seconds(canary)
+                ratios.append(2.0 * seconds / (before_s + after_s))
+                canaries.append(after_s)
+                spent_s += seconds + after_s
+                before_s = after_s
+        self.canary = median(canaries) / self._reference_s
+        return median(ratios) * self._reference_s
+
+    def _alone(self, work: Callable[[], object]) -> float:
         took: list[float] = []
         settling_s = 0.0
         with no_garbage_collection():
             while len(took) < self.repeats:
-                start = time.thread_time()
-                work()
-                seconds = time.thread_time() - start
+                seconds = _thread_seconds(work)
                 if settling_s + seconds < self._settle_s:
                     settling_s += seconds
                 else:
                     settling_s = self._settle_s
                     took.append(seconds)
         return median(took)
+
+    def heat(self, seconds: float) -> None:
+        del seconds  # it runs at its neighbours' mercy anyway
 
     def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
         return work
@@ -103,6 +181,7 @@ class Cpu:
             "device": _processor(),
             "dtype": "float32",
             "threads": "1",
+            "graphs": "none",
             "torch": torch.__version__,
             "capability": torch.backends.cpu.get_cpu_capability(),
             "python": platform.python_version(),
@@ -111,90 +190,23 @@ class Cpu:
     def health(self) -> dict[str, float]:
         return {"load": os.getloadavg()[0]}
 
-
-class Cuda:
-    """The current CUDA device, timed by events on its stream."""
-
-    name = "cuda"
-
-    def __init__(self, repeats: int = 1) -> None:
-        self.repeats = repeats
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def dtype(self, model: Model) -> torch.dtype:
-        return torch.float32 if model.dtype_bytes == 4 else torch.bfloat16
-
-    def seconds(self, work: Callable[[], object]) -> float:
-        took = []
-        with no_garbage_collection():
-            for _ in range(self.repeats):
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                torch.cuda.synchronize()
-                start.record()
-                work()
-                end.record()
-                end.synchronize()
-                took.append(float(start.elapsed_time(end)) / 1e3)
-        return median(took)
-
-    def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # before: kernels are compiled, libraries set up
-            for _ in range(2):
-                work()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            made = work()
-
-        def replay() -> Work:
-            graph.replay()
-            return made
-
-        return replay
-
-    def beside(self, work: Callable[[], object], other: Callable[[], object]) -> float | None:
-        stream = torch.cuda.Stream()
-
-        def both() -> None:
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                other()
-            work()
-            torch.cuda.current_stream().wait_stream(stream)
-
-        return self.seconds(both)
-
-    def host_s(self) -> float:
-        return time.perf_counter()
-
-    def fingerprint(self) -> dict[str, str]:
-        properties = torch.cuda.get_device_properties(0)
-        return {
-            "device": properties.name,
-            "capability": f"{properties.major}.{properties.minor}",
-            "memory_gib": f"{properties.total_memory / 2**30:.1f}",
-            "sms": str(properties.multi_processor_count),
-            "torch": torch.__version__,
-            "cuda": str(torch.version.cuda),
-            "driver": _smi("driver_version"),
-            "python": platform.python_version(),
-        }
-
-    def health(self) -> dict[str, float]:
-        found = {}
-        for key in ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw"):
-            with suppress(ValueError):
-                found[key] = float(_smi(key))
-        return found
+    def pulse(self) -> Pulse:
+        return Pulse()
 
 
 def open_device(name: str, repeats: int | None = None) -> Device:
     """The device of that name: `cpu` or `cuda`."""
     if name == "cuda":
+        from gpu_backend.cuda import Cuda
+
         return Cuda() if repeats is None else Cuda(repeats)
     return Cpu() if repeats is None else Cpu(repeats)
+
+
+def _thread_seconds(work: Callable[[], object]) -> float:
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
 
 
 def _keep_freed_memory() -> None:
@@ -212,15 +224,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _smi(key: str) -> str:
-    """A figure of nvidia-smi; empty where it has none."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={key}", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, check=True, timeout=10,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.splitlines()[0].strip() if done.stdout else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from gpu_backend.backend import Backend, Done
 from gpu_backend.checks import Checks
+from gpu_backend.device import STEADY
 from gpu_backend.tokens import answer_tokens, prompt_tokens
 from gpu_backend.work import Part, Swap, Work
 from simulator.errors import InputError
@@ -19,6 +20,9 @@ from simulator.lockstep.run import DeviceStep
 from simulator.memory.blocks import BlockTables
 from simulator.request_state import FINISHED, RequestState
 from simulator.timing.executor import ExecutorTraits, Step
+
+CHECK_EVERY = 25
+"""Steps between two readings of a GPU's canary. A CPU's runs beside every step."""
 
 
 @dataclass(slots=True)
@@ -79,8 +83,22 @@ class DeviceExecutor:
         if self._checks is not None:
             self._checks.after(work)
         self._commit(work, done)
-        self.measured.append(DeviceStep(work.digest, done.device_s, done.host_s))
+        device = self.backend.device
+        pulse = device.pulse()
+        steady = abs(device.canary - 1.0) <= STEADY[device.name]
+        seconds = done.device_s, done.host_s
+        self.measured.append(DeviceStep(work.digest, *seconds, device.canary, steady, pulse.sm_mhz, pulse.power_w))
+        if device.name == "cuda" and len(self.measured) % CHECK_EVERY == 0:
+            self._check()
         return done.device_s
+
+    def _check(self) -> None:
+        """Time the canary; where it has drifted, the steps since it was last timed may have too."""
+        device = self.backend.device
+        if abs(device.check() - 1.0) > STEADY[device.name]:
+            recent = range(max(0, len(self.measured) - CHECK_EVERY), len(self.measured))
+            for index in recent:
+                self.measured[index] = self.measured[index]._replace(is_steady=False)
 
     # Preparing
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from gpu_backend.device import Device
 from gpu_backend.work import Attention, Part, StepArrays, step_arrays
 
 
+@runtime_checkable
 class Reserving(Attention, Protocol):
     """Attention whose preparation can be filled again in place: `gpu_backend.attention.paged.PagedAttention`."""
 

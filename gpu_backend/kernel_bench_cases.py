@@ -14,6 +14,9 @@ HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 """Of Llama-3.1-8B, and of many others."""
 
 
+CACHE_BYTES = 1 << 30
+"""Bytes of keys and values that a case's copies have together: many times any GPU's L2."""
+
 Table = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 """A block table [sequences, pages]."""
 

@@ -1,7 +1,7 @@
 """Other attention kernels, on the same cases: torch's own over the gathered cache, and paged ones that are installed.
 
 Each takes a case, a pool, a copy's block table and queries, and returns a call to measure; or raises NotHere with the
-reason. Only flash_attn's and FlashInfer's are imported where they are installed; torch is always there.
+reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_backend.attention.backends import ATTENTION, AttentionShape, open_attention
 from gpu_backend.kernel_bench_cases import HEAD_DIM, HEADS, KV_HEADS, PAGE, Case, Pool, Run, Table
+from gpu_backend.work import Part, step_arrays
 
 Rival = Callable[[Case, Pool, Table, Tensor], Run]
 
@@ -106,33 +107,42 @@ def flash_attn(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
     return run
 
 
-def flashinfer(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
-    """FlashInfer's decode over the very pages: its layout HND is ours."""
-    wrapper_class = _imported("flashinfer").BatchDecodeWithPagedKVCacheWrapper
-    if set(case.query) != {1}:
-        raise NotHereError("its decode kernel takes pure decodes")
-    counts = np.array([-(-keys // PAGE) for keys in case.context])
-    pages = np.concatenate([table[row, :count] for row, count in enumerate(counts)])
-    wrapper = wrapper_class(torch.empty(256 << 20, dtype=torch.uint8, device=q.device), "HND", use_tensor_cores=True)
-    wrapper.plan(
-        torch.from_numpy(np.concatenate(([0], np.cumsum(counts))).astype(np.int32)),
-        torch.from_numpy(pages).to(q.device),
-        torch.from_numpy(((np.array(case.context) - 1) % PAGE + 1).astype(np.int32)),
-        *(HEADS, KV_HEADS, HEAD_DIM, PAGE),
-        q_data_type=q.dtype,
-        kv_data_type=q.dtype,
-    )
+def of_seam(name: str) -> Rival:
+    """An attention of `gpu_backend.attention.backends` as a model calls it: the step's keys and values written too."""
 
-    def run() -> Tensor:
-        out: Tensor = wrapper.run(q, pool.kv)
-        return out
+    def rival(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
+        missing = ATTENTION[name].missing(q.device.type)
+        if missing is not None:
+            raise NotHereError(missing)
+        if name in CHUNKS_ONLY and set(case.query) == {1}:
+            raise NotHereError("decodes are left to our kernel")
+        shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, PAGE)
+        attention = open_attention(name, shape, q.device.type, q.dtype)
+        decodes = sum(tokens == 1 for tokens in case.query)
+        parts = [
+            Part(row, keys - tokens, [0] * tokens, table[row].tolist())
+            for row, (keys, tokens) in enumerate(zip(case.context, case.query, strict=True))
+        ]
+        prepared = attention.prepare(step_arrays(parts, decodes, PAGE))
+        # Those that the pages hold already, so that writing them changes nothing.
+        slots = torch.from_numpy(step_arrays(parts, decodes, PAGE).slot).to(q.device)
+        key, value = (pool.kv[slots // PAGE, both, :, slots % PAGE].contiguous() for both in (0, 1))
+        return lambda: attention.attend(q, key, value, pool.kv, prepared)
 
-    return run
+    return rival
 
+
+CHUNKS_ONLY = ("gathered", "cudnn")
 
 RIVALS: dict[str, Rival] = {
     "torch SDPA": torch_sdpa,
-    "torch flex_attention": torch_flex,
+    "gathered": of_seam("gathered"),
+    "cudnn": of_seam("cudnn"),
+    "FlashInfer": of_seam("flashinfer"),
+    "FlashAttention-3": of_seam("flash-attn-3"),
+    "vLLM": of_seam("vllm"),
     "flash_attn": flash_attn,
-    "FlashInfer": flashinfer,
+    "torch flex_attention": torch_flex,
 }
+SLOW_TO_COMPILE = ("torch flex_attention",)
+"""Left out of a campaign."""

@@ -2,32 +2,58 @@
 
 `rows.jsonl.gz` holds the rows that `batchlab calibrate fit` reads; `calibration.rows` tells its format. Beside it,
 `measured.json` says what the device is, how steady it was, what the host takes for a step, and what swapping costs.
+Where the canary had drifted, what was measured beside it does not count; a row that was measured only so is kept, and
+flagged for the fit.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gpu_backend.backend import Backend
-from gpu_backend.device import Device
+from gpu_backend.device import STEADY, Device
 from gpu_backend.probes import Grid, Probe, Probes
 from gpu_backend.work import Swap
-from simulator.errors import InputError
 
 PASSES = 3
 CANARY_EVERY = 20  # shapes
-MAX_DRIFT = {"cuda": 0.03, "cpu": 0.30}
-"""Of the canary, by device. The figures of a shared CPU drift; every lockstep reports its noise floor."""
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
+
+
+class Memory(Protocol):
+    """What an earlier call measured already, and where this one keeps what it measures."""
+
+    def recall(self, key: str) -> Mapping[str, Any] | None:
+        """What was kept under the key; None where nothing was."""
+
+    def keep(self, key: str, found: Mapping[str, Any]) -> None:
+        """Keep it for good, at once."""
+
+    def is_over(self) -> bool:
+        """Whether there is no time for more."""
+
+
+class NoMemory:
+    """Nothing is known, nothing kept, and there is all the time in the world."""
+
+    def recall(self, key: str) -> Mapping[str, Any] | None:
+        del key
+        return None
+
+    def keep(self, key: str, found: Mapping[str, Any]) -> None: ...
+
+    def is_over(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +66,23 @@ class SwapRow:
     beside_us: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A shape's microseconds in one pass, and the canary beside it (over its reference; of the two nearest, the one
+    further off)."""
+
+    us: float
+    canary: float
+
+
 @dataclass(slots=True)
 class Profile:
-    """What was measured: microseconds of each probe in each pass."""
+    """What was measured: a row a probe, and the readings that it comes from, one a pass."""
 
     rows: list[dict[str, Any]]
-    passes: list[list[float]]
-    canary_us: list[float]
+    readings: list[list[Reading]]
+    canary_us: float  # its reference
+    canary_name: str
     host: dict[str, float]
     swap: list[SwapRow]
     fingerprint: dict[str, str]
@@ -54,15 +90,24 @@ class Profile:
 
     @property
     def drift(self) -> float:
-        """How far the canary's time wandered: its last quarter over its first, medians, as a fraction."""
-        quarter = max(1, len(self.canary_us) // 4)
-        return median(self.canary_us[-quarter:]) / median(self.canary_us[:quarter]) - 1.0
+        """How far the canary was off at most."""
+        return max((reading.canary for each in self.readings for reading in each), key=lambda c: abs(c - 1.0)) - 1.0
 
     @property
     def floor(self) -> float:
         """Mean distance of a pass from the median of all, as a fraction: what a shape's own figure is worth."""
-        us = np.array(self.passes)
-        return float(np.mean(np.abs(us / np.median(us, axis=0) - 1.0)))
+        apart = [
+            abs(reading.us / median(r.us for r in each) - 1.0)
+            for each in self.readings
+            if len(each) > 1
+            for reading in each
+        ]
+        return mean(apart) if apart else 0.0
+
+    @property
+    def flagged(self) -> int:
+        """Rows that were measured beside a drifting canary only."""
+        return sum(bool(row.get("flagged")) for row in self.rows)
 
     def swap_s_per_block(self) -> float | None:
         """Mean seconds to move a page, either way, in moves of many."""
@@ -76,35 +121,68 @@ def profile(
     *,
     kernels: bool = True,
     seed: int = 0,
+    memory: Memory | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Profile:
     """Measure the backend: every probe three times, in another order each time. `say` is told how it goes.
 
-    Without `kernels`, whole steps only.
+    Without `kernels`, whole steps only. What `memory` knows is not measured again; when its time is over, what has been
+    measured is the result.
     """
-    device = backend.device
+    device, memory = backend.device, memory or NoMemory()
     probes = Probes(backend, grid, seed)
-    listed, canary = probes.all() if kernels else list(probes.steps()), probes.canary()
+    listed = probes.all() if kernels else list(probes.steps())
     say(f"{len(listed)} shapes, {PASSES} times each")
-    for probe in [canary, *listed[:: max(1, len(listed) // 20)]]:  # warm up: compile, allocate
-        _us(device, probe)
+    backend.warm_up(grid.max_num_seqs, grid.max_num_batched_tokens)
+    known = memory.recall("canary")
+    reference_s = device.watch(backend.canary(), None if known is None else float(known["s"]))
+    if known is None:
+        memory.keep("canary", {"s": reference_s})
     random = np.random.default_rng(seed)
-    canary_us: list[float] = []
+    readings: list[list[Reading]] = [[] for _ in listed]
     health = [device.health()]
-    passes = []
     for number in range(PASSES):
-        us = [0.0] * len(listed)
-        for count, index in enumerate(random.permutation(len(listed)).tolist()):
-            if count % CANARY_EVERY == 0:
-                canary_us.append(_us(device, canary))
-            us[index] = _us(device, listed[index])
-        passes.append(us)
+        order = random.permutation(len(listed)).tolist()
+        for index, reading in _pass(device, listed, order, number, memory):
+            readings[index].append(reading)
         health.append(device.health())
+        if memory.is_over():
+            say(f"time is up in pass {number + 1} of {PASSES}")
+            break
         say(f"pass {number + 1} of {PASSES} done")
-    middle = np.median(np.array(passes), axis=0).tolist()
-    rows = _rows(listed, middle)
-    host, swap = _host(backend, probes, grid), list(_swaps(backend, probes))
-    return Profile(rows, passes, canary_us, host, swap, device.fingerprint(), health)
+    limit = STEADY[device.name]
+    host = _host(backend, probes, grid)
+    swap = [] if memory.is_over() else list(_swaps(backend, probes))
+    return Profile(
+        _rows(listed, readings, limit),
+        [each for each in readings if each],
+        reference_s * 1e6,
+        backend.canary_name,
+        host,
+        swap,
+        {**device.fingerprint(), "attention": backend.attention},
+        health,
+    )
+
+
+def _pass(
+    device: Device, listed: Sequence[Probe], order: Sequence[int], number: int, memory: Memory
+) -> Iterator[tuple[int, Reading]]:
+    """One pass in stretches between two canaries; what is kept is a stretch."""
+    for start in range(0, len(order), CANARY_EVERY):
+        if memory.is_over():
+            return
+        stretch = order[start : start + CANARY_EVERY]
+        key = f"pass {number}, from {start} of {len(order)}"
+        found = memory.recall(key)
+        if found is None:
+            before = device.check()
+            us = [_us(device, listed[index]) for index in stretch]
+            canary = max(before, device.check(), key=lambda reading: abs(reading - 1.0))
+            found = {"us": [round(each, 4) for each in us], "canary": round(canary, 5)}
+            memory.keep(key, found)
+        for index, each in zip(stretch, found["us"], strict=True):
+            yield index, Reading(float(each), float(found["canary"]))
 
 
 def _us(device: Device, probe: Probe) -> float:
@@ -115,15 +193,31 @@ def _us(device: Device, probe: Probe) -> float:
     return device.seconds(work) * 1e6 / probe.of
 
 
-def _rows(probes: Sequence[Probe], us: Sequence[float]) -> list[dict[str, Any]]:
-    """A row a probe. A skewed batch has its even one measured right after it, whose time is its `equal_us`."""
-    rows = []
-    for place, (probe, each) in enumerate(zip(probes, us, strict=True)):
-        row = {"kind": probe.kind, **probe.columns, "us": round(each, 3)}
+def _rows(probes: Sequence[Probe], readings: Sequence[Sequence[Reading]], limit: float) -> list[dict[str, Any]]:
+    """A row a probe that was measured, the median of its steady readings; flagged where it has none.
+
+    A skewed batch has its even one measured right after it, whose time is its `equal_us`.
+    """
+    rows: list[dict[str, Any]] = []
+    for (probe, mine), (_, after) in pairwise([*zip(probes, readings, strict=True), (probes[0], [])]):
+        if not mine or (probe.kind == "skew" and not after):
+            continue
+        us, is_steady = _figure(mine, limit)
+        row: dict[str, Any] = {"kind": probe.kind, **probe.columns, "us": round(us, 3)}
         if probe.kind == "skew":
-            row["equal_us"] = round(us[place + 1], 3)
+            equal_us, even_is_steady = _figure(after, limit)
+            row["equal_us"] = round(equal_us, 3)
+            is_steady = is_steady and even_is_steady
+        if not is_steady:
+            row["flagged"] = True
         rows.append(row)
     return rows
+
+
+def _figure(readings: Sequence[Reading], limit: float) -> tuple[float, bool]:
+    """Microseconds, and whether any reading was steady."""
+    steady = [reading.us for reading in readings if abs(reading.canary - 1.0) <= limit]
+    return median(steady or [reading.us for reading in readings]), bool(steady)
 
 
 def _host(backend: Backend, probes: Probes, grid: Grid) -> dict[str, float]:
@@ -147,7 +241,7 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
     """Pages moved out and in, by their number, with and without a step beside them."""
     pool, device = backend.pool, backend.device
     most = min(pool.num_blocks, len(pool.host))
-    canary = probes.canary()
+    step = probes.canary()
     for blocks in [count for count in (1, 4, 16, 64, 256, 1024) if count <= most]:
         swap = Swap(tuple(range(1, blocks + 1)), tuple(range(blocks)))
         back = Swap(swap.target, swap.source)
@@ -158,21 +252,19 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
         for direction, move in moves:
             move()
             us = device.seconds(move) * 1e6
-            beside = device.beside(canary.make(), move)
+            beside = device.beside(step.make(), move)
             yield SwapRow(direction, blocks, us, None if beside is None else beside * 1e6)
 
 
 def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
-    """Write the rows and what was seen beside them.
-
-    `header` names GPU, model, dtype. Raises InputError where the canary drifted too far: such rows fit nothing.
-    """
+    """Write the rows and what was seen beside them. `header` names device, GPU, model, dtype."""
     folder.mkdir(parents=True, exist_ok=True)
-    limit = MAX_DRIFT[header["device"]]
+    canary = {"us": round(found.canary_us, 2), "of": found.canary_name}
     seen = {
         "fingerprint": found.fingerprint,
         "health": found.health,
-        "canary": {"us": [round(us, 2) for us in found.canary_us], "drift": round(found.drift, 4), "limit": limit},
+        "canary": {**canary, "drift": round(found.drift, 4), "limit": STEADY[header["device"]]},
+        "flagged": found.flagged,
         "floor": round(found.floor, 4),
         "host": found.host,
         "swap_s_per_block": found.swap_s_per_block(),
@@ -182,11 +274,6 @@ def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
         **header,
     }
     (folder / MEASURED).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
-    if abs(found.drift) > limit:
-        raise InputError(
-            f"the device changed while it was measured: its canary drifted by {found.drift:+.1%}, over {limit:.0%}",
-            hint=f"nothing else may run on it; what was seen is in {folder / MEASURED}",
-        )
     first = {
         "schema": "batchlab rows",
         "version": 1,
@@ -194,8 +281,8 @@ def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
         "model": header["model"],
         "tensor_parallel": 1,
         "dtype": header["dtype"],
-        "software": f"torch {found.fingerprint['torch']}",
-        "sources": [{"source": "batchlab calibrate measure", **found.fingerprint}],
+        "software": f"torch {found.fingerprint['torch']}, attention {found.fingerprint['attention']}",
+        "sources": [{"source": "batchlab calibrate measure", **found.fingerprint, "canary": canary}],
     }
     lines = [json.dumps(first), *(json.dumps(row) for row in found.rows)]
     (folder / ROWS).write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))

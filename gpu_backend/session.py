@@ -13,7 +13,7 @@ from gpu_backend.backend import Backend
 from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import GRIDS, Grid
-from gpu_backend.profiler import Profile, profile, write_profile
+from gpu_backend.profiler import Memory, Profile, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -22,6 +22,8 @@ from simulator.timing.profile.cost import capture_sizes
 
 _CPU_POOL_BYTES = 512 * 2**20
 MAX_CAPTURE = 256
+HEAT_S = 3.0
+"""Seconds for which a GPU works before it is timed."""
 _SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
 
 
@@ -32,7 +34,15 @@ def grid_for(device: str, limits: tuple[int | None, int | None, int | None] = (N
     return Grid(seqs or usual.max_num_seqs, context or usual.max_context, tokens or usual.max_num_batched_tokens)
 
 
-def open_backend(model: Model, device: Device, block_size: int, *, layers: int | None = None, seed: int = 0) -> Backend:
+def open_backend(
+    model: Model,
+    device: Device,
+    block_size: int,
+    *,
+    layers: int | None = None,
+    seed: int = 0,
+    attention: str | None = None,
+) -> Backend:
     """The model on the device with as many pages as there is room for, on the CPU half a GiB of them."""
     cut = model if layers is None else replace(model, layers=layers)
     check_model(model)
@@ -46,7 +56,7 @@ def open_backend(model: Model, device: Device, block_size: int, *, layers: int |
     host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
     return Backend(
         model, device, max(64, room // page), block_size, host_blocks,
-        layers=layers, seed=seed, graphs=graph_sizes(device),
+        layers=layers, seed=seed, attention=attention, graphs=graph_sizes(device),
     )  # fmt: skip
 
 
@@ -88,12 +98,17 @@ def executors(
     layers: int | None = None,
     seed: int = 0,
     repeats: int | None = None,
+    attention: str | None = None,
+    largest: tuple[int, int] = (1, 64),
+    canary: tuple[str, float] | None = None,
     debug: bool = False,
 ) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
     """A factory of executors of a model over the pages of `kv`, and the device's fingerprint.
 
     The executors share one backend, so they serve one after the other. A step is executed `repeats` times for one
-    figure, or as often as is usual on the device. Raises InputError for pages that the device has no room for.
+    figure, or as often as is usual on the device. `largest` are the most requests and tokens of a step: all kernels and
+    that step run before anything is timed. `canary` is the name and the seconds of a profile's, whose times are then in
+    the same terms. Raises InputError for pages that the device has no room for.
     """
     opened = open_device(device, repeats)
     cut = model if layers is None else replace(model, layers=layers)
@@ -102,14 +117,21 @@ def executors(
     try:
         backend = Backend(
             model, opened, kv.num_gpu_blocks - 1, kv.block_size, kv.num_host_blocks,
-            layers=layers, seed=seed, graphs=graph_sizes(opened),
+            layers=layers, seed=seed, attention=attention, graphs=graph_sizes(opened),
         )  # fmt: skip
+        backend.warm_up(*largest)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if "memory" not in str(error):
             raise
         what = f"{kv.num_gpu_blocks:,} blocks of {kv.block_size} tokens do not fit beside the weights of {model.name}"
         raise InputError(what, hint="hardware.num_gpu_blocks, hardware.swap_space_gib, or --layers") from None
-    return lambda: DeviceExecutor(backend, seed=seed, debug=debug), opened.fingerprint()
+    opened.heat(HEAT_S)
+    known = canary[1] if canary is not None and canary[0] == backend.canary_name else None
+    reference_s = opened.watch(backend.canary(), known)
+    told = {**opened.fingerprint(), "attention": backend.attention, "canary_us": f"{reference_s * 1e6:.1f}"}
+    if known is not None:
+        told["canary_now"] = f"{opened.check():.3f} of the profile's"
+    return lambda: DeviceExecutor(backend, seed=seed, debug=debug), told
 
 
 def measure_into(
@@ -122,17 +144,17 @@ def measure_into(
     block_size: int = 16,
     gpu: str = "",
     steps_only: bool = False,
+    attention: str | None = None,
+    memory: Memory | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Profile:
-    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
-
-    Raises InputError where the device was not steady.
-    """
-    opened = open_device(device, repeats=3)
-    backend = open_backend(model, opened, block_size, layers=layers)
+    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder."""
+    opened = open_device(device, repeats=3 if device == "cuda" else None)
+    backend = open_backend(model, opened, block_size, layers=layers, attention=attention)
+    opened.heat(HEAT_S)
     grid = grid_for(device, limits)
     grid = replace(grid, max_context=min(grid.max_context, model.max_model_len))
-    found = profile(backend, grid, kernels=not steps_only, say=say)
+    found = profile(backend, grid, kernels=not steps_only, memory=memory, say=say)
     header = {
         "device": device,
         "gpu": gpu,

@@ -1,18 +1,15 @@
 """Requests to validate with where no trace is at hand: lengths and gaps as two published traces have them.
 
 Drawn from the traces' quantiles, not copied from them; lengths are independent of each other, as they nearly are there
-(correlation -0.11 and 0.07). A file of real requests may be given instead.
+(correlation -0.11 and 0.07).
 """
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 
 _PERCENTILES = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
@@ -61,28 +58,6 @@ TRAFFIC = {
         3.03,
     ),
 }
-
-
-def read_requests(path: Path, limit: int | None = None) -> Workload:
-    """Requests of a CSV with columns arrival_time_s, input_tokens, output_tokens, in order of arrival.
-
-    Raises InputError for a file that is none.
-    """
-    wanted = ("arrival_time_s", "input_tokens", "output_tokens")
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if not set(wanted) <= set(reader.fieldnames or ()):
-                raise InputError("not a file of requests", file=str(path), line=1, hint=f"columns: {', '.join(wanted)}")
-            rows = [
-                [float(row[name]) for name in wanted] for row, _ in zip(reader, range(limit or 10**9), strict=False)
-            ]
-    except (OSError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise InputError(f"cannot read the requests: {error}", file=str(path)) from None
-    if not rows:
-        raise InputError("a file without requests", file=str(path))
-    table = np.array(rows)
-    return _workload(table[:, 0] - table[0, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
 
 
 def _workload(arrival_s: Floats, input_tokens: Ints, output_tokens: Ints) -> Workload:

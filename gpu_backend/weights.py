@@ -1,4 +1,4 @@
-"""Random weights for the shapes of the model table."""
+"""A model's weights, and random ones for the shapes of the model table."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ class Weights:
     layers: tuple[Layer, ...]
     norm: Norm
     head: Tensor  # [vocab, hidden]; the embedding itself where they are tied
+    rope_base: float = 10_000.0
+    norm_eps: float = 1e-5
 
     @property
     def device(self) -> torch.device:

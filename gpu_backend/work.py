@@ -88,6 +88,17 @@ class Work:
         return digest(decodes, chunks, len(self.swap_out.source), len(self.swap_in.source))
 
 
+def null_work(decodes: int, context: int, chunk: int, behind: int, block_size: int) -> Work:
+    """A step whose pages are all the null block: so many decodes of `context` KV tokens, and a chunk if it has tokens.
+
+    It reads and writes what means nothing, so it may be done at any time.
+    """
+    table = (0,) * -(-context // block_size)
+    parts = [Part(row, context - 1, [0], table) for row in range(decodes)]
+    wide = (0,) * -(-(behind + chunk) // block_size)
+    return Work(tuple(parts), (Part(decodes, behind, [0] * chunk, wide),) if chunk else ())
+
+
 @dataclass(frozen=True, slots=True)
 class StepArrays:
     """A step's parts as arrays of the host, decodes first: S parts of T tokens together.

@@ -42,7 +42,8 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
     Raises InputError where the folder cannot be written, ValueError without a step.
     """
     found = agreement(report.steps)
-    known = [step for step in report.steps if step.predicted_s == step.predicted_s and step.device_s == step.device_s]
+    there = [step for step in report.steps if step.predicted_s == step.predicted_s and step.device_s == step.device_s]
+    known = [step for step in there if not step.flag] or there
     pictures = [_scatter(known), _distribution(known, found), _drift(known)]
     for picture in pictures:
         write(folder / "plots" / f"{picture.name}.png", picture.png)
@@ -61,14 +62,13 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
 
 
 def lockstep_rows(found: LockstepErrors) -> TableRows:
-    """The errors of all steps and of each regime."""
-    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "bias (%)")
+    """The errors of all steps and of each regime; `noise` is how far two executions of the same steps are apart."""
+    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "drift (%)", "noise (%)")
     body = []
     for name, each in [("all", found.all), *found.regimes.items()]:
         sizes = [f"{100 * value:.1f}" for value in (each.mape, each.median, each.p95)]
-        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.bias:+.1f}"))
-    floor = MISSING if found.floor is None else f"{100 * found.floor:.1f}"
-    body.append(("two replays apart", "", floor, "", "", ""))
+        noise = MISSING if each.floor is None else f"{100 * each.floor:.1f}"
+        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.drift:+.1f}", noise))
     return TableRows(head, tuple(body))
 
 

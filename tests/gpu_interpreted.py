@@ -35,8 +35,8 @@ def stories(policy: str, **options: Any) -> dict[int, Story]:
 def main() -> None:
     found = {}
     for policy in ("static", "chunked_prefill"):
-        kernel = stories(policy, kernel=True, graphs=[1, 4], max_graph_context=64)
-        found[policy] = differences(stories(policy, kernel=False), kernel)
+        kernel = stories(policy, attention="triton", graphs=[1, 4], max_graph_context=64)
+        found[policy] = differences(stories(policy, attention="torch"), kernel)
     print(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 TOLERANCE = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 2e-2}
 """Error of a row, its norm over that of the row's float64 result: the worst row counts."""
@@ -29,6 +29,7 @@ class Case:
     page: int = 16
     first: Sequence[int] | None = None
     cut: int | None = None
+    table_once: bool = False
 
 
 DECODES = ((1, 1), (16, 1), (33, 1), (100, 1))
@@ -62,6 +63,12 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         Case("a few tokens behind a prefix", ((90, 3), (75, 4), (33, 2)), "float16", cut=32),
         Case("whole tiles", ((64, 1), (128, 128), (32, 32)), "float16", cut=64),
     ),
+    "table once": (
+        Case("mixed, cut, table once", MIXED, cut=32, table_once=True),
+        Case("padding, cut, table once", ((20, 8), (131, 1), (97, 20)), first=(18, 21, 5), cut=32, table_once=True),
+        Case("pages of 5, table once", MIXED, "float16", page=5, cut=64, table_once=True),
+        Case("decode, table once", DECODES, "bfloat16", table_once=True),
+    ),
 }
 
 
@@ -72,7 +79,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
 
     from gpu_backend.attention.paged import PagedAttention, Step
     from gpu_backend.attention.reference import reference_attention
-    from gpu_backend.attention.tiling import Tiling, Tilings, tilings
+    from gpu_backend.attention.tiling import Tilings, tilings
 
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
@@ -95,9 +102,9 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     q, kv = q.to(device), kv.to(device)
 
     choice = tilings(case.head_dim, case.dtype, case.heads // case.kv_heads)
-    if case.cut:
-        cut = (Tiling(t.block_m, t.block_n, max(case.cut, t.block_n), t.num_warps, t.num_stages, t.programs_per_sm)
-               for t in (choice.decode, choice.prefill))  # fmt: skip
+    if case.cut or case.table_once:
+        cut = (replace(t, chunk=max(case.cut or t.chunk, t.block_n), table_once=case.table_once,
+                       evict_first=case.table_once) for t in (choice.decode, choice.prefill))  # fmt: skip
         choice = Tilings(*cut)
     attention = PagedAttention(
         case.heads, case.kv_heads, case.head_dim, case.page, device, dtype, choice=choice, scale=0.11

@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from gpu_backend.attention import kernels
-from gpu_backend.attention.paged import merge_blocks
+from gpu_backend.attention.paged import merge_blocks, variant
 from gpu_backend.attention.tiling import REGISTERS, Tiling, tilings
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -92,6 +92,7 @@ def compile_attend(shape: Shape, tiling: Tiling) -> Compiled:
         "block_n": tiling.block_n,
         "upcast": False,
         "precision": "ieee",
+        **variant(tiling, shape.page),
     }
     return _compile(kernels.attend, shape.dtype, constants, tiling)
 

@@ -36,25 +36,35 @@ def _step(
     masked: tl.constexpr,
     upcast: tl.constexpr,
     precision: tl.constexpr,
+    known,
+    known_from,
+    table_once: tl.constexpr,
+    evict: tl.constexpr,
 ):
-    """One tile of keys: online softmax of `acc` with its row maxima `top` and sums `total`. `kv` is at the head."""
+    """One tile of keys: online softmax of `acc` with its row maxima `top` and sums `total`. `kv` is at the head.
+
+    With `table_once`, `known` are the table's entries from page `known_from` on.
+    """
     keys = start + tl.arange(0, block_n)
     dims = tl.arange(0, block_d)
-    here = table + keys // page
-    block = tl.load(here, mask=keys < end, other=0) if masked else tl.load(here)
+    if table_once:  # the last tile may reach beyond the item, where any entry does: nothing is loaded there
+        block = tl.gather(known, tl.minimum(keys // page - known_from, known.shape[0] - 1), 0)
+    else:
+        here = table + keys // page
+        block = tl.load(here, mask=keys < end, other=0) if masked else tl.load(here)
     rows = block.to(tl.int64) * stride_block + (keys % page) * head_dim
     k_at = kv + rows[:, None] + dims[None, :]
     v_at = k_at + kv_heads * page * head_dim
     if masked:  # what lies behind the last key may be anything, NaN too, and 0 * NaN is NaN
         there = (keys < end)[:, None] & (dims < head_dim)[None, :]
-        k = tl.load(k_at, mask=there, other=0.0)
-        v = tl.load(v_at, mask=there, other=0.0)
+        k = tl.load(k_at, mask=there, other=0.0, eviction_policy=evict)
+        v = tl.load(v_at, mask=there, other=0.0, eviction_policy=evict)
     elif block_d != head_dim:
-        k = tl.load(k_at, mask=(dims < head_dim)[None, :], other=0.0)
-        v = tl.load(v_at, mask=(dims < head_dim)[None, :], other=0.0)
+        k = tl.load(k_at, mask=(dims < head_dim)[None, :], other=0.0, eviction_policy=evict)
+        v = tl.load(v_at, mask=(dims < head_dim)[None, :], other=0.0, eviction_policy=evict)
     else:
-        k = tl.load(k_at)
-        v = tl.load(v_at)
+        k = tl.load(k_at, eviction_policy=evict)
+        v = tl.load(v_at, eviction_policy=evict)
     if upcast:
         k = k.to(tl.float32)
         v = v.to(tl.float32)
@@ -100,6 +110,9 @@ def attend(
     block_n: tl.constexpr,
     upcast: tl.constexpr,
     precision: tl.constexpr,
+    table_once: tl.constexpr,
+    evict: tl.constexpr,
+    entries_known: tl.constexpr,
 ):
     """Attention of the tiles in `entries`, every KV head of each; items are dealt to the programs in turn."""
     for item in range(tl.program_id(0), tl.load(counts) * kv_heads, tl.num_programs(0)):
@@ -129,15 +142,21 @@ def attend(
         total = tl.zeros([block_m], dtype=tl.float32)
         positions = token + shift
         cache = kv + head * (page * head_dim)
+        known_from = begin // page
+        known = tl.arange(0, entries_known)
+        if table_once:
+            known = tl.load(table + known_from + known, mask=(known_from + known) * page < end, other=0)
         for start in range(begin, full, block_n):
             acc, top, total = _step(
                 acc, top, total, query, cache, table, start, end, positions, scale_log2, stride_block,
                 kv_heads, head_dim, block_d, page, block_n, False, upcast, precision,
+                known, known_from, table_once, evict,
             )  # fmt: skip
         for start in tl.range(full, end, block_n, num_stages=1):
             acc, top, total = _step(
                 acc, top, total, query, cache, table, start, end, positions, scale_log2, stride_block,
                 kv_heads, head_dim, block_d, page, block_n, True, upcast, precision,
+                known, known_from, table_once, evict,
             )  # fmt: skip
 
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]

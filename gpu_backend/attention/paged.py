@@ -225,6 +225,7 @@ class PagedAttention:
                 block_n=tiling.block_n,
                 upcast=kernels.INTERPRETED,
                 precision="ieee",
+                **variant(tiling, self.block_size),
                 num_warps=tiling.num_warps,
                 num_stages=tiling.num_stages,
                 maxnreg=tiling.max_registers,
@@ -253,6 +254,16 @@ class PagedAttention:
             )
         if query.dtype != self.dtype or kv.dtype != self.dtype:
             raise ValueError(f"query is {query.dtype} and the cache {kv.dtype}; both must be {self.dtype}")
+
+
+def variant(tiling: Tiling, page: int) -> dict[str, object]:
+    """The kernel's constants that choose among its variants. An item's keys may begin in the middle of a page."""
+    pages = tiling.chunk // page + 1
+    return {
+        "table_once": tiling.table_once,
+        "evict": "evict_first" if tiling.evict_first else "",
+        "entries_known": 1 << (pages - 1).bit_length() if tiling.table_once else 16,
+    }
 
 
 def merge_blocks(tiling: Tiling) -> tuple[int, int]:

@@ -24,7 +24,9 @@ class Tiling:
 
     A tile is `block_m` rows, a row being one query head of one token. A work item is a tile and at most `chunk` keys,
     read `block_n` at a time. `programs_per_sm` > 0: a persistent grid of so many programs on each multiprocessor;
-    0: a program for each work item, which the hardware hands out in order.
+    0: a program for each work item, which the hardware hands out in order. `table_once`: the page table's entries of an
+    item are loaded before its keys, so that no load of keys waits for one of them. `evict_first`: keys and values are
+    marked as read once, and do not push others out of the L2 cache.
     """
 
     block_m: int
@@ -33,6 +35,8 @@ class Tiling:
     num_warps: int
     num_stages: int
     programs_per_sm: int = 0
+    table_once: bool = False
+    evict_first: bool = False
 
     def __post_init__(self) -> None:
         if self.chunk % self.block_n:

@@ -9,8 +9,9 @@ from typing import Any
 
 from scenarios.build.parts import Parts, build, build_workload, check_content
 from scenarios.schema.scenario import Scenario
+from simulator.lockstep.limits import Verdict
 from simulator.lockstep.run import LockstepCase
-from simulator.lockstep.step_errors import Limits, LockstepErrors, StepErrors
+from simulator.lockstep.step_errors import LockstepErrors, StepErrors
 from simulator.memory.blocks import BlockLedger, BlockManager
 from simulator.timing.executor import Executor, Predicted
 from simulator.workload import Workload
@@ -65,15 +66,35 @@ def measured_swap_s(profile: Path | None) -> float | None:
         return None
 
 
-def lockstep_json(found: LockstepErrors, device: Mapping[str, str]) -> dict[str, Any]:
+def profile_canary(profile: Path | None) -> tuple[str, float] | None:
+    """Name and seconds of the canary that a profile was measured beside; None where it does not say."""
+    if profile is None:
+        return None
+    try:
+        document = json.loads(profile.read_text(encoding="utf-8"))
+        canary = next(source["canary"] for source in document["sources"] if "canary" in source)
+        return str(canary["of"]), float(canary["us"]) * 1e-6
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def lockstep_json(found: LockstepErrors, verdict: Verdict, device: Mapping[str, str]) -> dict[str, Any]:
     """What `--json` prints: fractions, 0.04 is 4 %."""
     return {
+        "verdict": verdict.outcome,
+        "reasons": list(verdict.reasons),
         "steps": found.all.steps,
+        "flagged": found.flagged,
+        "stalled": found.stalled,
         "plans_equal": found.plans_equal,
         **_prefixed(found.all),
         "noise_floor_mape": found.floor,
+        "noise_floor_drift": found.drift_floor,
         "drift": found.drift,
-        "regimes": {name: {"steps": each.steps, **_prefixed(each)} for name, each in found.regimes.items()},
+        "regimes": {
+            name: {"steps": each.steps, **_prefixed(each), "noise_floor_mape": each.floor, "drift": each.drift}
+            for name, each in found.regimes.items()
+        },
         "device": dict(device),
     }
 
@@ -87,12 +108,15 @@ def _prefixed(errors: StepErrors) -> dict[str, float]:
     }
 
 
-def lockstep_verdict(found: LockstepErrors, limits: Limits) -> tuple[bool, str]:
-    """Whether the prediction is within the limits, and a sentence."""
-    failures = limits.failures(found)
-    floor = "" if found.floor is None else f", two replays of the same steps differ by {found.floor:.1%}"
+def verdict_words(found: LockstepErrors, verdict: Verdict) -> str:
+    """The verdict in a few sentences."""
+    floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
     plans = "plans equal" if found.plans_equal else "plans differ"
-    said = f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}"
-    return not failures, f"{said}. " + (
-        f"Not within the limits: {'; '.join(failures)}." if failures else "Within the limits."
-    )
+    said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
+    if found.flagged:
+        said.append(f"{found.flagged} of {found.of} steps are set aside, {found.stalled} of them as stalls.")
+    outcome = {"within": "Within the limits", "not within": "Not within the limits", "cannot tell": "Cannot tell"}
+    reasons = f": {'; '.join(verdict.reasons)}" if verdict.reasons else ""
+    said.append(f"{outcome[verdict.outcome]}{reasons}.")
+    said += [f"{remark[0].upper()}{remark[1:]}." for remark in verdict.remarks]
+    return " ".join(said)

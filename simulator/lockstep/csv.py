@@ -15,6 +15,7 @@ from simulator.lockstep.step_errors import ComparedStep
 from simulator.timing.cost import StepShape
 
 _TIMES = ("predicted_s", "device_s", "host_s", "again_s")
+_SEEN = ("canary", "flag", "sm_mhz", "power_w")
 COLUMNS = (
     "step",
     "digest",
@@ -24,7 +25,10 @@ COLUMNS = (
     "swapped_in_blocks",
     *(name.removesuffix("_s") + "_ms" for name in _TIMES),
     "clock_s",
+    *_SEEN,
 )
+_BEFORE = COLUMNS[: -len(_SEEN)]
+"""Those of files from before devices had a canary: they are read too."""
 
 
 def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
@@ -36,7 +40,9 @@ def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
             times = [getattr(step, name) for name in _TIMES]
             cells = ["" if seconds != seconds else f"{seconds * 1e3:.6g}" for seconds in times]
             swapped = (step.swapped_out_blocks, step.swapped_in_blocks)
-            rows.writerow([index, step.digest, step.device_digest, *step.shape, *swapped, *cells, repr(step.clock_s)])
+            seen = [_cell(step.canary), step.flag, _cell(step.sm_mhz), _cell(step.power_w)]
+            counts = [*step.shape, *swapped]
+            rows.writerow([index, step.digest, step.device_digest, *counts, *cells, repr(step.clock_s), *seen])
 
 
 def read_csv(path: Path) -> list[ComparedStep]:
@@ -44,7 +50,7 @@ def read_csv(path: Path) -> list[ComparedStep]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
-            if tuple(rows.fieldnames or ()) != COLUMNS:
+            if tuple(rows.fieldnames or ()) not in (COLUMNS, _BEFORE):
                 hint = f"its columns are {', '.join(COLUMNS)}"
                 raise InputError("not the steps of a lockstep", file=str(path), line=1, hint=hint)
             return [_step(row, path, number) for number, row in enumerate(rows, start=2)]
@@ -62,6 +68,10 @@ def _step(row: dict[str, str], path: Path, line: int) -> ComparedStep:
             swapped_out_blocks=int(row["swapped_out_blocks"]),
             swapped_in_blocks=int(row["swapped_in_blocks"]),
             clock_s=float(row["clock_s"]),
+            canary=float(row.get("canary") or 1.0),
+            flag=row.get("flag") or "",
+            sm_mhz=float(row.get("sm_mhz") or nan),
+            power_w=float(row.get("power_w") or nan),
             **times,
         )
     except (TypeError, ValueError) as error:
@@ -70,3 +80,7 @@ def _step(row: dict[str, str], path: Path, line: int) -> ComparedStep:
 
 def _seconds(cell: str) -> float:
     return float(cell) / 1e3 if cell else nan
+
+
+def _cell(value: float) -> str:
+    return "" if value != value else f"{value:.6g}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import nan
 from typing import NamedTuple, Protocol
 
-from simulator.lockstep.step_errors import ComparedStep
+from simulator.lockstep.step_errors import CANARY, STALL, STALL_FACTOR, ComparedStep
 from simulator.lockstep.step_log import LoggedStep, StepLog, digest
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
@@ -23,11 +23,19 @@ from simulator.workload import Workload
 
 
 class DeviceStep(NamedTuple):
-    """A step on the device: what was executed (`step_log.digest`), its device time, and the host time beside it."""
+    """A step on the device: what was executed (`step_log.digest`), its device time, and the host time beside it.
+
+    `canary` is the canary's time over its reference, `is_steady` whether it is near enough for the step to count;
+    `sm_mhz` and `power_w` are the GPU's, where it tells them.
+    """
 
     digest: str
     device_s: float
     host_s: float
+    canary: float = 1.0
+    is_steady: bool = True
+    sm_mhz: float = nan
+    power_w: float = nan
 
 
 class MeasuringExecutor(Executor, Protocol):
@@ -110,7 +118,12 @@ def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[Compa
     """
     today = StepLog(case.make_predicted())
     case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
-    measured = [DeviceStep(step.device_digest, step.device_s, step.host_s) for step in recorded]
+    measured = [
+        DeviceStep(
+            step.device_digest, step.device_s, step.host_s, step.canary, step.flag != CANARY, step.sm_mhz, step.power_w
+        )
+        for step in recorded
+    ]
     again = [DeviceStep(step.device_digest, step.again_s, nan) for step in recorded]
     return compare_steps(today.steps, measured, again, [step.clock_s for step in recorded])
 
@@ -155,11 +168,11 @@ def compare_steps(
     """
     planned = [step for step in logged if step.digest != _IDLE]
     done = [step for step in measured if step.digest != _IDLE]
-    second = [step.device_s for step in again or () if step.digest != _IDLE]
+    second = [step for step in again or () if step.digest != _IDLE]
     count = max(len(planned), len(done))
     planned += [_NOT_PLANNED] * (count - len(planned))
     done += [_NOT_MEASURED] * (count - len(done))
-    second += [nan] * (count - len(second))
+    second += [_NOT_MEASURED] * (count - len(second))
     clock = [*(clock_s if clock_s is not None else [plan.seconds for plan in planned])]
     clock += [nan] * (count - len(clock))
     return [
@@ -172,11 +185,23 @@ def compare_steps(
             predicted_s=plan.seconds,
             device_s=step.device_s,
             host_s=step.host_s,
-            again_s=again_s,
+            again_s=other.device_s,
             clock_s=ticked_s,
+            canary=step.canary,
+            flag=_flag(step, other),
+            sm_mhz=step.sm_mhz,
+            power_w=step.power_w,
         )
-        for plan, step, again_s, ticked_s in zip(planned, done, second, clock, strict=False)
+        for plan, step, other, ticked_s in zip(planned, done, second, clock, strict=False)
     ]
+
+
+def _flag(one: DeviceStep, other: DeviceStep) -> str:
+    """Why a step is set aside, if it is."""
+    if not (one.is_steady and other.is_steady):
+        return CANARY
+    low, high = sorted((one.device_s, other.device_s))
+    return STALL if high > STALL_FACTOR * low else ""  # False where one is NaN
 
 
 _IDLE = digest((), (), 0, 0)

@@ -101,6 +101,23 @@ def test_a_profile_predicts_the_steps_it_was_made_of(tmp_path: Path) -> None:
     assert not check_profile(path).complaints
 
 
+def test_the_hosts_part_is_fitted_from_whole_steps() -> None:
+    """What steps take beyond their kernels, not an assumed figure; a step that stalled does not count."""
+    rows = maker.rows()
+    assumed = fit_profile(rows, MODEL, GPU, "x")
+    assert assumed["host"]["from"] == "assumed"
+    cost = ProfileCost(load_profile({**assumed, "host": {"step_s": 0.0, "seq_s": 0.0}}))
+    shapes = [StepShape(seqs, seqs * context) for seqs in (1, 4, 16, 64) for context in (64, 256, 1024, 4096)]
+    us = np.array([cost.step_s(shape) * 1e6 + 170.0 + 3.0 * shape.decode_seqs for shape in shapes])
+    us[3] += 50_000.0
+    columns = {name: [getattr(shape, name) for shape in shapes] for name in StepShape._fields}
+    steps = make_table("step", {**columns, "us": us})
+    fitted = fit_profile(replace(rows, tables={**rows.tables, "step": steps}), MODEL, GPU, "x")
+    assert fitted["host"]["step_s"] == pytest.approx(170e-6, rel=0.02)
+    assert fitted["host"]["seq_s"] == pytest.approx(3e-6, rel=0.02)
+    assert fitted["host"]["from"] == "fitted from 15 of 16 whole steps"
+
+
 def test_rows_that_are_missing_are_named() -> None:
     with pytest.raises(InputError, match="no rows of dense operators"):
         fit_profile(maker.without(maker.rows(), "dense"), MODEL, GPU, "x")

@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="triton is not installed (pip install --no-
 from gpu_backend.attention import compiled, kernels
 from gpu_backend.attention.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
 from gpu_backend.attention.tiling import HALF, Tiling, tilings
+from gpu_backend.kernel_bench import variants
 
 pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
 
@@ -78,6 +79,18 @@ def test_other_pages(page: int) -> None:
     model = Shape(page=page)
     for tiling in (tilings(128, "bfloat16", 4).decode, tilings(128, "bfloat16", 4).prefill):
         fits(compiled.compile_attend(model, tiling), tiling)
+
+
+EXPERIMENTS = [tiling for _, tiling in variants() if tiling.table_once or tiling.evict_first]
+
+
+@pytest.mark.parametrize("tiling", [*EXPERIMENTS, Tiling(64, 64, 8192, 4, 5)], ids=str)
+def test_experiments_fit_without_spills(tiling: Tiling) -> None:
+    """A table known beforehand halves the chain of loads: fewer stages keep as much under way."""
+    made = compiled.compile_attend(Shape(), tiling)
+    fits(made, tiling)
+    assert (made.wgmma > 0) == (tiling.block_m >= 64)
+    assert made.in_flight >= 2
 
 
 def test_a_spill_is_seen() -> None:

@@ -128,7 +128,7 @@ def tensors(value: Any, seen: set[int]) -> list[Any]:
         return [value]
     if isinstance(value, tuple):
         return [tensor for item in value for tensor in tensors(item, seen)]
-    if value is None:
+    if value is None or isinstance(value, float):
         return []
     return [tensor for name in value.__slots__ for tensor in tensors(getattr(value, name), seen)]
 

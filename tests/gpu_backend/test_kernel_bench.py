@@ -8,13 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend import kernel_bench
+from gpu_backend.attention.tiling import Tiling, tilings
 from gpu_backend.kernel_bench import Bench, row, smooth_model, stand_in, verdicts
 from gpu_backend.kernel_bench_cases import Case, Pool, cases, decode
 from gpu_backend.kernel_bench_rivals import RIVALS, NotHereError
@@ -140,9 +143,35 @@ def test_rivals_say_why_they_stay_away() -> None:
     q = torch.randn(64, 32, 128)
     (table,) = bench.pool.tables(skewed, 1)
     for rival in RIVALS.values():
-        with pytest.raises(NotHereError, match=r"differ|not installed"):
+        with pytest.raises(NotHereError, match=r"differ|not installed|needs a CUDA device|left to our kernel"):
             rival(skewed, bench.pool, table, q)
     assert stand_in(skewed, bench.pool, table, q)().shape == q.shape
+
+
+def test_chunks_by_gathered_prefixes_are_right() -> None:
+    bench = Bench("cpu", torch.float32, 256)
+    for case in bench.cases:
+        if case.bound == "flops" and set(case.query) != {1}:
+            found = kernel_bench.case_row(bench, LIMITS, case, "gathered")
+            assert found["error"] < 1e-5, case.name
+
+
+def test_the_winner_is_best_in_its_worst_case() -> None:
+    choice = tilings(128, "bfloat16", 4)
+    other, third = Tiling(16, 64, 512, 4, 7, 2), Tiling(16, 64, 256, 4, 7, 2)
+
+    def measured(tiling: Tiling, seconds: tuple[float, ...], error: float = 1e-3) -> list[dict[str, Any]]:
+        return [
+            {"kernel": "decode", "case": str(at), "seconds": each, "error": error, "tiling": asdict(tiling)}
+            for at, each in enumerate(seconds)
+        ]
+
+    rows = [*measured(choice.decode, (1.0, 1.0)), *measured(other, (0.9, 0.8)), *measured(third, (0.5, 1.1))]
+    rows += measured(Tiling(16, 16, 512, 4, 9, 4), (0.1, 0.1), error=0.5)  # fast, and wrong
+    rows += measured(Tiling(16, 16, 256, 4, 9, 4), (0.1,))  # it failed in the other case
+    best = kernel_bench.winners(rows, choice)["decode"]
+    assert best["tiling"] == asdict(other)
+    assert best["gain"] == pytest.approx(1 / 0.9)
 
 
 def test_calls_take_turns() -> None:

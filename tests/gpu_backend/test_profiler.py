@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,16 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from calibration.rows import COLUMNS, read_rows
+from calibration.rows import COLUMNS, read_rows, write_rows
+from calibration.steps import fit_steps
 from gpu_backend.backend import Backend
-from gpu_backend.campaign import main as campaign
 from gpu_backend.device import Cpu
-from gpu_backend.probes import GRIDS, Grid, Probes
-from gpu_backend.profiler import MEASURED, ROWS, Profile, SwapRow, profile, write_profile
+from gpu_backend.probes import GRIDS, Grid, Probe, Probes
+from gpu_backend.profiler import MEASURED, ROWS, Profile, Reading, SwapRow, _rows, profile, write_profile
 from gpu_backend.session import measure_into
-from gpu_backend.traffic import TRAFFIC, read_requests
+from gpu_backend.traffic import TRAFFIC
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
-from simulator.lockstep.csv import read_csv
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
 from tests.gpu_backend.counted import count_work
@@ -42,7 +42,7 @@ def test_a_profile_has_every_kind_of_row(measured: Profile) -> None:
     kinds = Counter(row["kind"] for row in measured.rows)
     assert set(kinds) == {"dense", "sampled", "attention", "skew", "step"}
     assert all(row["equal_us"] > 0 for row in measured.rows if row["kind"] == "skew")
-    assert len(measured.passes) == 3
+    assert all(len(each) == 3 for each in measured.readings)
     assert all(row["us"] > 0 for row in measured.rows)
     ops = {row["op"] for row in measured.rows if row["kind"] == "dense"}
     assert ops == {
@@ -100,28 +100,83 @@ def test_rows_are_what_calibration_reads(measured: Profile, tmp_path: Path) -> N
 
 
 def steady(measured: Profile) -> Profile:
-    return replace(measured, canary_us=[100.0, 101.0, 100.0, 100.5])
+    return replace(measured, readings=[[Reading(1.0, 1.0)]])
 
 
-@pytest.mark.parametrize(
-    ("canary", "refused"),
-    [([100.0] * 4 + [102.9] * 4, False), ([100.0] * 4 + [103.1] * 4, True), ([103.2] * 4 + [100.0] * 4, True)],
-)
-def test_a_device_that_drifts_is_refused(canary: list[float], refused: bool, measured: Profile, tmp_path: Path) -> None:
-    found = replace(measured, canary_us=canary)
-    if refused:
-        with pytest.raises(InputError, match="its canary drifted by"):
-            write_profile(tmp_path, found, HEADER)
-    else:
-        write_profile(tmp_path, found, HEADER)
-    assert (tmp_path / ROWS).exists() is not refused
-    assert (tmp_path / MEASURED).exists(), "what was seen is kept"
+LISTED = [Probe("step", {"decode_seqs": seqs}, lambda: lambda: None) for seqs in (1, 2, 3)]
+PAIR = [Probe(kind, {"seqs": 4}, lambda: lambda: None) for kind in ("skew", "attention")]
+
+
+def test_what_was_measured_beside_a_drifting_canary_does_not_count() -> None:
+    """The median is of the steady passes; a row without any is kept, and flagged."""
+    wild, calm = Reading(900.0, 1.04), Reading(100.0, 1.01)
+    readings = [[calm, wild, wild], [wild, Reading(800.0, 0.95), wild], []]
+    rows = _rows(LISTED, readings, 0.03)
+    assert [(row["decode_seqs"], row["us"], row.get("flagged", False)) for row in rows] == [
+        (1, 100.0, False), (2, 900.0, True),
+    ]  # fmt: skip
+
+
+def test_a_skewed_row_is_as_steady_as_the_even_one_beside_it() -> None:
+    rows = _rows(PAIR, [[Reading(9.0, 1.0)], [Reading(7.0, 1.5)]], 0.03)
+    assert [(row["us"], row.get("equal_us"), row.get("flagged", False)) for row in rows] == [
+        (9.0, 7.0, True), (7.0, None, True),
+    ]  # fmt: skip
+    assert [row["kind"] for row in _rows(PAIR, [[Reading(9.0, 1.0)], []], 0.03)] == [], "its even one is missing"
+
+
+def test_flagged_rows_are_kept_and_only_the_fit_refuses(measured: Profile, tmp_path: Path) -> None:
+    some = [{**row, "flagged": True} if index % 10 == 0 else row for index, row in enumerate(measured.rows)]
+    write_profile(tmp_path, replace(steady(measured), rows=some), HEADER)
+    rows = read_rows(tmp_path / ROWS)
+    flagged = sum(len(table["us"]) for table in rows.flagged.values())
+    assert flagged == sum(bool(row.get("flagged")) for row in some) > 0
+    assert rows.count() == len(some) - flagged
+    assert rows.refuse_flagged() == flagged
+    write_rows(rows, tmp_path / "again.jsonl")
+    assert read_rows(tmp_path / "again.jsonl").refuse_flagged() == flagged, "also when rows are written anew"
+    write_profile(tmp_path, replace(steady(measured), rows=[{**row, "flagged": True} for row in measured.rows]), HEADER)
+    with pytest.raises(InputError, match="the device changed while it was measured"):
+        fit_steps(read_rows(tmp_path / ROWS), "x")
 
 
 def test_the_floor_is_how_far_passes_are_apart() -> None:
-    found = Profile([], [[1.0, 4.0], [1.0, 5.0], [1.3, 6.0]], [1.0], {}, [SwapRow("out", 8, 80.0)], {})
+    readings = [[Reading(us, 1.0) for us in each] for each in ((1.0, 1.0, 1.3), (4.0, 5.0, 6.0))]
+    found = Profile([], readings, 1.0, "x", {}, [SwapRow("out", 8, 80.0)], {})
     assert found.floor == pytest.approx((0.3 + 0.2 + 0.2) / 6)
     assert found.swap_s_per_block() == pytest.approx(1e-5)
+
+
+class Remembers:
+    """A memory that is over after so many entries."""
+
+    def __init__(self, kept: dict[str, Mapping[str, Any]], most: int) -> None:
+        self.kept, self._most = kept, most
+
+    def recall(self, key: str) -> Mapping[str, Any] | None:
+        return self.kept.get(key)
+
+    def keep(self, key: str, found: Mapping[str, Any]) -> None:
+        self.kept[key] = found
+
+    def is_over(self) -> bool:
+        return len(self.kept) >= self._most
+
+
+def test_measuring_goes_on_where_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    count_work(monkeypatch)
+    kept: dict[str, Mapping[str, Any]] = {}
+
+    def once(most: int) -> Profile:
+        return profile(Backend(TINY, Cpu(1), 64, 4, 16), SMALL, kernels=False, memory=Remembers(kept, most))
+
+    short = once(4)
+    assert 0 < len(short.rows) < 99
+    known = {key: dict(value) for key, value in kept.items()}
+    whole = once(10_000)
+    assert len(whole.rows) > len(short.rows)
+    assert {key: kept[key] for key in known} == known, "nothing is measured twice"
+    assert whole.rows == once(10_000).rows, "all of it is remembered"
 
 
 def test_measuring_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,50 +204,6 @@ def test_measuring_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_bad_input_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = batchlab("calibrate", "measure", *arguments, "--out", "out", cwd=tmp_path)
     assert (done.code, said in done.err) == (2, True), done.err
-
-
-# The campaign
-
-
-def test_the_campaign_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it but the kernel's own bench, which has a test of its own: no GPU time is spent on debugging."""
-    count_work(monkeypatch)
-    benched: list[Any] = []
-    monkeypatch.setattr("gpu_backend.kernel_bench.main", lambda arguments: benched.append(arguments))
-    out = tmp_path / "out"
-    assert campaign(["--device", "cpu", "--out", str(out)]) == 0
-    assert benched == [["--out", str(out), "--device", "cpu"]]
-    names = sorted(path.name for path in out.iterdir())
-    assert names == sorted(
-        [ROWS, MEASURED, "device.json", "free-running.json"]
-        + [f"lockstep-{name}.{ending}" for name in TRAFFIC for ending in ("csv", "json")]
-    )
-    for name in TRAFFIC:
-        found = json.loads((out / f"lockstep-{name}.json").read_text())
-        assert found["plans_equal"]
-        assert found["steps"] == len(read_csv(out / f"lockstep-{name}.csv")) > 5
-    points = json.loads((out / "free-running.json").read_text())["points"]
-    assert [point["policy"] for point in points] == ["vllm", "continuous", "static", "tgi"]
-
-
-def test_one_piece_that_breaks_does_not_cost_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr("gpu_backend.campaign.Campaign.locksteps", broken)
-    with pytest.raises(RuntimeError, match="no"):
-        campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2"])
-    assert (tmp_path / "out/free-running.json").exists()
-
-
-def test_requests_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("arrival_time_s,input_tokens,output_tokens\n5.0,10,3\n5.5,20,4\n6.0,7,2\n")
-    found = read_requests(path, 2)
-    assert found.arrival_s.tolist() == [0.0, 0.5]
-    assert found.max_tokens.tolist() == [4, 4]
-    path.write_text("a,b\n1,2\n")
-    assert campaign(["--device", "cpu", "--out", str(tmp_path / "out"), "--part", "2", "--requests", str(path)]) == 2
 
 
 @pytest.mark.parametrize("name", TRAFFIC)

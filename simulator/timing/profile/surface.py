@@ -182,4 +182,6 @@ def mix(table: Sequence[float], corner: int, weights: Sequence[tuple[int, float]
         return table[corner]
     stride, share = weights[depth - 1]
     low = mix(table, corner, weights, depth - 1)
+    if not share:  # on the lower edge, or on an axis of one value, where there is no upper one
+        return low
     return low + share * (mix(table, corner + stride, weights, depth - 1) - low)

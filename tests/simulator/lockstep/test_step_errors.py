@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.lockstep.csv import COLUMNS, read_csv, write_csv
+from simulator.lockstep.limits import LIMITS, Limits
 from simulator.lockstep.step_errors import (
-    LIMITS,
+    CANARY,
+    STALL,
     ComparedStep,
-    Limits,
     LockstepErrors,
     StepErrors,
     agreement,
@@ -71,7 +73,9 @@ def test_plans_that_differ_are_told_and_not_measured() -> None:
     assert not agreement([step(), other]).plans_equal
     found = agreement([step(), missing])
     assert (found.plans_equal, found.all.steps, found.all.mape) == (False, 1, 0.0)
-    assert LIMITS["cpu"].failures(found) == ["the device did not execute what the simulator planned"]
+    verdict = LIMITS["cpu"].verdict(found)
+    assert (verdict.outcome, len(verdict.reasons)) == ("not within", 1)
+    assert verdict.reasons[0] == "the device did not execute what the simulator planned"
 
 
 def test_no_step_is_no_lockstep() -> None:
@@ -79,25 +83,82 @@ def test_no_step_is_no_lockstep() -> None:
         agreement([])
 
 
+WIDE = Limits(inf, inf, inf, inf, inf)
+
+
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        (Limits(0.25, None, 0.1, 0.0), []),
-        (Limits(0.23, None, 0.1, 0.0), ["step MAPE 24.0% is above 23.0%"]),
-        (Limits(0.1, None, 0.1, 6.5), []),  # 6.5 times the floor of 4 %
-        (Limits(0.1, None, 0.1, 5.5), ["step MAPE 24.0% is above 22.0%"]),
-        (Limits(inf, 0.4, 0.1, 0.0), ["step P95 50.0% is above 40.0%"]),
-        (Limits(inf, None, 0.05, 0.0), ["drift +5.6% is beyond 5.0%"]),
+        (replace(WIDE, mape=0.25), []),
+        (replace(WIDE, mape=0.23), ["step MAPE 24.0% is above 23.0%"]),
+        (replace(WIDE, p95=0.4), ["step P95 50.0% is above 40.0%"]),
+        (replace(WIDE, drift=0.05), ["drift +5.6% is beyond 5.0%"]),
     ],
 )
 def test_limits(limits: Limits, said: list[str]) -> None:
-    assert limits.failures(agreement(STEPS)) == said
+    verdict = limits.verdict(agreement(STEPS))
+    assert list(verdict.reasons) == said
+    assert verdict.outcome == ("not within" if said else "within")
+    assert [remark.partition(":")[0] for remark in verdict.remarks] == ["decode", "prefill", "mixed", "swap"]
+
+
+def many(predicted: float, apart: float, count: int = 40, shape: StepShape = DECODE) -> list[ComparedStep]:
+    """Steps of which two executions differ by `apart`, one way and the other."""
+    return [step(shape, predicted, 1.0, 1.0 + apart * (-1) ** index) for index in range(count)]
+
+
+STRICT = Limits(0.05, 0.10, 0.03, 0.04, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "apart", "outcome"),
+    [
+        (1.01, 0.01, "within"),
+        (1.06, 0.01, "not within"),
+        (1.01, 0.03, "cannot tell"),  # it is right, but in such noise that proves nothing
+        (1.055, 0.03, "not within"),  # the noise explains the single steps, not that all of them drift
+        (1.10, 0.03, "not within"),
+        (0.90, 0.04, "not within"),
+    ],
+)
+def test_noise_is_never_a_pass_and_no_excuse(predicted: float, apart: float, outcome: str) -> None:
+    assert STRICT.verdict(agreement(many(predicted, apart))).outcome == outcome
+
+
+def test_one_execution_alone_tells_nothing() -> None:
+    once = [replace(each, again_s=nan) for each in many(1.0, 0.0)]
+    assert STRICT.verdict(agreement(once)).outcome == "cannot tell"
+    late = [replace(each, predicted_s=1.2) for each in once]
+    assert STRICT.verdict(agreement(late)).outcome == "not within"
+
+
+@pytest.mark.parametrize("wrong", [DECODE, PROMPT, BOTH])
+def test_a_wrong_regime_is_named(wrong: StepShape) -> None:
+    steps = [each for shape in (DECODE, PROMPT, BOTH) for each in many(1.0, 0.01, 30, shape)]
+    assert STRICT.verdict(agreement(steps)).outcome == "within"
+    off = [replace(each, predicted_s=1.07) if each.shape == wrong else each for each in steps]
+    verdict = STRICT.verdict(agreement(off))
+    assert verdict.outcome == "not within"
+    assert verdict.reasons == (
+        f"{off[0].regime if wrong == DECODE else step(wrong).regime} steps drift by +7.0%, beyond 4.0%",
+    )
+
+
+def test_stalls_and_drifting_canaries_are_set_aside() -> None:
+    odd = [step(DECODE, 1.0, 9.0, 1.0), step(DECODE, 1.0, 1.2, 1.2)]
+    marked = [replace(odd[0], flag=STALL), replace(odd[1], flag=CANARY)]
+    found = agreement([*many(1.0, 0.0), *marked])
+    assert (found.all.steps, found.all.mape, found.flagged, found.stalled, found.of) == (40, 0.0, 2, 1, 42)
+    assert STRICT.verdict(found).outcome == "within"
+    many_more = agreement([*many(1.0, 0.0), *marked * 5])
+    assert STRICT.verdict(many_more).outcome == "cannot tell"
+    assert "10 of 50 steps were set aside (5 stalls, 5 beside" in STRICT.verdict(many_more).reasons[0]
 
 
 def test_nothing_measured_is_not_within_limits() -> None:
-    nothing = StepErrors(1, nan, nan, nan, nan)
-    bad = LockstepErrors(plans_equal=True, all=nothing, regimes={}, floor=None, drift=nan)
-    assert len(LIMITS["cuda"].failures(bad)) == 3
+    nothing = StepErrors(1, nan, nan, nan, nan, nan, 0.0)
+    bad = LockstepErrors(plans_equal=True, all=nothing, regimes={}, drift_floor=0.0)
+    assert len(LIMITS["cuda"].verdict(bad).reasons) == 3
 
 
 def test_steps_survive_a_file(tmp_path: Path) -> None:
@@ -112,9 +173,21 @@ def test_steps_survive_a_file(tmp_path: Path) -> None:
     assert path.read_bytes() == (tmp_path / "again.csv").read_bytes()
 
 
+def test_canary_flag_and_clocks_survive_a_file(tmp_path: Path) -> None:
+    seen = replace(step(again=1.0), canary=1.04, flag=CANARY, sm_mhz=1980.0, power_w=650.5)
+    write_csv(tmp_path / "steps.csv", [seen, step(again=1.0)])
+    one, other = read_csv(tmp_path / "steps.csv")
+    assert (one.canary, one.flag, one.sm_mhz, one.power_w) == (1.04, CANARY, 1980.0, 650.5)
+    assert (other.canary, other.flag) == (1.0, "")
+    lines = (tmp_path / "steps.csv").read_text().splitlines()
+    older = "\n".join(",".join(line.split(",")[:-4]) for line in lines) + "\n"
+    (tmp_path / "older.csv").write_text(older)
+    assert [each.flag for each in read_csv(tmp_path / "older.csv")] == ["", ""], "files without these columns are read"
+
+
 def test_a_time_not_taken_is_an_empty_cell(tmp_path: Path) -> None:
     write_csv(tmp_path / "steps.csv", [step()])
-    assert (tmp_path / "steps.csv").read_text().endswith(",100,,1.0\n")
+    assert (tmp_path / "steps.csv").read_text().endswith(",100,,1.0,1,,,\n")
     assert np.isnan(read_csv(tmp_path / "steps.csv")[0].again_s)
 
 

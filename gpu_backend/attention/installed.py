@@ -1,0 +1,134 @@
+"""Paged attention kernels of others over our pages, where they are installed: FlashInfer, FlashAttention-3, vLLM's.
+
+None of them skips leading keys, so a step with left padding is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_backend.attention.backends import AttentionShape
+from gpu_backend.work import StepArrays
+from simulator.errors import InputError
+
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step on the device: slots of its tokens, and what a kernel asks for."""
+
+    page: Tensor  # [T], of each token's slot
+    offset: Tensor  # [T], in that page
+    tables: Tensor  # int32 [S, pages]
+    context: Tensor  # int32 [S]
+    query_start: Tensor  # int32 [S + 1]
+    most_queries: int
+    most_keys: int
+
+
+class _Paged:
+    """What all of them share: writing keys and values to their slots."""
+
+    def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
+        self._shape, self._device, self._dtype = shape, device, dtype
+
+    def prepare(self, rows: StepArrays) -> Prepared:
+        if rows.first.any():
+            raise InputError("this attention cannot skip left padding", hint="attention triton or torch")
+        size = self._shape.block_size
+
+        def there(values: np.ndarray[Any, Any]) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+        queries = np.diff(rows.query_start)
+        return Prepared(
+            there(rows.slot // size), there(rows.slot % size), there(rows.tables), there(rows.context),
+            there(rows.query_start), int(queries.max()), int(rows.context.max()),
+        )  # fmt: skip
+
+    def write(self, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> None:
+        """Keys and values into their slots of one layer's pages."""
+        kv[prepared.page, 0, :, prepared.offset] = key
+        kv[prepared.page, 1, :, prepared.offset] = value
+
+
+class Flash3(_Paged):
+    """FlashAttention's paged interface, in FlashAttention-3's words; `kernel` is that of an installation.
+
+    Our pages are [block, kv_head, slot, head_dim], theirs [block, slot, kv_head, head_dim]: a view, not a copy.
+    """
+
+    def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype, kernel: Kernel) -> None:
+        super().__init__(shape, device, dtype)
+        self._kernel = kernel
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+        self.write(key, value, kv, prepared)
+        keys, values = kv[:, 0].transpose(1, 2), kv[:, 1].transpose(1, 2)
+        out: Tensor = self._kernel(query, keys, values, prepared)
+        return out
+
+
+def flash3_kernel() -> Kernel:
+    """That of the package flash_attn_interface."""
+    call = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
+
+    def kernel(query: Tensor, keys: Tensor, values: Tensor, prepared: Prepared) -> Any:
+        return call(
+            query, keys, values, cache_seqlens=prepared.context, page_table=prepared.tables,
+            cu_seqlens_q=prepared.query_start, max_seqlen_q=prepared.most_queries, causal=True,
+        )  # fmt: skip
+
+    return kernel
+
+
+def vllm_kernel() -> Kernel:
+    """That of vLLM's own build of FlashAttention."""
+    call = importlib.import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
+
+    def kernel(query: Tensor, keys: Tensor, values: Tensor, prepared: Prepared) -> Any:
+        return call(
+            q=query, k=keys, v=values, cu_seqlens_q=prepared.query_start, max_seqlen_q=prepared.most_queries,
+            seqused_k=prepared.context, max_seqlen_k=prepared.most_keys, block_table=prepared.tables, causal=True,
+        )  # fmt: skip
+
+    return kernel
+
+
+class FlashInfer(_Paged):
+    """FlashInfer's paged prefill kernel, which takes decodes and chunks together; its layout HND is ours."""
+
+    def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
+        super().__init__(shape, device, dtype)
+        make = importlib.import_module("flashinfer").BatchPrefillWithPagedKVCacheWrapper
+        self._wrapper = make(torch.empty(256 << 20, dtype=torch.uint8, device=device), "HND")
+
+    def prepare(self, rows: StepArrays) -> Prepared:
+        prepared = super().prepare(rows)
+        shape, size = self._shape, self._shape.block_size
+        pages = -(-rows.context // size)
+        listed = np.concatenate([rows.tables[index, :count] for index, count in enumerate(pages)])
+        self._wrapper.plan(
+            prepared.query_start,
+            torch.from_numpy(np.concatenate(([0], np.cumsum(pages))).astype(np.int32)).to(self._device),
+            torch.from_numpy(listed.astype(np.int32)).to(self._device),
+            torch.from_numpy(((rows.context - 1) % size + 1).astype(np.int32)).to(self._device),
+            *(shape.heads, shape.kv_heads, shape.head_dim, size),
+            causal=True,
+            q_data_type=self._dtype,
+            kv_data_type=self._dtype,
+        )
+        return prepared
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+        self.write(key, value, kv, prepared)
+        out: Tensor = self._wrapper.run(query, kv)
+        return out

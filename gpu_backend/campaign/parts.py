@@ -1,0 +1,281 @@
+"""The parts of a campaign. Each takes what it needs from earlier ones' files, and keeps what it finds as it comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibration.document import write_document
+from calibration.fit import fit_profile
+from calibration.limits import reject_impossible
+from calibration.rows import read_rows
+from calibration.steps import fit_steps
+from gpu_backend import kernel_bench
+from gpu_backend.attention.tiling import Tiling
+from gpu_backend.campaign.journal import Section
+from gpu_backend.campaign.serving import serve_twice, told
+from gpu_backend.campaign.setting import Load, Setting
+from gpu_backend.device_checks import CHECKS, Skipped
+from gpu_backend.kernel_bench_cases import Case
+from gpu_backend.kernel_bench_rivals import RIVALS, SLOW_TO_COMPILE
+from gpu_backend.kernel_bench_timing import Ceilings
+from gpu_backend.profiler import MEASURED, ROWS
+from gpu_backend.session import executors, measure_into
+from simulator.hardware.kv import swap_s_per_block
+from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.executor import Predicted
+from simulator.timing.profile import ProfileCost, read_profile
+from simulator.timing.profile.cost import Options
+from simulator.timing.roofline import Roofline
+
+KERNELS, STEPS = "profile-kernels.json", "profile-steps.json"
+
+
+@dataclass
+class Job:
+    """What every part is given: the device, the setting, the folder, its section of the journal, and a voice."""
+
+    device: str
+    setting: Setting
+    out: Path
+    section: Section
+    say: Callable[[str], None]
+
+    def write(self, name: str, data: Any) -> None:
+        """A JSON file of the campaign, whole or not at all."""
+        write_json(self.out / name, data)
+
+    def once(self, key: str, find: Callable[[], Mapping[str, Any]]) -> dict[str, Any] | None:
+        """What `find` found under that key, now or earlier; None where there is no time for it.
+
+        Whatever it raises is what was found: it costs this key alone.
+        """
+        found = self.section.recall(key)
+        if found is not None:
+            return found
+        if self.section.is_over():
+            return None
+        if not self.section.begin(key):
+            found = {"failed": True, "said": "it ended the process twice"}
+        else:
+            try:
+                found = dict(find())
+            except Exception as error:
+                found = {"failed": True, "said": kernel_bench.said(error)}
+        self.section.keep(key, found)
+        if found.get("failed"):
+            self.say(f"{key}: {found.get('said') or found.get('skipped')}")
+            check_alive(self.device)
+        return found
+
+    @cached_property
+    def bench(self) -> kernel_bench.Bench:
+        """The kernel benchmark's pages, which go with the part that made them."""
+        return kernel_bench.Bench(self.device, *kernel_bench.scale_of(self.device))
+
+    def ceilings(self) -> Ceilings:
+        """What was measured of the device; what its maker says where that part came to nothing."""
+        path = self.out / "ceilings.json"
+        if path.exists():
+            return Ceilings(**json.loads(path.read_text(encoding="utf-8")))
+        gpu = self.setting.gpu
+        return Ceilings(gpu.bandwidth_gb_s, gpu.bf16_tflops, gpu.bandwidth_gb_s, gpu.bf16_tflops)
+
+
+class DeadDeviceError(Exception):
+    """The device answers nothing any more in this process; a new one may go on."""
+
+
+def check_alive(device: str) -> None:
+    """Raise DeadDeviceError where a kernel has broken the process's hold on the device."""
+    if device == "cuda":
+        try:
+            torch.cuda.synchronize()
+            torch.ones(1, device="cuda").sum().item()
+        except Exception as error:
+            raise DeadDeviceError(kernel_bench.said(error)) from None
+
+
+def write_json(path: Path, data: Any) -> None:
+    """A JSON file, whole or not at all."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    new.replace(path)
+
+
+def checks(job: Job) -> None:
+    """Whether the device computes what it should."""
+    for name, check in CHECKS.items():
+
+        def tried(check: Callable[[str], None] = check) -> dict[str, Any]:
+            try:
+                check(job.device)
+            except Skipped as reason:
+                return {"skipped": str(reason)}
+            return {"passed": True}
+
+        job.once(name, tried)
+        job.write("checks.json", job.section.all())
+
+
+def ceilings(job: Job) -> None:
+    """The copy and the matrix product that everything is measured by."""
+    found = job.once("ceilings", lambda: asdict(job.bench.ceilings()))
+    if found is not None and "failed" not in found:
+        job.write("ceilings.json", found)
+        job.say(f"copy {found['copy_gb_s']:.0f} GB/s, matmul {found['matmul_tflops']:.1f} TFLOP/s")
+
+
+def cases(job: Job) -> None:
+    """Every case with our kernel and with the others that are there; ours everywhere first."""
+    limits, bench = job.ceilings(), job.bench
+    kernels = ["batchlab", *(name for name in RIVALS if name not in SLOW_TO_COMPILE)]
+    for kernel in kernels:
+        for case in bench.cases:
+            found = job.once(f"{case.name}, {kernel}", partial(kernel_bench.case_row, bench, limits, case, kernel))
+            if found is not None and "seconds" in found:
+                job.say(kernel_bench.line(found))
+    job.write("cases.json", list(job.section.all().values()))
+
+
+def _timing(bench: kernel_bench.Bench, case: Case) -> dict[str, Any]:
+    return asdict(bench.measure(case, bench.kernel))
+
+
+def latency(job: Job) -> None:
+    """The latency over the batch, which must have no step."""
+    bench = job.bench
+    for case in bench.latencies:
+        job.once(case.name, partial(_timing, bench, case))
+    seen = job.section.all()
+    known = [case for case in bench.latencies if "seconds" in seen.get(case.name, {})]
+    if len(known) > 2:
+        smooth = kernel_bench.smoothness(known, [seen[case.name]["seconds"] for case in known])
+        job.write("latency.json", smooth)
+        job.say(f"worst x {smooth['worst']:.3f} at B{smooth['worst_batch']}")
+
+
+def _variant(bench: kernel_bench.Bench, limits: Ceilings, kind: str, tiling: Tiling) -> dict[str, Any]:
+    return {"rows": kernel_bench.variant_rows(bench, limits, kind, tiling)}
+
+
+def sweep(job: Job) -> None:
+    """Experiments, then neighbours of the configurations; the best of each kind."""
+    limits, bench = job.ceilings(), job.bench
+    rows: list[dict[str, Any]] = []
+    for kind, tiling in kernel_bench.variants(bench.choice):
+        key = f"{kind} {tuple(asdict(tiling).values())}"
+        found = job.once(
+            key,
+            partial(_variant, bench, limits, kind, tiling),
+        )
+        rows += (found or {}).get("rows", [])
+        if any(row.get("failed") for row in (found or {}).get("rows", [])):
+            check_alive(job.device)
+    job.write("sweep.json", {"rows": rows, "winners": kernel_bench.winners(rows, bench.choice)})
+
+
+def profile(job: Job) -> None:
+    """The rows of a profile."""
+    if job.section.recall("done") is not None:
+        return
+    setting = job.setting
+    gpu = setting.name if job.device == "cuda" else ""
+    measure_into(job.out, setting.model, job.device, limits=setting.limits, gpu=gpu, memory=job.section, say=job.say)
+    if not job.section.is_over():
+        job.section.keep("done", {})
+
+
+def fit(job: Job) -> None:
+    """Two profiles: of kernels added up, and of whole steps. The better one on the steps that were measured is used.
+
+    Errors on steps are held out for the second; the first was not fitted to them but for two figures.
+    """
+    setting = job.setting
+    rows = read_rows(job.out / ROWS)
+    rows, rejected = reject_impossible(rows, setting.gpu, setting.model)
+    errors: dict[str, float] = {}
+
+    def of_kernels() -> dict[str, Any]:
+        document = fit_profile(rows, setting.model, setting.gpu, f"{setting.name}-{setting.model.name}")
+        document["rejected"] = [part.document() for part in rejected]
+        write_document(document, job.out / KERNELS)
+        cost = ProfileCost(read_profile(job.out / KERNELS), Options(cuda_graphs=job.device == "cuda"))
+        table = rows.table("step")
+        off = [
+            abs(cost.step_s(StepShape(*map(int, counts))) * 1e6 / us - 1.0)
+            for *counts, us in zip(*(table[name] for name in StepShape._fields), table["us"], strict=True)
+        ]
+        return {"mape": sum(off) / len(off)}
+
+    def of_steps() -> dict[str, Any]:
+        fitted = fit_steps(rows, f"{setting.name}-{setting.model.name}-steps", setting.model.name, rows.gpu)
+        assert fitted.document is not None
+        write_document(fitted.document, job.out / STEPS)
+        return {"mape": fitted.errors["random"]["mape"] / 100.0}
+
+    for name, find in ((KERNELS, of_kernels), (STEPS, of_steps)):
+        found = job.once(name, find) or {}
+        if "mape" in found:
+            errors[name] = found["mape"]
+            job.say(f"{name}: {found['mape']:.1%} on whole steps")
+    if errors:
+        job.write("fit.json", {"errors": errors, "chosen": min(errors, key=errors.__getitem__)})
+
+
+def cost_of(job: Job, name: str | None = None) -> tuple[CostModel, str]:
+    """The chosen profile's prices, or those of `name`; the roofline's where there is none."""
+    path = job.out / "fit.json"
+    if name is None and path.exists():
+        name = str(json.loads(path.read_text(encoding="utf-8"))["chosen"])
+    if name is None:
+        return Roofline(job.setting.model, job.setting.gpu, 1), "roofline"
+    return ProfileCost(read_profile(job.out / name), Options(cuda_graphs=job.device == "cuda")), name
+
+
+def lockstep(job: Job) -> None:
+    """Plans of real shapes, executed twice beside their prediction."""
+    setting = job.setting
+    missing = [load for load in setting.loads if job.section.recall(load.name) is None]
+    if not missing:
+        return
+    cost, priced_by = cost_of(job)
+    seen = _measured(job.out)
+    swap_s = seen.get("swap_s_per_block") or swap_s_per_block(setting.kv, setting.gpu)
+    canary = (str(seen["canary"]["of"]), float(seen["canary"]["us"]) * 1e-6) if "canary" in seen else None
+    largest = setting.limits[0], setting.step_tokens
+    make_device, fingerprint = executors(setting.model, job.device, setting.kv, largest=largest, canary=canary)
+    job.write("device.json", fingerprint)
+    for place, load in enumerate(missing):
+        share_s = job.section.left_s / (len(missing) - place)
+
+        def served(load: Load = load, share_s: float = share_s) -> dict[str, Any]:
+            steps = serve_twice(
+                setting, load, make_device, lambda: Predicted(cost, swap_s), job.out, job.section, share_s
+            )
+            return {**told(steps, job.device), "cost": priced_by}
+
+        result = job.once(load.name, served)
+        if result is not None and "words" in result:
+            job.say(f"{load.name}: {result['words']}")
+    job.write("lockstep.json", job.section.all())
+
+
+def _measured(out: Path) -> dict[str, Any]:
+    """What was seen beside the profile's rows."""
+    try:
+        found: dict[str, Any] = json.loads((out / MEASURED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+PARTS: Mapping[str, Callable[[Job], None]] = {
+    part.__name__: part for part in (checks, ceilings, cases, latency, sweep, profile, fit, lockstep)
+}

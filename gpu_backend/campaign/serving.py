@@ -1,0 +1,126 @@
+"""A lockstep inside a campaign: bounded by time, every step on disk as it comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from gpu_backend.campaign.journal import Section
+from gpu_backend.campaign.setting import Load, Setting
+from gpu_backend.traffic import TRAFFIC
+from simulator.lockstep.csv import write_csv
+from simulator.lockstep.limits import LIMITS
+from simulator.lockstep.run import DeviceStep, LockstepCase, MakeDevice, MeasuringExecutor, compare_steps
+from simulator.lockstep.step_errors import ComparedStep, agreement
+from simulator.lockstep.step_log import StepLog
+from simulator.memory.blocks import BlockManager
+from simulator.policies import load_policy
+from simulator.simulate import KVMemory
+from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Step
+
+
+class TimeUp(Exception):  # noqa: N818 - no error: the steps so far count
+    """There is no time for another step."""
+
+
+class Recorded:
+    """A device whose every step goes to a file at once, and which stops when its part has so few seconds left."""
+
+    def __init__(self, device: MeasuringExecutor, section: Section, file: IO[str], stop_at_s: float) -> None:
+        self._device, self._section, self._file, self._stop_at_s = device, section, file, stop_at_s
+
+    @property
+    def traits(self) -> ExecutorTraits:
+        return self._device.traits
+
+    @property
+    def measured(self) -> Sequence[DeviceStep]:
+        return self._device.measured
+
+    @property
+    def answers(self) -> Mapping[int, Sequence[int]]:
+        return self._device.answers
+
+    def execute(self, step: Step) -> float:
+        if self._section.left_s < self._stop_at_s:
+            raise TimeUp
+        seconds = self._device.execute(step)
+        self._file.write(json.dumps(self._device.measured[-1]) + "\n")
+        self._file.flush()
+        return seconds
+
+
+def serve_twice(
+    setting: Setting,
+    load: Load,
+    make_device: MakeDevice,
+    predicted: Callable[[], Executor],
+    out: Path,
+    section: Section,
+    share_s: float,
+) -> list[ComparedStep]:
+    """Execute the load's plans twice within its share of the time, and write the steps.
+
+    The first execution leaves half for the second; the steps that both have are compared.
+    """
+    case = _case(setting, load, predicted)
+    alone = StepLog(predicted())
+    case.run(alone, with_ids=False)
+    measured: list[Sequence[DeviceStep]] = []
+    left_s = section.left_s
+    for number in (1, 2):
+        with (out / f"steps-{load.name}-{number}.jsonl").open("w", encoding="utf-8") as file:
+            recorded = Recorded(make_device(), section, file, left_s - share_s * number / 2)
+            with suppress(TimeUp):
+                case.run(Lockstep(clock=predicted(), shadow=recorded))
+            measured.append(recorded.measured)
+    first, second = measured
+    planned = len(alone.steps)
+    most = planned if len(first) == len(second) == planned else min(len(first), len(second))
+    steps = compare_steps(alone.steps[:most], first[:most], second[:most])
+    write_csv(out / f"lockstep-{load.name}.csv", steps)
+    return steps
+
+
+def _case(setting: Setting, load: Load, predicted: Callable[[], Executor]) -> LockstepCase:
+    blocks = setting.kv.num_gpu_blocks if load.blocks is None else min(load.blocks, setting.kv.num_gpu_blocks)
+    kv: KVMemory = replace(setting.kv, num_gpu_blocks=blocks)
+    longest = min(load.longest or setting.longest, _tokens(kv))
+    requests = TRAFFIC[load.traffic].requests(load.requests, longest=longest, rate=load.rate)
+    return LockstepCase(requests, lambda: load_policy(load.policy, load.given), kv, predicted, BlockManager)
+
+
+def _tokens(kv: KVMemory) -> int:
+    return (kv.num_gpu_blocks - 1) * kv.block_size
+
+
+def told(steps: Sequence[ComparedStep], device: str) -> dict[str, Any]:
+    """What came of the steps, as JSON."""
+    if not steps:
+        return {"steps": 0, "words": "no time for a step"}
+    found = agreement(steps)
+    verdict = LIMITS[device].verdict(found)
+    floor = "-" if found.floor is None else f"{found.floor:.1%}"
+    words = f"{found.all.steps} steps, MAPE {found.all.mape:.1%}, noise {floor}, drift {found.drift:+.1%}"
+    return {
+        "steps": found.all.steps,
+        "plans_equal": found.plans_equal,
+        "step_mape": found.all.mape,
+        "step_p95": found.all.p95,
+        "drift": found.drift,
+        "noise_floor_mape": found.floor,
+        "flagged": found.flagged,
+        "stalled": found.stalled,
+        "largest_batch": max(step.shape.decode_seqs for step in steps),
+        "regimes": {
+            name: {"steps": each.steps, "step_mape": each.mape, "drift": each.drift}
+            for name, each in found.regimes.items()
+        },
+        "verdict": verdict.outcome,
+        "reasons": list(verdict.reasons),
+        "words": f"{words}: {verdict.outcome}",
+    }
