@@ -31,7 +31,7 @@ demo: $(VENV)/.base
 	@test -s $(DEMO)/report.html
 	@echo "The report, to open in a browser: $(CURDIR)/$(DEMO)/report.html"
 
-# Exit code 3 of the last command says that the prediction is not within its limits.
+# Of the last command, exit code 3 says that the prediction is not within its limits, 4 that the machine is too noisy.
 lockstep: $(VENV)/.gpu
 	$(BIN)/batchlab calibrate measure --scenario lockstep-cpu --device cpu --steps-only --out $(LOCKSTEP)/measured \
 	    --overwrite

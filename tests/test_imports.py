@@ -55,6 +55,7 @@ ALLOWED = [
     ("calibration.fit", "simulator.metrics.summary"),
     ("gpu_backend.device", "simulator.engine.replica"),
     ("gpu_backend.device", "torch"),
+    ("gpu_backend.campaign.parts", "calibration.fit"),
     ("simulator.engine.replica", "numpy"),
 ]
 
