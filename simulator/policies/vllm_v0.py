@@ -62,7 +62,7 @@ class VllmV0:
     def traits(self) -> Traits:
         order: str = self.order
         if order == "priority":
-            order = "fcfs" if self.enable_chunked_prefill else "in_turn"
+            order = "fcfs" if self.enable_chunked_prefill else "in-turn"
         return Traits(order=order, takes_whole_prompt=True, asks_below_blocks=1, skips_empty_steps=True)
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class NaiveOrder:
         self.last_left: str | None = None
         self.turns: list[Any] = []  # who came to wait, or was promoted, one after the other
         self.promoted: Requests = []
-        self.sort: Callable[[Requests], Requests] = getattr(self, f"by_{order}")
+        self.sort: Callable[[Requests], Requests] = getattr(self, "by_" + order.replace("-", "_"))
 
     # What happens
 
@@ -78,7 +78,7 @@ class NaiveOrder:
 
     def requeue(self, first: Requests) -> None:
         rest = [r for r in self.waiting if r not in first]
-        if self.order == "in_turn":
+        if self.order == "in-turn":
             swapped = [r for r in rest if r.state == "swapped"]
             by_rank = sorted((r for r in rest if r not in swapped), key=lambda r: (r.priority, r.row))
             rest = [*swapped, *by_rank]
