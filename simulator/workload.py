@@ -7,8 +7,9 @@ arrives and dropped when it has been served.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from simulator.request import PromptContent, Request
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+_OF_THE_WHOLE = frozenset({"class_names", "loops", "clients", "until_s", "notes"})  # fields of a Workload
 _PIECE = 4096  # rows turned into Python objects at a time
 
 
@@ -80,6 +82,11 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns by name, an entry a request in each; those that the source does not have are left out."""
+        found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_THE_WHOLE}
+        return {name: column for name, column in found.items() if column is not None}
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]

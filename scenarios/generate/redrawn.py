@@ -4,8 +4,9 @@ none."""
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
 
 _OWNER = "trace"
-_KEPT = ("class_names", "notes")  # what is not a column
 
 
 def with_arrivals(workload: Workload, config: ArrivalConfig, seed: int) -> Workload:
@@ -57,13 +57,10 @@ def first_arrivals(config: ArrivalConfig, seed: int, count: int) -> Floats:
 
 def _reordered(workload: Workload, order: Ints) -> Workload:
     """The rows in another order; a request that was named by its row keeps that name."""
-    columns: dict[str, object] = {}
-    for field in fields(workload):
-        column = getattr(workload, field.name)
-        if column is not None and field.name not in _KEPT:
-            columns[field.name] = (
-                column[order] if isinstance(column, np.ndarray) else [column[row] for row in order.tolist()]
-            )
+    columns: dict[str, Any] = {
+        name: column[order] if isinstance(column, np.ndarray) else [column[row] for row in order.tolist()]
+        for name, column in workload.columns().items()
+    }
     if workload.request_ids is None and not np.array_equal(order, np.arange(len(order))):
         columns["request_ids"] = list(map(str, order.tolist()))
     if workload.after_row is not None:
@@ -71,7 +68,7 @@ def _reordered(workload: Workload, order: Ints) -> Workload:
         rank[order] = np.arange(len(order))
         after = workload.after_row[order]
         columns["after_row"] = np.where(after >= 0, rank[after], -1)
-    return replace(workload, **columns)  # type: ignore[arg-type] # each under the name of its own field
+    return replace(workload, **columns)
 
 
 def _without_rate(notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -336,7 +336,7 @@ class GeneratedWorkload(Strict):
         endless = [process for process in processes if isinstance(process, ClosedLoop) or not process.ends]
         if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
-        if self.arrival is not None and len(own) == len(classes):
+        if self.shared is not None and len(own) == len(classes):
             raise ValueError("arrival: every class has its own, none takes from the workload's")
         if self.requests is None:
             self._check_caps(classes)

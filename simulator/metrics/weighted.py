@@ -76,7 +76,8 @@ def describe(samples: Samples, q: Sequence[float]) -> Distribution | None:
     percentiles = tuple(
         _between(at[math.floor(place)], at[min(math.floor(place) + 1, count - 1)], place % 1) for place in places
     )
-    return Distribution(count, mean, math.sqrt(squares / count), percentiles)
+    # Samples that are taken back may leave a rest below 0, by rounding.
+    return Distribution(count, mean, math.sqrt(max(squares, 0.0) / count), percentiles)
 
 
 def weighted_sum(values: Floats, weights: Ints | Floats) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -95,12 +95,7 @@ def blind_to(experiment: Experiment, run: Run, cut: int) -> Breach | None:
 
 def first_requests(workload: Workload, count: int) -> Workload:
     """The first `count` requests."""
-    columns = {field.name: getattr(workload, field.name) for field in fields(Workload)}
-    per_request = {key: value[:count] for key, value in columns.items() if key not in _WHOLE and value is not None}
-    return replace(workload, **per_request)
-
-
-_WHOLE = ("class_names", "notes")
+    return replace(workload, **{name: column[:count] for name, column in workload.columns().items()})
 
 
 def oracle(experiment: Experiment, run: Run) -> Breach | None:

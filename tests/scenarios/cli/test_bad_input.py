@@ -100,7 +100,7 @@ CASES: dict[str, list[str]] = {
     "runn": ["No such command 'runn'", "run"],
     "run small.yaml --sed 1": ["No such option", "--seed"],
     "run": ["SCENARIO"],
-    "sweep small.yaml": ["No such command 'sweep'"],
+    "sweep small.yaml": ["small.yaml is a scenario: nothing varies", "--vary KEY=VALUES"],
 }
 
 
@@ -159,7 +159,7 @@ def test_report_on_a_spoilt_folder(tmp_path: Path, spoilt: str) -> None:
 
 def test_an_unwritable_folder_is_told_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path)
-    monkeypatch.setattr("scenarios.runs.runner.simulate", None)  # would be a defect
+    monkeypatch.setattr("scenarios.runs.runner.simulate_fleet", None)  # would be a defect
     for verb in (["run"], ["compare", "--policies", "static"]):
         done = batchlab(*verb, "small.yaml", "--out", "good.csv/out", cwd=tmp_path)
         check(done, ["cannot write to the folder good.csv/out"])

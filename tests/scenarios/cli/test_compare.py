@@ -38,7 +38,7 @@ def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, mon
     assert tree(tmp_path / "again") == before
 
     path.unlink()
-    monkeypatch.setattr("scenarios.runs.runner.simulate", None)  # nothing is simulated
+    monkeypatch.setattr("scenarios.runs.runner.simulate_fleet", None)  # nothing is simulated
     (target / "report.html").unlink()
     drawn = batchlab("report", target.relative_to(tmp_path), cwd=tmp_path)
     assert drawn.out == done.out.replace(f"run folders: {folder}\n", "")
