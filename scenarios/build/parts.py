@@ -80,12 +80,12 @@ def _given_workload(scenario: Scenario) -> Workload:
     if isinstance(workload, TraceWorkload):
         from scenarios.traces import read_trace
 
-        trace = _played_back(read_trace(workload.path, workload.options(scenario.seed)), scenario, workload)
-        if workload.trace.arrival is None:
-            return trace
-        from scenarios.generate.redrawn import with_arrivals
+        trace = read_trace(workload.path, workload.options(scenario.seed))
+        if workload.trace.arrival is not None:  # before the sessions are taken apart, which keep their pace
+            from scenarios.generate.redrawn import with_arrivals
 
-        return with_arrivals(trace, workload.trace.arrival, scenario.seed)
+            trace = with_arrivals(trace, workload.trace.arrival, scenario.seed)
+        return _played_back(trace, scenario, workload)
     from scenarios.generate import generate
 
     return generate(workload, scenario.seed)

@@ -158,15 +158,14 @@ def test_drawn_arrivals_depend_on_nothing_but_the_seed(tmp_path: Path) -> None:
 def test_sessions_keep_their_pace_at_drawn_arrivals(tmp_path: Path) -> None:
     text = jsonl(*({"id": f"c{n}", "t": t, "in": 5 + n, "out": 1} for n in range(50) for t in (0, 3, 7)))
     workload = build_workload(arriving(write(tmp_path, text)))
-    assert workload.after_row is not None
     assert np.all(np.diff(workload.arrival_s) >= 0)
-    rows = np.flatnonzero(workload.after_row >= 0)
-    assert len(rows) == 100
-    apart = workload.arrival_s[rows] - workload.arrival_s[workload.after_row[rows]]
-    assert sorted(set(np.round(apart, 6).tolist())) == [3, 4]
     assert workload.session_ids is not None
-    assert all(workload.session_ids[row] == workload.session_ids[workload.after_row[row]] for row in rows.tolist())
-    assert len(np.unique(workload.arrival_s[workload.after_row < 0])) == 50
+    turns: dict[str | None, list[float]] = {}
+    for session, arrival_s in zip(workload.session_ids, workload.arrival_s.tolist(), strict=True):
+        turns.setdefault(session, []).append(arrival_s)
+    assert len(turns) == 50
+    assert all(np.round(np.diff(times), 6).tolist() == [3, 4] for times in turns.values())
+    assert len({times[0] for times in turns.values()}) == 50
 
 
 def test_a_process_that_ends_is_refused(tmp_path: Path) -> None:
