@@ -289,12 +289,14 @@ class PolicyFeatures:
     """What a policy's class may declare by class variables, all False where it does not.
 
     `caches_prefixes`: its admissions reckon with `View.prefix_hits`, so that it may have a prefix cache.
-    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host.
+    `has_radix_tree`: that cache is SGLang's. `swaps`: it may move KV to the host. `preempts`: it makes room where
+    decodes lack blocks, whichever requests run: it may decode what other replicas have prefilled.
     """
 
     caches_prefixes: bool = False
     has_radix_tree: bool = False
     swaps: bool = False
+    preempts: bool = False
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:

@@ -182,6 +182,13 @@ class RequestState:
             tokens = self.reserved_tokens
         return -(-tokens // self.clock.block_size)
 
+    def take_over(self, prefilled: RequestState) -> None:
+        """Go on where another replica has stopped: it computed the prompt and sampled the first token."""
+        self.scheduled_s, self.first_token_s = prefilled.scheduled_s, prefilled.first_token_s
+        self.last_token_s = prefilled.last_token_s
+        self.base_computed, self.base_outputs = prefilled.base_computed, prefilled.base_outputs
+        self.setbacks = prefilled.setbacks
+
     def forget(self) -> int:
         """Throw its KV away, but not its sampled tokens; returns the computed tokens that this loses."""
         lost = self.lost_tokens = max(0, self.base_computed - self.padding_tokens)

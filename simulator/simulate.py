@@ -11,15 +11,19 @@ from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.fleet.ahead import DealAhead
+from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
-from simulator.fleet.replicas import Replicas
+from simulator.fleet.link import LinkSpeed
+from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
-from simulator.fleet.signals import Signals
+from simulator.fleet.scaling import Scaling
+from simulator.fleet.signals import way_to
 from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.metrics.slo import Slo
 from simulator.plan import Policy
 from simulator.results.recorder import Recorder
 from simulator.results.records import Records
@@ -100,12 +104,16 @@ def simulate_fleet(
     progress: Callable[[int], None] | None = None,
     front_end_s: float = 0.0,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
+    slo: Slo | None = None,
+    link: LinkSpeed | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
     `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
-    requests that have ended. The result does not depend on `fast_forward`, to the last bit.
+    requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
+    that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, to the last
+    bit.
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
@@ -120,6 +128,7 @@ def simulate_fleet(
     on_end = None if make_listener is None else make_listener(door)
     if clients is not None:
         on_end = clients.on_end
+    roles = Roles(on_end) if is_disaggregated(groups) else None
     by_steps = features.reads_caches and len(recorder.replicas) > 1
     fleet = Fleet(
         clock,
@@ -127,40 +136,32 @@ def simulate_fleet(
         recorder,
         fast_forward=fast_forward and not by_steps,
         log_decisions=log_decisions,
-        on_end=on_end,
+        on_end=on_end if roles is None else roles.told,
     )
-    dispatch = _dispatch(clock, fleet, chosen, features, signal_interval_s)
-    apart = fast_forward and on_end is None and all(group.group_cost is None for group in groups)
+    dispatch: Dispatch | Disaggregation
+    if roles is None:
+        dispatch = way_to(clock, fleet.replicas, fleet.intakes, chosen, signal_interval_s)
+    else:
+        dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
+    scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
+    fixed = roles is None and all(group.group_cost is None and group.autoscaling is None for group in groups)
+    apart = fast_forward and on_end is None and fixed
     if clients is not None:
         clients.servers = dispatch
     elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
         fleet.intakes[0].read_ahead(workload.requests())
         door.open(fleet.intakes[0])
-    elif apart and not features.reads_loads:
+    elif isinstance(dispatch, Dispatch) and apart and not features.reads_loads:
         clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
-        dispatcher = Dispatcher(clock, workload.requests(), dispatch, fleet.intakes, is_open=on_end is not None)
+        dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
         clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
     fleet.abandon()
+    scaling.record(recorder.end_s())
     records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
     if clients is not None:
         records = clients.seen(records)
     return Run(records, fleet.decisions())
-
-
-def _dispatch(
-    clock: Clock, fleet: Fleet, router: Router, features: RouterFeatures, signal_interval_s: float
-) -> Dispatch:
-    """The way to the replicas: the router chooses by live loads, or by those of its last look."""
-    if signal_interval_s > 0 and features.reads_loads and len(fleet.replicas) > 1:
-        signals = Signals(clock, fleet.loads, signal_interval_s)
-        clock.process(signals.looks())
-        return Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
-    replicas = Replicas(fleet.loads)
-    if features.reads_loads and len(fleet.replicas) > 1:
-        for replica in fleet.replicas:
-            replica.changed = replicas.changed
-    return Dispatch(router, replicas, fleet.intakes)

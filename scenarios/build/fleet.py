@@ -11,6 +11,8 @@ from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.link import LinkSpeed
+from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.routers import load_router
 
 if TYPE_CHECKING:
@@ -39,12 +41,31 @@ class BuiltGroup:
             replicas=self.group.replicas,
             name=self.group.name,
             max_queued_requests=parts.max_queued_requests,
+            autoscaling=None if (rule := self.group.autoscaling) is None else rule.rule(),
+            initial_replicas=self.group.scenario.replicas,
+            role=self.group.role,
+            block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
         )
 
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
     """Every group with its policy, memory and costs. Raises InputError where they do not fit together."""
-    return tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    try:
+        apart = is_disaggregated([built.replicas for built in fleet])
+    except InputError as error:
+        raise scenario.error("fleet", error.message, error.hint) from None
+    models = {repr(built.group.scenario.resolve_model()) for built in fleet}
+    if apart and len(models) > 1:
+        what = "groups that prefill and groups that decode have different models"
+        raise scenario.error("fleet", what, "the KV of one is of no use to another")
+    return fleet
+
+
+def build_link(scenario: Scenario) -> LinkSpeed | None:
+    """The link that KV moves over; None where the scenario says nothing of it."""
+    link = scenario.kv_transfer
+    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s)
 
 
 def build_router(scenario: Scenario) -> Router:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from scenarios.build.unused import unused
+from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.scenario import GroupConfig, Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.origin import Origin
 from simulator.errors import InputError
+from simulator.fleet.group import Role
 
 if TYPE_CHECKING:
     from scenarios.schema.source.yaml_source import KeyPath
@@ -24,11 +26,13 @@ class Group:
 
     name: str
     scenario: Scenario
+    role: Role = "both"
+    autoscaling: AutoscalingConfig | None = None  # None also where there is nothing to scale
 
     @property
     def replicas(self) -> int:
-        """How many there are."""
-        return self.scenario.replicas
+        """How many there are, or can be; `scenario.replicas` are there at the start."""
+        return self.scenario.replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
 def groups_of(scenario: Scenario) -> tuple[Group, ...]:
@@ -38,7 +42,10 @@ def groups_of(scenario: Scenario) -> tuple[Group, ...]:
     """
     if scenario.fleet is None:
         return (Group("default", scenario),)
-    return tuple(Group(group.name, _alone(scenario, place, group)) for place, group in enumerate(scenario.fleet))
+    return tuple(
+        Group(group.name, _alone(scenario, place, group), group.role, group.scales)
+        for place, group in enumerate(scenario.fleet)
+    )
 
 
 def merged(scenario: Scenario, group: GroupConfig) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def _alone(scenario: Scenario, place: int, group: GroupConfig) -> Scenario:
         "name": scenario.name,
         "seed": scenario.seed,
         **merged(scenario, group),
-        "replicas": group.replicas,
+        "replicas": group.initial_replicas,
         "workload": scenario.workload,
         "slo": scenario.slo,
         "measure": scenario.measure,

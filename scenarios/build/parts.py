@@ -262,8 +262,12 @@ def _resolved_engine(scenario: Scenario) -> dict[str, object]:
 
 def _resolved_group(group: Group) -> dict[str, object]:
     whole = group.scenario.model_dump()
+    rule = group.autoscaling
+    scales = {} if rule is None else {"autoscaling": rule.model_dump(exclude_none=True)}
     return {
         "name": group.name,
+        **({} if group.role == "both" else {"role": group.role}),
+        **scales,
         **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
         "engine": _resolved_engine(group.scenario),
     }

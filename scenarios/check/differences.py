@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 
 from scenarios.check.experiment import Breach
-from simulator.results.records import CallColumns, GapColumns, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import (
+    CallColumns,
+    GapColumns,
+    LifeColumns,
+    Records,
+    RequestColumns,
+    RequeueColumns,
+    RowColumns,
+    TransferColumns,
+)
 
-Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns
+Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns | LifeColumns | TransferColumns
 
 
 def differences(a: Records, b: Records) -> list[str]:
     """The columns in which two records differ by so much as a bit."""
     found = []
-    for name in ("requests", "rows", "gaps", "requeues", "calls"):
+    for name in ("requests", "rows", "gaps", "requeues", "calls", "lives", "transfers"):
         left: Columns | None = getattr(a, name)
         right: Columns | None = getattr(b, name)
         if left is None or right is None:

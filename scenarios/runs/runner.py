@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.fleet import BuiltGroup, build_fleet, build_router
+from scenarios.build.bill import cost_of, gpu_hours
+from scenarios.build.fleet import BuiltGroup, build_fleet, build_link, build_router
 from scenarios.build.parts import (
     build_workload,
     check_content,
@@ -80,13 +81,18 @@ def run_on(
     summary = summarize(records, slo=slo, **cuts)
     found = outcomes(records, slo, summary, **cuts)
     throughput = summary["output_throughput"]
+    groups = by_group(records, **cuts)
+    spent = gpu_hours(scenario, groups)
     price = cost_per_million(scenario, None if throughput is None else float(throughput))
+    if records.lives is not None:
+        price = cost_of(spent, scenario, int(summary["total_output_tokens"] or 0))
     return Result(
         scenario=scenario,
         scenario_yaml=resolved_yaml(scenario),
         records=records,
         summary={
             **summary,
+            "gpu_hours": sum(spent.values()),
             "usd_per_million_output_tokens": price,
             **_groups(records, cuts),
             **entries(found),
@@ -112,6 +118,8 @@ def _simulate(
             [built.replicas for built in fleet],
             router=router,
             signal_interval_s=scenario.routing.signal_interval_s,
+            slo=scenario.resolve_slo(),
+            link=build_link(scenario),
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,

@@ -22,9 +22,11 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
+from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
@@ -247,6 +249,30 @@ class GroupConfig(Strict):
     hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
     cost: Annotated[dict[str, Any] | None, doc("its `cost`, whole")] = None
     engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
+    role: Annotated[
+        Literal["both", "prefill", "decode"], doc("half of each request that the group serves; its KV moves between")
+    ] = "both"
+    autoscaling: Annotated[AutoscalingConfig | None, doc("rule for the number of its replicas; null: fixed")] = None
+
+    @property
+    def initial_replicas(self) -> int:
+        """Servers at the start: `replicas`, where that is given or nothing scales."""
+        scales = self.autoscaling is not None and "replicas" not in self.model_fields_set
+        return self.autoscaling.min_replicas if self.autoscaling is not None and scales else self.replicas
+
+    @property
+    def scales(self) -> AutoscalingConfig | None:
+        """The rule, where it leaves a choice."""
+        rule = self.autoscaling
+        return None if rule is None or rule.min_replicas == rule.max_replicas else rule
+
+    @model_validator(mode="after")
+    def _within_limits(self) -> Self:
+        rule = self.autoscaling
+        if rule is not None and not rule.min_replicas <= self.initial_replicas <= rule.max_replicas:
+            limits = f"autoscaling's {rule.min_replicas} to {rule.max_replicas}"
+            raise refusal(f"{self.initial_replicas} is outside {limits}", "leave it out: min_replicas", key="replicas")
+        return self
 
 
 class Scenario(Strict):
@@ -290,6 +316,9 @@ class Scenario(Strict):
         doc("replicas of unlike kinds, group by group, instead of `replicas`"),
     ] = None
     router: Annotated[Router, JsonSchema(router_schema), doc("choice of a replica for a request")] = "round_robin"
+    kv_transfer: Annotated[
+        KVTransferConfig | None, doc("link from groups that prefill to groups that decode; null: its defaults")
+    ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
@@ -304,7 +333,9 @@ class Scenario(Strict):
         """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
         found = {**self.model_dump(), "engine": self.engine.resolved()}
         if self.fleet is not None:
-            found["fleet"] = [group.model_dump(exclude_none=True) for group in self.fleet]
+            found["fleet"] = [
+                {**group.model_dump(exclude_none=True), "replicas": group.initial_replicas} for group in self.fleet
+            ]
             del found["replicas"]
         if isinstance(self.router, RouterConfig):
             found["router"] = self.router.resolved()
@@ -318,7 +349,7 @@ class Scenario(Strict):
     @property
     def num_replicas(self) -> int:
         """Replicas of all groups together."""
-        return self.replicas if self.fleet is None else sum(group.replicas for group in self.fleet)
+        return self.replicas if self.fleet is None else sum(group.initial_replicas for group in self.fleet)
 
     def error(self, key: str, message: str, hint: str | None = None) -> InputError:
         """An error about a key (dotted, as `engine.order`), placed where the scenario's source wrote it."""
@@ -356,9 +387,19 @@ class Scenario(Strict):
             for name in self.slo.classes:
                 if name not in names:
                     raise refusal(f"no class is called {name!r}", did_you_mean(name, names), ("slo", "classes", name))
+        if self.kv_transfer is not None and "prefill" not in {group.role for group in self.fleet or ()}:
+            raise refusal(
+                "nothing is transferred", "groups of `fleet` with `role: prefill` and `decode`", "kv_transfer"
+            )
         if self.fleet is not None:
             if "replicas" in self.model_fields_set:
                 raise refusal("contradicts fleet", "each group of the fleet has its own `replicas`", key="replicas")
+            limited = self.slo is not None and self.slo.slo().limits
+            for place, group in enumerate(self.fleet):
+                if not limited and group.autoscaling is not None and group.autoscaling.targets.slo_attainment:
+                    where = ("fleet", str(place), "autoscaling", "targets", "slo_attainment")
+                    raise refusal("there is no limit that a request could meet", "give `slo`: {ttft_ms: ...}", where)
+            check_roles({group.role for group in self.fleet})
             names = [group.name for group in self.fleet]
             for place, name in enumerate(names):
                 if name in names[:place]:

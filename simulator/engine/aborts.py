@@ -95,9 +95,7 @@ class Aborts:
 
     def _count(self, live: RequestState) -> None:
         """Note what was computed for the request, across its preemptions."""
-        computed = max(0, live.num_computed_tokens - live.padding_tokens)
-        if live.setbacks is not None:
-            computed += live.setbacks.recomputed_tokens - live.setbacks.skipped_tokens
+        computed = computed_tokens(live)
         if computed:
             live.set_back().aborted_tokens = computed
 
@@ -167,6 +165,14 @@ class Aborts:
         else:
             state.cache.abort(live.row, live.num_blocks, live.base_computed)
         return False
+
+
+def computed_tokens(live: RequestState) -> int:
+    """Tokens that were computed for a request, across its preemptions."""
+    computed = max(0, live.num_computed_tokens - live.padding_tokens)
+    if live.setbacks is not None:
+        computed += live.setbacks.recomputed_tokens - live.setbacks.skipped_tokens
+    return computed
 
 
 def _before(ends_s: Sequence[float], token_s: float) -> float:

@@ -46,6 +46,7 @@ class Clock(simpy.Environment):
 
     def __init__(self) -> None:
         super().__init__(0.0)  # SimPy's own default is the integer
+        self._ticks = 0
 
     def at(self, time_s: float, priority: EventPriority = ENDS) -> Event:
         """An event that fires at `time_s` >= now; of one time, that of the smaller priority first."""
@@ -53,10 +54,21 @@ class Clock(simpy.Environment):
         heappush(self._queue, (time_s, priority, next(self._eid), event))
         return event
 
+    def tick(self, time_s: float) -> Event:
+        """An event for who only looks on: it comes first at its time, and keeps no run going."""
+        event = self.at(time_s, LOOK)
+        assert event.callbacks is not None
+        event.callbacks.append(self._ticked)
+        self._ticks += 1
+        return event
+
+    def _ticked(self, _: Event) -> None:
+        self._ticks -= 1
+
     @property
     def has_events(self) -> bool:
-        """Whether anything is still to happen."""
-        return bool(self._queue)
+        """Whether anything is still to happen but ticks."""
+        return len(self._queue) > self._ticks
 
     def is_due(self) -> bool:
         """Whether anything else happens now."""

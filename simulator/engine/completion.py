@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import nan
 
 from simulator.engine.state import ReplicaState
@@ -34,6 +35,7 @@ class Completion:
         self._frees_late = state.traits.frees_late
         self._max_queued_requests = max_queued_requests
         self._on_end = on_end
+        self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
 
     def end(self, live: RequestState, status: Status, end_s: float) -> None:
         """A request ends and leaves the engine at `end_s`."""
@@ -105,12 +107,16 @@ class Completion:
             if tokens < live.reserved_tokens:
                 tokens = live.reserved_tokens
             live.status = FINISHED
+            blocks = -(-tokens // size)
             if state.tree is not None:
                 state.tree.enter(state.requests[live.row], tokens // size)
+            if self.hand_over is not None and self.hand_over(live, blocks):
+                del state.requests[live.row], state.lives[live.row]
+                continue
             if self._frees_late:
-                state.late_frees.put_off(live.row, -(-tokens // size))
+                state.late_frees.put_off(live.row, blocks)
             else:
-                state.blocks.free(live.row, -(-tokens // size))
+                state.blocks.free(live.row, blocks)
             self._leave(live, Status.FINISHED, end_s)
             if self._on_end is not None:
                 self._on_end(live.row, Status.FINISHED, end_s, None)
@@ -171,9 +177,11 @@ class Completion:
         state.held.clear()
         state.batch.release_held()
 
-    def abandon(self) -> None:
-        """The run is over: record the unfinished requests."""
+    def abandon(self, others: Iterable[RequestState] = ()) -> None:
+        """The run is over: record the unfinished requests, those `others` too that wait outside the queue."""
         state = self._state
+        for live in list(others):
+            self._leave(live, Status.UNFINISHED, nan)
         for live in [*state.held, *state.running, *state.waiting]:
             status = _STATUS.get(live.status, Status.UNFINISHED)
             if live.status is DECODING and not live.paused:

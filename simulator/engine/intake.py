@@ -67,11 +67,23 @@ class Intake:
         """
         if not self._replica.aborts.ask(row):
             return
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has changed that is looked at between two steps."""
         step = self._step
         if step is not None:
             self._cut(step, self._clock.now)
         elif self._pause is not None:
             self._end_rest()
+
+    def free_blocks(self, row: int, num_blocks: int) -> None:
+        """The KV of a request that was prefilled here has left; only where no run of steps can be in execution."""
+        state = self._replica.state
+        state.blocks.free(row, num_blocks)
+        if state.cache is not None:
+            state.cache.end(row)
+        self.wake()
 
     def has_begun(self, row: int) -> bool:
         """Whether the client of a request has its first token before now; False where answers come whole.

@@ -18,6 +18,7 @@ from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion
 from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
+from simulator.engine.imports import Imports
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
 from simulator.engine.late_results import LateResults
 from simulator.engine.overlap_results import OverlapResults
@@ -89,6 +90,7 @@ class Replica:
         self._gone = self.aborts.pending
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
+        self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask = policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._view = self._viewer.view
@@ -140,9 +142,32 @@ class Replica:
             state.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
         return hits * state.batch.block_size
 
+    def rejects(self, request: Request) -> bool:
+        """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
+        state = self.state
+        live = RequestState(request, state.decode_clock)
+        state.requests[request.row] = request
+        state.lives[request.row] = live
+        if self._completion.rejects(request, live):
+            return True
+        del state.requests[request.row], state.lives[request.row]
+        return False
+
+    def hand_over_to(self, hand_over: Callable[[RequestState, int], bool]) -> None:
+        """Ask `hand_over` of each request with all its tokens, and of its blocks, whether it goes on elsewhere.
+
+        Its blocks then stay until `Intake.free_blocks`.
+        """
+        self._completion.hand_over = hand_over
+
+    def start_empty(self) -> None:
+        """The server starts: its prefix cache holds nothing."""
+        if self.state.cache is not None:
+            self.state.cache.clear()
+
     def abandon(self) -> None:
         """The run is over: record the unfinished requests."""
-        self._completion.abandon()
+        self._completion.abandon(() if self.imports is None else self.imports)
 
     # Plan and apply
 
@@ -156,6 +181,8 @@ class Replica:
             self.changed(self.index)
         if state.cut is not None:
             state.settle_cut()
+        if self.imports is not None and self.imports.settle():
+            self._unchanged = False
         viewer.look(now_s)
         plan = self._ask(self._view)
         if plan.__class__ is not StepPlan:

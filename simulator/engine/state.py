@@ -206,6 +206,11 @@ class ReplicaState:
         self.batch.join(live, self.tokens_left(live))
         return blocks
 
+    def take_in(self, live: RequestState) -> None:
+        """Let a request decode whose KV, first token included, another replica computed; it has its blocks."""
+        self._admit(live)
+        self.batch.join(live, self.tokens_left(live))
+
     def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
         """Pause exactly these decoding requests for the step; returns whether that is a change."""
         self.rejoined = ()

@@ -25,6 +25,7 @@ class ReplicaLoad:
         "_running",
         "_used_blocks",
         "_waiting",
+        "expected",
         "group",
         "index",
         "max_num_seqs",
@@ -41,6 +42,7 @@ class ReplicaLoad:
         self._waiting: Sized = state.waiting
         self._running: Sized = state.running
         self._cached_tokens = cached_tokens
+        self.expected = 0  # requests that are still being prefilled for it elsewhere, or on their way
 
     def count_blocks(self, used_blocks: Callable[[], int]) -> None:
         """Let `used_blocks` say how many blocks are in use."""
@@ -48,7 +50,8 @@ class ReplicaLoad:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        """Requests waiting, those included that are still with another replica."""
+        return len(self._waiting) + self.expected
 
     @property
     def num_running(self) -> int:
@@ -57,7 +60,7 @@ class ReplicaLoad:
     @property
     def num_unfinished(self) -> int:
         """Requests waiting or running."""
-        return len(self._waiting) + len(self._running)
+        return len(self._waiting) + len(self._running) + self.expected
 
     @property
     def used_blocks(self) -> int:

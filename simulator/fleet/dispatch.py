@@ -26,7 +26,7 @@ class Dispatch:
         sent: Callable[[ReplicaLoad], None] | None = None,
     ) -> None:
         self._router = router
-        self._replicas = replicas
+        self.replicas = replicas
         self._intakes = intakes
         self._sent = sent
 
@@ -40,7 +40,7 @@ class Dispatch:
 
     def choose(self, request: Request) -> int:
         """The number of the replica that the router chooses. RouterError where it chooses none of them."""
-        chosen = self._router.choose(request.arriving(), self._replicas)
+        chosen = self._router.choose(request.arriving(), self.replicas)
         if not isinstance(chosen, ReplicaLoad):
             raise RouterError(f"the router chose {chosen!r} for request {request.request_id}, which is no replica")
         if self._sent is not None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from math import inf
+from typing import Protocol
 
 from simpy.events import Event
 
 from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
-from simulator.engine.intake import Intake
 from simulator.engine.timetable import Timetable
-from simulator.fleet.dispatch import Dispatch
 from simulator.request import Request
+
+
+class Servers(Protocol):
+    """What requests and aborts are given to, at their time."""
+
+    def submit(self, request: Request) -> int:
+        """`request` arrives now; returns the replica that it went to."""
+
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request leaves now; without effect if it has ended."""
 
 
 class Dispatcher:
@@ -25,15 +34,13 @@ class Dispatcher:
         self,
         clock: Clock,
         requests: Iterable[Request],
-        dispatch: Dispatch,
-        intakes: Sequence[Intake],
+        dispatch: Servers,
         *,
         is_open: bool,
     ) -> None:
         self._clock = clock
         self._timetable = Timetable(requests)
         self._dispatch = dispatch
-        self._intakes = intakes
         self._is_open = is_open
         self._given_to: dict[int, int] = {}  # by row
         self._pause: Event | None = None
@@ -69,7 +76,7 @@ class Dispatcher:
                 if isinstance(entry, Request):
                     self._give(entry)
                 elif entry in self._given_to:
-                    self._intakes[self._given_to.pop(entry)].abort(entry)
+                    self._dispatch.abort(self._given_to.pop(entry), entry)
             if timetable.due_s == inf and not self._is_open:
                 return
             self._until_s = due_s = timetable.due_s

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from simulator.engine.data_parallel import GroupCost
+from simulator.fleet.autoscaling import Autoscaling
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.plan import Policy
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor, Predicted
+
+Role = Literal["both", "prefill", "decode"]
 
 
 class KVMemory(Protocol):
@@ -34,6 +37,8 @@ class ReplicaGroup:
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
     that step together, and it says how long. A replica rejects a request that finds `max_queued_requests` waiting.
+    With `autoscaling` the group begins with `initial_replicas`; `replicas` is then the most that it can have.
+    `role` says which half of a request its replicas serve; `block_bytes` is the size of a block, over all GPUs.
     """
 
     make_policy: Callable[[], Policy]
@@ -47,6 +52,10 @@ class ReplicaGroup:
     replicas: int = 1
     name: str = "default"
     max_queued_requests: int | None = None
+    autoscaling: Autoscaling | None = None
+    initial_replicas: int = 1
+    role: Role = "both"
+    block_bytes: int = 0
 
     @property
     def usable_blocks(self) -> int:

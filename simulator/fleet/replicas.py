@@ -17,8 +17,10 @@ class Replicas(Sequence[ReplicaLoad]):
 
     def __init__(self, loads: Sequence[ReplicaLoad]) -> None:
         self._loads = list(loads)
+        self._all = tuple(loads)
         self.by_number = {load.index: load for load in loads}
         self._indexes: dict[Cost, _LeastIndex] = {}
+        self.version = 0  # changes when a replica joins or leaves
 
     def __len__(self) -> int:
         return len(self._loads)
@@ -43,8 +45,25 @@ class Replicas(Sequence[ReplicaLoad]):
             index = self._indexes[cost] = _LeastIndex(self.by_number, cost)
         return index.least()
 
+    def take_out(self, number: int) -> None:
+        """The replica of this number takes no requests from now on."""
+        del self.by_number[number]
+        self._follow()
+
+    def bring_in(self, number: int) -> None:
+        """The replica of this number takes requests from now on."""
+        self.by_number |= {load.index: load for load in self._all if load.index == number}
+        self._follow()
+
+    def _follow(self) -> None:
+        self._loads = [load for load in self._all if load.index in self.by_number]
+        self._indexes.clear()
+        self.version += 1
+
     def changed(self, number: int) -> None:
         """The replica of this number begins a step or has taken a request: its costs may differ."""
+        if number not in self.by_number:
+            return
         for index in self._indexes.values():
             index.touched[number] = None
 

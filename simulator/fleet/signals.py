@@ -14,9 +14,13 @@ from collections.abc import Generator, Sequence
 
 from simpy.events import Event
 
-from simulator.engine.clock import LOOK, Clock
+from simulator.engine.clock import Clock
+from simulator.engine.intake import Intake
+from simulator.engine.replica import Replica
 from simulator.engine.view import ReplicaLoad
+from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Router, RouterFeatures
 from simulator.request import ArrivingRequest
 
 
@@ -55,9 +59,9 @@ class Signals:
 
     def __init__(self, clock: Clock, loads: Sequence[ReplicaLoad], interval_s: float) -> None:
         self._clock = clock
-        self._seen = [SeenLoad(load) for load in loads]
+        self._seen = {load.index: SeenLoad(load) for load in loads}
         self._interval_s = interval_s
-        self.replicas = Replicas(self._seen)
+        self.replicas = Replicas(list(self._seen.values()))
 
     def sent(self, load: ReplicaLoad) -> None:
         """The router has sent a request to this replica."""
@@ -72,7 +76,27 @@ class Signals:
         clock, tick = self._clock, 0
         while clock.has_events:
             tick += 1
-            yield clock.at(tick * self._interval_s, LOOK)
-            for load in self._seen:
+            yield clock.tick(tick * self._interval_s)
+            for load in self._seen.values():
                 load.look()
             self.replicas.all_changed()
+
+
+def way_to(
+    clock: Clock, chosen: Sequence[Replica], intakes: Sequence[Intake], router: Router, signal_interval_s: float
+) -> Dispatch:
+    """The way to some replicas: the router chooses among them by live loads, or by those of its last look.
+
+    `intakes` are those of all replicas, by number.
+    """
+    loads = [replica.load for replica in chosen]
+    reads = RouterFeatures.of(router).reads_loads and len(loads) > 1
+    if signal_interval_s > 0 and reads:
+        signals = Signals(clock, loads, signal_interval_s)
+        clock.process(signals.looks())
+        return Dispatch(router, signals.replicas, intakes, signals.sent)
+    replicas = Replicas(loads)
+    if reads:
+        for replica in chosen:
+            replica.changed = replicas.changed
+    return Dispatch(router, replicas, intakes)

@@ -41,5 +41,8 @@ class Cache(KVBlocks, Protocol):
     def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
         """Free the blocks of an aborted request; what it computed stays cached."""
 
+    def clear(self) -> None:
+        """Forget all content; no request may hold a block."""
+
     def end(self, row: int) -> None:
         """Forget the content of a request that has ended."""

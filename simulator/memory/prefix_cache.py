@@ -166,6 +166,13 @@ class PrefixCache:
         """Free the blocks of an aborted request: the full ones entered when they were scheduled."""
         self.free(row, num_blocks)
 
+    def clear(self) -> None:
+        """Forget all content; no request holds a block."""
+        self._free = OrderedDict.fromkeys(range(1, self.num_blocks + 1))
+        self._key = [None] * (self.num_blocks + 1)
+        self._blocks.clear()
+        self._entered.clear()
+
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""
         self._keys.pop(row, None)

@@ -178,6 +178,11 @@ class RadixCache:
         self._idle += own
         self.tree.unlock(holder.node)
 
+    def clear(self) -> None:
+        """Forget all content; no request holds a page."""
+        self.tree = RadixTree()
+        self._idle = self.num_blocks
+
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""
         self._keys.pop(row, None)

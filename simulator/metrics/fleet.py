@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from simulator.metrics.presence import present_s
 from simulator.metrics.usage import blocks_of_replicas, row_pieces, step_starts
 from simulator.metrics.window import Bools, Window, measured_window
 from simulator.results.records import Floats, Ints, Records, Status
@@ -15,7 +16,8 @@ from simulator.results.records import Floats, Ints, Records, Status
 class PartColumns:
     """One entry a part of the fleet: a replica or a group. Requests are those measured; NaN where it is undefined."""
 
-    replicas: Ints
+    replicas: Ints  # the most that there could be
+    replica_seconds: Floats  # time that replicas were there, all together
     requests: Ints  # that were given to it
     completed: Ints
     rejected: Ints
@@ -64,19 +66,26 @@ def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> Par
         return np.bincount(part[which], weights, parts).astype(np.int64)
 
     replicas = np.bincount(part_of, minlength=parts)
-    capacity: Floats = np.bincount(part_of, blocks_of_replicas(records), parts).astype(np.float64)
+    blocks, present = blocks_of_replicas(records), present_s(records, window)
+    if records.lives is None:
+        replica_s = np.multiply(window.duration_s, replicas, dtype=np.float64)
+        block_capacity_s = window.duration_s * np.bincount(part_of, blocks, parts).astype(np.float64)
+    else:
+        replica_s = np.bincount(part_of, present, parts).astype(np.float64)
+        block_capacity_s = np.bincount(part_of, present * blocks, parts).astype(np.float64)
     busy_s, block_s, peak, steps = _usage(records, window, part_of, parts)
     cached, asked = _asked(records, given)
     return PartColumns(
         replicas=replicas,
+        replica_seconds=replica_s,
         requests=total(given),
         completed=total(done),
         rejected=total(given & (requests.status == Status.REJECTED)),
         input_tokens=total(done, requests.input_tokens),
         output_tokens=total(done, requests.output_tokens),
         num_steps=steps,
-        busy_fraction=_share(busy_s, np.multiply(window.duration_s, replicas, dtype=np.float64)),
-        kv_utilization_mean=_share(block_s, window.duration_s * capacity),
+        busy_fraction=_share(busy_s, replica_s),
+        kv_utilization_mean=_share(block_s, block_capacity_s),
         kv_utilization_peak=peak,
         preemptions=total(given, requests.preemptions),
         prefix_cache_hit_rate=_share(total(given, cached), total(given, asked)),

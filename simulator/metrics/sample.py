@@ -10,6 +10,7 @@ import numpy as np
 
 from simulator.metrics.clients import Served, Sessions, served, sessions
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
+from simulator.metrics.presence import Changes, changes, present_s
 from simulator.metrics.slo import Slo, meets_slo
 from simulator.metrics.usage import Usage, usage
 from simulator.metrics.waits import Starvation, Waits, starvation, waits
@@ -80,6 +81,16 @@ class Sample:
         requests, done = self.records.requests, self.done
         tokens = (requests.input_tokens + requests.output_tokens)[done]
         return np.bincount(part[done], tokens, parts).astype(np.int64)
+
+    @cached_property
+    def replica_seconds(self) -> float:
+        """Time that replicas were there, all together."""
+        return float(present_s(self.records, self.window).sum())
+
+    @cached_property
+    def changes(self) -> Changes | None:
+        """How the number of replicas changed; None where it does not."""
+        return changes(self.records, self.window)
 
     @cached_property
     def served(self) -> Served | None:

@@ -16,7 +16,8 @@ from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
 from simulator.metrics.sample import PERCENTILES, Sample
 from simulator.metrics.waits import saturated
-from simulator.results.records import Status
+from simulator.metrics.window import Bools
+from simulator.results.records import Floats, Status, TransferColumns
 
 SCHEMA_VERSION = 1
 STATISTICS = ("mean", "median", "std", *(f"p{p}" for p in PERCENTILES))
@@ -86,6 +87,25 @@ def _of_clients(name: str) -> Callable[[Sample], float | None]:
 def _of_sessions(name: str) -> Callable[[Sample], float | None]:
     """What is known of conversations."""
     return lambda s: None if s.sessions is None else _defined(getattr(s.sessions, name))
+
+
+def _of_changes(name: str) -> Callable[[Sample], float | None]:
+    """What is known of a changing number of replicas."""
+    return lambda s: None if s.changes is None else _defined(getattr(s.changes, name))
+
+
+def _of_transfers(of: Callable[[TransferColumns, Bools], float]) -> Callable[[Sample], float | None]:
+    """What is known of KV that moved, of measured requests."""
+
+    def value(sample: Sample) -> float | None:
+        moved = sample.records.transfers
+        return None if moved is None else _defined(of(moved, sample.measured[moved.row]))
+
+    return value
+
+
+def _mean(seconds: Floats) -> float:
+    return float(seconds.mean()) if len(seconds) else math.nan
 
 
 def _defined(value: float) -> float | None:
@@ -257,6 +277,44 @@ _TABLE = (
         _of_sessions("mean_duration_s"), by_class=True,
     ),
     Metric(
+        "replica_seconds", "replica time", "s", "time that replicas were there, starting and draining ones included",
+        lambda s: s.replica_seconds, better=-1,
+    ),
+    Metric(
+        "mean_replicas", "replicas", "", "replica_seconds / duration",
+        lambda s: s.replica_seconds / s.window.duration_s if s.window.duration_s > 0 else None, better=-1,
+    ),
+    Metric(
+        "peak_replicas", "most replicas", "", "replicas at the same time, at most", _of_changes("peak"),
+        remark="where the number changes",
+    ),
+    Metric("scale_outs", "scaled out", "", "replicas started by the autoscaler", _of_changes("scale_outs")),
+    Metric("scale_ins", "scaled in", "", "replicas that the autoscaler let drain", _of_changes("scale_ins")),
+    Metric(
+        "mean_time_to_scale_s", "time to scale", "s", "from the decision to a replica that takes requests, mean",
+        _of_changes("time_to_scale_s"), better=-1,
+    ),
+    Metric(
+        "mean_drain_s", "drain", "s", "from the decision to an empty replica, mean", _of_changes("drain_s"), better=-1,
+    ),
+    Metric(
+        "kv_transfers", "KV moved", REQUESTS, "requests whose KV moved from a prefilling to a decoding replica",
+        _of_transfers(lambda moved, own: int(own.sum())), remark="where prefill and decode are apart",
+    ),
+    Metric(
+        "kv_transfer_gib", "KV moved", "GiB", "size of that KV",
+        _of_transfers(lambda moved, own: float(moved.bytes[own].sum()) / 2**30),
+    ),
+    Metric(
+        "mean_kv_wait_s", "KV waits", "s", "from the first token until the transfer begins, mean",
+        _of_transfers(lambda moved, own: _mean((moved.start_s - moved.ready_s)[own])), better=-1,
+        remark="for blocks on the decoding replica, then for the link",
+    ),
+    Metric(
+        "mean_kv_transfer_s", "KV transfer", "s", "from the begin of a transfer to its end, mean",
+        _of_transfers(lambda moved, own: _mean((moved.end_s - moved.start_s)[own])), better=-1,
+    ),
+    Metric(
         "saturated", "saturated", FLAG, "the queue grew as long as requests came",
         lambda s: saturated(s.records, s.window, s.waits), better=-1,
         remark="such a run has no steady state to take means of",
@@ -265,8 +323,12 @@ _TABLE = (
         "schema_version", "schema version", "", "the version of summary.json's keys", lambda s: SCHEMA_VERSION
     ),
     Metric(
+        "gpu_hours", "GPU time", "GPU-h", "replica_seconds x GPUs of a replica / 3600, over all groups", None,
+        better=-1,
+    ),
+    Metric(
         "usd_per_million_output_tokens", "cost", "USD/M tok",
-        "GPUs x USD per GPU-hour / (output throughput x 3600) x 1,000,000", None, better=-1,
+        "GPU-hours x USD per GPU-hour / output tokens x 1,000,000", None, better=-1,
     ),
     Metric(
         "longest_queue_time_ms", "longest wait", MS, "the longest that a request waited to be scheduled first",

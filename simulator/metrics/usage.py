@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.metrics.presence import present_s
 from simulator.metrics.weighted import weighted_sum
 from simulator.metrics.window import Window
 from simulator.results.records import Floats, Ints, Records
@@ -49,19 +50,30 @@ def usage(records: Records, window: Window) -> Usage:
     rows = records.rows
     steps = _steps_inside(records, window)
     row_s = _clipped(rows.start_s, rows.end_s, window)
-    duration_s = window.duration_s
+    slot_s, block_capacity_s, replica_s = _capacity(records, window)
     block_s, peak = _blocks(records, window)
     num_steps = int(steps.sum())
     return Usage(
         num_steps=num_steps,
         mean_batch_size=_ratio(np.dot(steps, rows.decoding + rows.prefilling), num_steps),
-        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), duration_s * records.slots),
-        busy_fraction=_ratio(row_s.sum(), duration_s * records.replicas),
+        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), slot_s),
+        busy_fraction=_ratio(row_s.sum(), replica_s),
         wasted_slot_fraction=_ratio(np.dot(steps, rows.held), np.dot(steps, rows.running)),
         padding_fraction=_ratio(np.dot(steps, rows.padded_tokens), np.dot(steps, rows.tokens)),
-        kv_utilization_mean=_ratio(block_s, duration_s * records.all_blocks),
+        kv_utilization_mean=_ratio(block_s, block_capacity_s),
         kv_utilization_peak=peak if num_steps else math.nan,
     )
+
+
+def _capacity(records: Records, window: Window) -> tuple[float, float, float]:
+    """Slot-seconds, block-seconds and replica-seconds that there were in the window."""
+    duration_s = window.duration_s
+    if records.lives is None:
+        return duration_s * records.slots, duration_s * records.all_blocks, duration_s * records.replicas
+    seconds, sizes = present_s(records, window), records.sizes
+    slots = np.repeat([group.max_num_seqs for group in sizes], [group.replicas for group in sizes])
+    blocks = blocks_of_replicas(records)
+    return float(np.dot(seconds, slots)), float(np.dot(seconds, blocks)), float(seconds.sum())
 
 
 def row_pieces(records: Records) -> Iterator[tuple[slice, slice]]:

@@ -61,6 +61,7 @@ class ChunkedPrefill:
     _admission: AdmissionRule = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
+    preempts: ClassVar[bool] = True
 
     @property
     def traits(self) -> Traits:

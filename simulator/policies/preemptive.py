@@ -33,6 +33,7 @@ class Preemptive:
     """
 
     swaps: ClassVar[bool] = True
+    preempts: ClassVar[bool] = True
 
     max_num_seqs: MaxNumSeqs = 256
     max_num_batched_tokens: MaxNumBatchedTokens = 2048

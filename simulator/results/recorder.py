@@ -13,11 +13,13 @@ from simulator.request_state import RequestState, Setbacks
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
+    LifeColumns,
     Records,
     RequestColumns,
     RequeueColumns,
     RowColumns,
     Status,
+    TransferColumns,
 )
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
@@ -189,6 +191,9 @@ class Recorder:
         self._requests = Table(_REQUEST)
         self._setbacks = Table(_SETBACKS)
         self.reject_reasons: dict[int, str] = {}
+        self.lives = Table(_fields(LifeColumns))
+        self.transfers = Table(_fields(TransferColumns))
+        self.on_request: Callable[[RequestState, int, Status], None] | None = None  # told of each as it ends
         self.ended = 0
         self._progress = progress
 
@@ -202,13 +207,20 @@ class Recorder:
         back = live.setbacks
         if back is not None:
             self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
+        if self.on_request is not None:
+            self.on_request(live, replica, status)
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
 
+    def end_s(self) -> float:
+        """The end of the last step."""
+        return max(replica.end_s for replica in self.replicas)
+
     def records(self, workload: Workload, groups: Sequence[GroupSizes]) -> Records:
         """Everything collected, as `Records`; the recorder is empty afterwards. All groups stream answers, or none."""
         first = groups[0]
+        lives, transfers = LifeColumns(**self.lives.columns()), TransferColumns(**self.transfers.columns())
         streams = first.streams
         ends = [replica.step_end_s.column() for replica in self.replicas]
         rows, gaps = self._rows_and_gaps(streams, ends)
@@ -228,6 +240,8 @@ class Recorder:
             streams=streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
             groups=tuple(groups) if len(groups) > 1 else (),
+            lives=lives if len(lives.replica) else None,
+            transfers=transfers if len(transfers.row) else None,
         )
 
     def _request_columns(self, workload: Workload) -> Columns:

@@ -128,6 +128,31 @@ class CallColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class LifeColumns:
+    """One entry a life of an autoscaled replica, by replica and start; NaN where it did not come to that."""
+
+    replica: Ints
+    start_s: Floats  # its GPUs are in use from here
+    ready_s: Floats  # it takes requests from here
+    drain_s: Floats  # to here
+    end_s: Floats  # it is empty, and its GPUs are free; NaN: at the end of the run
+
+
+@dataclass(frozen=True, slots=True)
+class TransferColumns:
+    """One entry a request whose KV moved from the replica that prefilled it to the one that decoded it."""
+
+    row: Ints
+    from_replica: Ints
+    to_replica: Ints
+    blocks: Ints  # of the prefilling replica
+    bytes: Ints
+    ready_s: Floats  # its first token
+    start_s: Floats  # the link begins with it
+    end_s: Floats  # all is there
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSizes:
     """A group of equal replicas, of each of which it says how large it is."""
 
@@ -162,6 +187,8 @@ class Records:
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
     front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
 
+    lives: LifeColumns | None = None  # None: all replicas are there all the time
+    transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def request_id(self, row: int) -> str:

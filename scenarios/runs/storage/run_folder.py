@@ -19,7 +19,14 @@ import numpy as np
 from numpy.lib import format as npy
 
 from scenarios.runs.storage.staging import unwritable
-from scenarios.runs.storage.tables import open_deterministic, replica_columns, request_columns, step_columns, write_csv
+from scenarios.runs.storage.tables import (
+    open_deterministic,
+    plain_columns,
+    replica_columns,
+    request_columns,
+    step_columns,
+    write_csv,
+)
 from scenarios.schema.loader import dump
 from simulator.results.records import Records
 
@@ -30,13 +37,15 @@ FORMAT = 1  # of the files; a folder of another one is refused
 SCENARIO, SUMMARY, COMPARISON, REPORT, PLOTS = "scenario.yaml", "summary.json", "compare.json", "report.html", "plots"
 REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.npz", "decisions.jsonl.gz"
 REPLICAS = "replicas.csv.gz"  # of a run with several
+LIVES = "lives.csv.gz"  # of replicas whose number changes
+TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, STUDY, TABLE, PARQUET,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, STUDY, TABLE, PARQUET,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
@@ -79,6 +88,10 @@ def write_run(
         write_csv(folder / STEPS, step_columns(records))
         if records.replicas > 1:
             write_csv(folder / REPLICAS, replica_columns(records, **(cuts or {})))
+        if records.lives is not None:
+            write_csv(folder / LIVES, plain_columns(records.lives))
+        if records.transfers is not None:
+            write_csv(folder / TRANSFERS, plain_columns(records.transfers))
         _write_rest(folder / REST, records, notes)
         if decisions is not None:
             with open_deterministic(folder / DECISIONS) as out:

@@ -8,16 +8,42 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from scenarios.runs.storage.run_folder import COMPARISON, FORMAT, REQUESTS, REST, SCALARS, SCENARIO, STEPS, SUMMARY
-from scenarios.runs.storage.tables import calls_from, read_csv, requests_from, rows_from, sessions_from
+from scenarios.runs.storage.run_folder import (
+    COMPARISON,
+    FORMAT,
+    LIVES,
+    REQUESTS,
+    REST,
+    SCALARS,
+    SCENARIO,
+    STEPS,
+    SUMMARY,
+    TRANSFERS,
+)
+from scenarios.runs.storage.tables import (
+    calls_from,
+    lives_from,
+    read_csv,
+    requests_from,
+    rows_from,
+    sessions_from,
+    transfers_from,
+)
 from simulator.errors import InputError
-from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
+from simulator.results.records import (
+    GapColumns,
+    GroupSizes,
+    Records,
+    RequestColumns,
+    RequeueColumns,
+    RowColumns,
+)
 
 T = TypeVar("T")
 
@@ -67,6 +93,10 @@ def read_run(folder: Path) -> SavedRun:
     rows = _read(folder / STEPS, lambda path: rows_from(read_csv(path)))
     parts = (requests, rows, rest, about, names, table)
     records = _read(folder / REST, lambda _: _assemble(*parts))
+    if (lives := folder / LIVES).is_file():
+        records = replace(records, lives=_read(lives, lambda path: lives_from(read_csv(path))))
+    if (transfers := folder / TRANSFERS).is_file():
+        records = replace(records, transfers=_read(transfers, lambda path: transfers_from(read_csv(path))))
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
 
 

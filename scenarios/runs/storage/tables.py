@@ -19,7 +19,17 @@ import numpy as np
 
 from simulator.metrics.fleet import by_replica
 from simulator.metrics.latency import request_latencies
-from simulator.results.records import CallColumns, Floats, Ints, Records, RequestColumns, RowColumns, Status
+from simulator.results.records import (
+    CallColumns,
+    Floats,
+    Ints,
+    LifeColumns,
+    Records,
+    RequestColumns,
+    RowColumns,
+    Status,
+    TransferColumns,
+)
 
 Column = Floats | Ints | list[str]
 
@@ -119,6 +129,21 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
     columns: dict[str, Column] = {field.name: getattr(found, field.name) for field in fields(found)}
     del columns["replicas"]
     return {"replica": np.arange(records.replicas), "group": names, **columns}
+
+
+def plain_columns(columns: LifeColumns | TransferColumns) -> dict[str, Column]:
+    """The columns as they are: one row a life of an autoscaled replica, or a transfer of KV."""
+    return {field.name: getattr(columns, field.name) for field in fields(columns)}
+
+
+def lives_from(table: Mapping[str, Any]) -> LifeColumns:
+    """The inverse, for lives. Raises KeyError for another table."""
+    return LifeColumns(**{field.name: table[field.name] for field in fields(LifeColumns)})
+
+
+def transfers_from(table: Mapping[str, Any]) -> TransferColumns:
+    """The inverse, for transfers. Raises KeyError for another table."""
+    return TransferColumns(**{field.name: table[field.name] for field in fields(TransferColumns)})
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:

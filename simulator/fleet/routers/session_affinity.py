@@ -31,14 +31,16 @@ class SessionAffinity:
 
     virtual_nodes: Annotated[int, Ge(1), Le(10_000), doc("points of each replica on the ring of hashes")] = 100
     _ring: list[tuple[int, int]] = field(default_factory=list, init=False, repr=False)  # (point, number)
-    _numbers: tuple[int, ...] = field(default=(), init=False, repr=False)
+    _seen: object = field(default=None, init=False, repr=False)
+    _version: int = field(default=-1, init=False, repr=False)
     _places: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
-        if len(replicas) != len(self._numbers) or replicas[-1].index != self._numbers[-1]:
+        if replicas is not self._seen or replicas.version != self._version:
+            self._seen, self._version = replicas, replicas.version
             self._make_ring(replicas)
         ring = self._ring
         session = request.session_id
@@ -47,11 +49,9 @@ class SessionAffinity:
         return replicas[self._places[ring[after % len(ring)][1]]]
 
     def _make_ring(self, replicas: Replicas) -> None:
-        self._numbers = tuple([replica.index for replica in replicas])
-        self._places = {number: place for place, number in enumerate(self._numbers)}
-        points = [
-            (_point(f"replica {number}.{i}"), number) for number in self._numbers for i in range(self.virtual_nodes)
-        ]
+        numbers = [replica.index for replica in replicas]
+        self._places = {number: place for place, number in enumerate(numbers)}
+        points = [(_point(f"replica {number}.{i}"), number) for number in numbers for i in range(self.virtual_nodes)]
         self._ring = sorted(points)
 
 

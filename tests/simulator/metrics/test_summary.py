@@ -34,7 +34,16 @@ KEYS = [
     *("unfinished", "aborted", "aborted_output_tokens", "aborted_computed_tokens", "slo_attainment", "balance_cv"),
     *("balance_max_over_mean", "balance_jain", "fairness_jain", "fairness_min_over_max", "served", "given_up"),
     *("attempts_per_request", "served_throughput", "sessions", "mean_session_turns", "mean_session_s"),
-    *("saturated", "schema_version"),
+    *("replica_seconds", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "mean_time_to_scale_s"),
+    *(
+        "mean_drain_s",
+        "kv_transfers",
+        "kv_transfer_gib",
+        "mean_kv_wait_s",
+        "mean_kv_transfer_s",
+        "saturated",
+        "schema_version",
+    ),
 ]
 
 stories = st.builds(

@@ -17,7 +17,11 @@ OF_A_CLASS = ("longest_queue_time_ms", "longest_requeue_time_ms", "most_preempti
 
 
 def test_the_table_holds_the_keys_of_the_summary_in_their_order() -> None:
-    assert [key for key, metric in METRICS.items() if metric.by_run] == [*KEYS, "usd_per_million_output_tokens"]
+    assert [key for key, metric in METRICS.items() if metric.by_run] == [
+        *KEYS,
+        "gpu_hours",
+        "usd_per_million_output_tokens",
+    ]
     assert tuple(key for key, metric in METRICS.items() if not metric.by_run) == OF_A_CLASS
 
 

@@ -1,0 +1,27 @@
+"""What a run's GPUs cost: the time that each group's replicas were there, and its price."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scenarios.build.groups import groups_of
+from scenarios.schema.scenario import Scenario
+from simulator.metrics.fleet import PartColumns
+
+
+def gpu_hours(scenario: Scenario, groups: Mapping[str, PartColumns]) -> dict[str, float]:
+    """GPU-hours of every group: its replicas' time x the GPUs of a replica."""
+    gpus = {group.name: group.scenario.hardware.tensor_parallel for group in groups_of(scenario)}
+    alone = next(iter(gpus.values()))
+    return {name: float(part.replica_seconds[0]) * gpus.get(name, alone) / 3600 for name, part in groups.items()}
+
+
+def cost_of(hours: Mapping[str, float], scenario: Scenario, output_tokens: int) -> float | None:
+    """USD for a million output tokens; None without output, or where a price is not known."""
+    usd = 0.0
+    prices = [group.scenario.resolve_gpu().usd_per_hour for group in groups_of(scenario)]
+    for price, spent in zip(prices, hours.values(), strict=True):
+        if price is None:
+            return None
+        usd += price * spent
+    return usd / output_tokens * 1e6 if output_tokens else None

@@ -1,0 +1,29 @@
+"""The `kv_transfer:` of a scenario: the link between groups that prefill and groups that decode."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from annotated_types import doc
+from pydantic import Field
+
+from scenarios.schema.durations import Time
+from scenarios.schema.source.hints import refusal
+from scenarios.schema.strict import Strict
+
+
+class KVTransferConfig(Strict):
+    """The link that KV moves over from groups that prefill to groups that decode: shared, one transfer at a time."""
+
+    bandwidth_gb_s: Annotated[float, Field(ge=1e-6, le=1e6), doc("bandwidth; a port of 400 Gbit/s has 50")] = 50.0
+    latency_s: Annotated[Time, doc("added to each transfer")] = 0.0
+
+
+def check_roles(roles: set[str]) -> None:
+    """Refuse groups whose roles do not make whole requests."""
+    if roles not in ({"both"}, {"prefill", "decode"}):
+        raise refusal(
+            f"groups of the roles {', '.join(sorted(roles))} make no fleet",
+            "`prefill` and `decode`, each at least once, or no role at all",
+            key="fleet",
+        )

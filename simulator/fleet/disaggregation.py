@@ -1,0 +1,203 @@
+"""Prefill and decode apart: a request is prefilled by one replica, its KV moves, and another decodes.
+
+Both are chosen as the request arrives (as llm-d's endpoint picker does), each by the router among its own. The first
+token is the prefilling replica's, so TTFT ends there (DistServe, Splitwise; vLLM's own proxy has the decoding server
+sample it again). The prefilling replica keeps the KV until its transfer has ended; that begins when the decoding one
+has taken blocks, so where decoding lacks memory, prefilling comes to lack it too. An abort during a transfer lets the
+transfer end, and then frees both sides. A request of a single token has no second half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from simulator.engine.aborts import computed_tokens
+from simulator.engine.clock import FOLLOW_UP, Clock
+from simulator.engine.imports import Imports
+from simulator.engine.intake import Intake
+from simulator.engine.replica import Replica
+from simulator.engine.timetable import OnEnd
+from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.link import Link
+from simulator.plan import cdiv
+from simulator.request import Request
+from simulator.request_state import RequestState
+from simulator.results.recorder import Recorder
+from simulator.results.records import Status
+
+
+@dataclass(slots=True)
+class _Half:
+    """A request between its two replicas."""
+
+    request: Request
+    source: int
+    target: int
+    prefilled: RequestState | None = None
+    blocks: int = 0  # that it holds on the prefilling replica
+    ready_s: float = 0.0
+    sending: bool = False
+    is_gone: bool = False  # its client has left
+
+
+class Disaggregation:
+    """Gives requests to pairs of replicas: a `Servers`, and what a `Dispatcher` dispatches by.
+
+    `prefill` and `decode` choose among the replicas of their side; `block_bytes` is the size of a block by replica.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        prefill: Dispatch,
+        decode: Dispatch,
+        replicas: Sequence[Replica],
+        intakes: Sequence[Intake],
+        link: Link,
+        block_bytes: Sequence[int],
+        recorder: Recorder,
+        on_end: OnEnd | None,
+    ) -> None:
+        self._clock = clock
+        self._prefill = prefill
+        self._decode = decode
+        self._replicas = replicas
+        self._intakes = intakes
+        self._link = link
+        self._block_bytes = block_bytes
+        self._recorder = recorder
+        self._on_end = on_end
+        self.replicas = prefill.replicas
+        self._between: dict[int, _Half] = {}  # by row, until it joins the decoding batch or ends
+        self._imports: dict[int, Imports] = {}
+        for load in prefill.replicas:
+            replicas[load.index].hand_over_to(self._hand_over)
+        for load in decode.replicas:
+            replica = replicas[load.index]
+            replica.imports = self._imports[load.index] = Imports(replica.state, self._send)
+
+    # Servers
+
+    def submit(self, request: Request) -> int:
+        """`request` arrives now; returns the replica that decodes it."""
+        target = self._decode.choose(request)
+        if self._replicas[target].rejects(request):
+            return target
+        if request.output_tokens == 1:
+            return self._prefill.submit(request)
+        source = self._prefill.choose(request)
+        self._between[request.row] = _Half(request, source, target)
+        self._expect(target, 1)
+        self._intakes[source].submit(request._replace(output_tokens=1, max_tokens=1))
+        return target
+
+    def abort(self, replica: int, row: int) -> None:
+        """The client of a request leaves now; without effect if the request has ended."""
+        half = self._between.get(row)
+        if half is None:
+            self._abort_late(replica, row)
+        elif half.prefilled is None:
+            self._intakes[half.source].abort(row)
+        elif not half.is_gone:
+            self._abort(half, half.prefilled)
+
+    def has_begun(self, replica: int, row: int) -> bool:
+        """Whether the client of a request has got a first token before now."""
+        half = self._between.get(row)
+        if half is not None:
+            return half.prefilled is not None
+        return self._intakes[replica].has_begun(row)
+
+    # From one to the other
+
+    def _hand_over(self, live: RequestState, blocks: int) -> bool:
+        """A request has been prefilled; whether it decodes elsewhere, so that its blocks are kept."""
+        half = self._between.get(live.row)
+        if half is None:
+            return False
+        half.prefilled, half.blocks, half.ready_s = live, blocks, self._clock.now
+        event = self._clock.at(self._clock.now, FOLLOW_UP)
+        assert event.callbacks is not None
+        event.callbacks.append(lambda _: self._offer(half, live))
+        return True
+
+    def _offer(self, half: _Half, live: RequestState) -> None:
+        if not half.is_gone:
+            self._imports[half.target].offer(half.request, live)
+            self._intakes[half.target].wake()
+
+    def _send(self, row: int) -> None:
+        """There are blocks for a request's KV: it moves."""
+        half = self._between[row]
+        half.sending = True
+        assert half.prefilled is not None
+        moved = cdiv(half.prefilled.base_computed, self._replicas[half.source].state.batch.block_size)
+        size = moved * self._block_bytes[half.source]
+        start_s, end_s = self._link.send(size, partial(self._arrive, half))
+        entry = (row, half.source, half.target, moved, size, half.ready_s, start_s, end_s)
+        self._recorder.transfers.add(entry)
+
+    def _arrive(self, half: _Half) -> None:
+        row = half.request.row
+        self._intakes[half.source].free_blocks(row, half.blocks)
+        imports = self._imports[half.target]
+        imports.arrived(row)
+        self._forget(row)
+        if half.is_gone:
+            self._end_in(half.target, imports, row)
+        self._intakes[half.target].wake()
+
+    def _forget(self, row: int) -> None:
+        self._expect(self._between.pop(row).target, -1)
+
+    def _expect(self, target: int, more: int) -> None:
+        self._replicas[target].load.expected += more
+        self._decode.replicas.changed(target)
+
+    # Ends before the second half
+
+    def request_ended(self, row: int) -> None:
+        """A request has ended at a replica; if that was the first half, there is no second."""
+        if row in self._between:
+            self._forget(row)
+
+    def _abort(self, half: _Half, prefilled: RequestState) -> None:
+        half.is_gone = True
+        if half.sending:
+            return
+        row = half.request.row
+        self._intakes[half.source].free_blocks(row, half.blocks)
+        self._forget(row)
+        if row not in self._replicas[half.target].state.lives:
+            self._record(prefilled, half.source)  # not offered yet
+        else:
+            self._end_in(half.target, self._imports[half.target], row)
+
+    def _abort_late(self, replica: int, row: int) -> None:
+        """Abort a request that decodes, or whose KV is there and which is about to."""
+        imports = self._imports.get(replica)
+        live = None if imports is None else imports.drop(row)
+        if live is None:
+            self._intakes[replica].abort(row)
+        else:
+            self._end_at(replica, live)
+
+    def _end_in(self, target: int, imports: Imports, row: int) -> None:
+        live = imports.drop(row)
+        assert live is not None
+        self._end_at(target, live)
+
+    def _end_at(self, target: int, live: RequestState) -> None:
+        row = live.row
+        state = self._replicas[target].state
+        del state.requests[row], state.lives[row]
+        self._intakes[target].wake()
+        self._record(live, target)
+
+    def _record(self, live: RequestState, replica: int) -> None:
+        live.set_back().aborted_tokens = computed_tokens(live)
+        self._recorder.request(live, replica, Status.ABORTED, self._clock.now)
+        if self._on_end is not None:
+            self._on_end(live.row, Status.ABORTED, self._clock.now, None)

@@ -1,0 +1,98 @@
+"""The way into a fleet whose groups prefill and decode apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+from simulator.engine.clock import Clock
+from simulator.engine.timetable import OnEnd
+from simulator.errors import InputError
+from simulator.fleet.disaggregation import Disaggregation
+from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.fleet import Fleet
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.link import Link, LinkSpeed
+from simulator.fleet.router import Router
+from simulator.fleet.signals import way_to
+from simulator.plan import PolicyFeatures
+from simulator.results.recorder import Recorder
+from simulator.results.records import Cause, Status
+
+
+def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
+    """Whether requests are prefilled here and decoded there. Raises InputError for groups that do not go together."""
+    roles = {group.role for group in groups}
+    if roles == {"both"}:
+        return False
+    if roles != {"prefill", "decode"}:
+        told = ", ".join(f"{group.name}: {group.role}" for group in groups)
+        raise InputError(f"the roles of the groups do not add up ({told})", hint="prefill and decode, or none")
+    for group in groups:
+        _check(group)
+    return True
+
+
+def _check(group: ReplicaGroup) -> None:
+    """Raise InputError where a group cannot have half a request."""
+
+    def refused(what: str, hint: str) -> InputError:
+        return InputError(f"the group {group.name} ({group.role}) {what}", hint=hint)
+
+    if group.autoscaling is not None or group.group_cost is not None:
+        raise refused("is autoscaled, or its replicas step together", "a fixed number of replicas, each for itself")
+    policy = group.make_policy()
+    traits = getattr(policy, "traits", None)
+    if traits is not None and (traits.async_scheduling or traits.keeps_finished or not traits.streams):
+        raise refused("schedules asynchronously, or a batch at a time", "engine: {async_scheduling: false}")
+    if group.role == "decode":
+        if not PolicyFeatures.of(type(policy)).preempts:
+            raise refused("takes KV memory in advance, or cannot preempt", "engine: {policy: chunked_prefill}")
+        if hasattr(group.make_blocks(1, 0), "hits"):
+            raise refused("caches prefixes, of which it computes none", "engine: {enable_prefix_caching: false}")
+    if group.block_bytes <= 0:
+        raise refused("does not say how large its KV blocks are", "block_bytes")
+
+
+class Roles:
+    """Two sides and the link between them; `told` is what the replicas tell of ends."""
+
+    def __init__(self, on_end: OnEnd | None) -> None:
+        self._on_end = on_end
+        self._servers: Disaggregation | None = None
+
+    def told(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None:
+        """A request has ended at a replica."""
+        if self._servers is not None:
+            self._servers.request_ended(row)
+        if self._on_end is not None:
+            self._on_end(row, status, end_s, cause)
+
+    def connect(
+        self,
+        clock: Clock,
+        fleet: Fleet,
+        groups: Sequence[ReplicaGroup],
+        router: Router,
+        signal_interval_s: float,
+        speed: LinkSpeed,
+        recorder: Recorder,
+    ) -> Disaggregation:
+        """The servers of the clients. The decoding side has a router of its own, equal to the other."""
+        roles = [group.role for group in groups for _ in range(group.replicas)]
+        sides: dict[str, Dispatch] = {}
+        for role, own in (("prefill", router), ("decode", deepcopy(router))):
+            chosen = [replica for replica, has in zip(fleet.replicas, roles, strict=True) if has == role]
+            sides[role] = way_to(clock, chosen, fleet.intakes, own, signal_interval_s)
+        self._servers = Disaggregation(
+            clock,
+            sides["prefill"],
+            sides["decode"],
+            fleet.replicas,
+            fleet.intakes,
+            Link(clock, speed),
+            [group.block_bytes for group in groups for _ in range(group.replicas)],
+            recorder,
+            self._on_end,
+        )
+        return self._servers

@@ -1,0 +1,158 @@
+"""Laws of prefill and decode apart: both ways of time, conservation, blocks, KV moved once, order of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios.check.differences import differences
+from simulator.engine.timetable import Inlet, OnEnd
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.link import LinkSpeed
+from simulator.memory.blocks import BlockLedger
+from simulator.plan import cdiv
+from simulator.results.records import Cause, Records, Status
+from simulator.simulate import Run, simulate_fleet
+from simulator.workload import Workload
+from tests.laws.scenarios import policies, scenarios
+
+BLOCK_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Groups that prefill and groups that decode; `aborts` are (row, seconds after its arrival)."""
+
+    workload: Workload
+    groups: list[ReplicaGroup]
+    router: str
+    signal_interval_s: float
+    link: LinkSpeed
+    aborts: tuple[tuple[int, float], ...]
+
+    def run(self, *, fast_forward: bool = True, made: list[Any] | None = None) -> Run:
+        arrival_s = self.workload.arrival_s
+
+        def make_blocks(blocks: int, host: int) -> BlockLedger:
+            ledger = BlockLedger(blocks, host)
+            if made is not None:
+                made.append(ledger)
+            return ledger
+
+        def make_listener(inlet: Inlet) -> OnEnd:
+            for row, later_s in self.aborts:
+                inlet.abort_at(row, float(arrival_s[row]) + later_s)
+            return ignore
+
+        return simulate_fleet(
+            self.workload,
+            [replace(group, make_blocks=make_blocks) for group in self.groups],
+            router=self.router,
+            signal_interval_s=self.signal_interval_s,
+            link=self.link,
+            fast_forward=fast_forward,
+            log_decisions=True,
+            make_listener=make_listener if self.aborts else None,
+        )
+
+
+def ignore(row: int, status: Status, end_s: float, cause: Cause | None) -> None:
+    """A client that leaves does not react to ends."""
+
+
+@st.composite
+def apart(draw: st.DrawFn, *, aborts: bool = False) -> Apart:
+    scenario = draw(scenarios("chunked_prefill", max_requests=15))
+    policy = draw(st.sampled_from(["chunked_prefill", "preemptive"]).flatmap(policies))
+    first = draw(st.sampled_from(["chunked_prefill", "continuous"]).flatmap(policies))
+
+    def group(name: str, role: Any, policy: Any) -> ReplicaGroup:
+        return ReplicaGroup(
+            lambda: policy,
+            scenario.memory,
+            scenario.cost,
+            scenario.swap_s_per_block,
+            replicas=draw(st.integers(1, 2)),
+            name=name,
+            role=role,
+            block_bytes=BLOCK_BYTES,
+        )
+
+    count = len(scenario.workload)
+    late = st.tuples(st.integers(0, max(count - 1, 0)), st.sampled_from([0.0, 0.001, 0.01, 0.02, 0.05, 0.2, 1.0]))
+    return Apart(
+        scenario.workload,
+        [group("p", "prefill", first), group("d", "decode", policy)],
+        draw(st.sampled_from(["round_robin", "least_loaded", "power_of_two", "least_kv"])),
+        draw(st.sampled_from([0.0, 0.0, 0.05])),
+        LinkSpeed(draw(st.sampled_from([1e4, 1e6, 1e12])), draw(st.sampled_from([0.0, 0.003]))),
+        tuple(dict(draw(st.lists(late, max_size=6))).items()) if aborts and count else (),
+    )
+
+
+@given(fleet=apart())
+@settings(max_examples=60)
+def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
+    one, two = fleet.run(), fleet.run(fast_forward=False)
+    assert differences(one.records, two.records) == []
+    assert one.decisions == two.decisions
+
+
+@given(fleet=apart(aborts=True))
+@settings(max_examples=60)
+def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
+    one, two = fleet.run(), fleet.run(fast_forward=False)
+    assert differences(one.records, two.records) == []
+    assert one.decisions == two.decisions
+
+
+@given(fleet=apart(aborts=True))
+@settings(max_examples=100)
+def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
+    made: list[BlockLedger] = []
+    records = fleet.run(made=made).records
+    requests = records.requests
+    assert requests.row.tolist() == list(range(len(fleet.workload)))
+    ends = [Status.FINISHED, Status.REJECTED] + ([Status.ABORTED] if fleet.aborts else [])
+    assert np.all(np.isin(requests.status, ends))
+    done = requests.status == Status.FINISHED
+    assert np.array_equal(requests.output_tokens[done], fleet.workload.output_tokens[done])
+    assert [ledger.num_free for ledger in made] == [ledger.num_blocks for ledger in made]
+
+
+@given(fleet=apart())
+@settings(max_examples=60)
+def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
+    records = fleet.run().records
+    requests, moved = records.requests, records.transfers
+    two_halves = (requests.status == Status.FINISHED) & (requests.output_tokens > 1)
+    if moved is None:
+        assert not two_halves.any()
+        return
+    assert sorted(moved.row.tolist()) == np.flatnonzero(two_halves).tolist()
+    assert moved.blocks.tolist() == [cdiv(tokens, records.block_size) for tokens in requests.input_tokens[moved.row]]
+    assert np.array_equal(moved.bytes, moved.blocks * BLOCK_BYTES)
+    assert np.array_equal(moved.ready_s, requests.first_token_s[moved.row])
+    assert np.all(moved.ready_s <= moved.start_s)
+    assert np.all(moved.end_s < requests.last_token_s[moved.row])
+    order = np.argsort(moved.start_s, kind="stable")
+    busy_s = moved.bytes / fleet.link.bytes_per_s
+    assert np.all(moved.start_s[order][1:] >= (moved.start_s + busy_s)[order][:-1] - 1e-9)  # one after the other
+    assert np.allclose(moved.end_s, moved.start_s + busy_s + fleet.link.latency_s)
+    prefills = fleet.groups[0].replicas
+    assert np.all(moved.from_replica < prefills)
+    assert np.all(moved.to_replica >= prefills)
+    assert np.array_equal(requests.replica[moved.row], moved.to_replica)
+    _check_steps(records, prefills)
+
+
+def _check_steps(records: Records, prefills: int) -> None:
+    """Prefilling replicas do not decode; decoding ones compute prompts only after a preemption."""
+    rows = records.rows
+    assert not rows.decoding[rows.replica < prefills].any()
+    if not records.requests.preemptions.any():
+        assert not rows.prefilling[rows.replica >= prefills].any()
