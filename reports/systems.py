@@ -27,10 +27,16 @@ is one file in `simulator/policies/`, and `engine.policy` names it. The rules of
 docstring.
 """
 
+_CHECKED = """## Checked against the systems themselves
+
+The system's own scheduler was given the same requests and the same step times, and its decisions were held against
+the policy's, step by step. A policy that is not listed was written from publications and sources alone.
+"""
+
 
 def page() -> str:
     """The whole page, as Markdown."""
-    return "\n".join([_HEAD, *_table(), "", "## Parameters", "", *_parameters()]) + "\n"
+    return "\n".join([_HEAD, *_table(), "", _CHECKED, *_checks(), "", "## Parameters", "", *_parameters()]) + "\n"
 
 
 def _table() -> Iterator[str]:
@@ -41,6 +47,15 @@ def _table() -> Iterator[str]:
         if system is None:
             continue
         yield f"| `{policy}` | {system.name} | " + " | ".join(getattr(system, key) for key in _QUESTIONS) + " |"
+
+
+def _checks() -> Iterator[str]:
+    yield "| policy | against | on | not covered |"
+    yield "| --- | --- | --- | --- |"
+    for policy in built_in_policies():
+        system = system_of(policy)
+        if system is not None and (checked := system.checked) is not None:
+            yield f"| `{policy}` | {checked.against} | {checked.on} | {checked.uncovered} |"
 
 
 def _parameters() -> Iterator[str]:

@@ -65,8 +65,18 @@ class StepPlan(NamedTuple):
     counts the step's tokens so far): what a prefix cache holds depends on what was just scheduled. Later parts may
     only admit requests; `holds` of the last part counts.
 
+    `tried` are the waiting requests whose prefixes were looked up for this plan, in order, or None where the queue was
+    not looked at: SGLang's radix tree and its queue orders change by being looked at (`Traits.ranks_when_tried`).
+    `withheld`: the decodes were to be computed and lack memory, for which a radix tree has evicted all it could.
+    `to_end` are running requests that move to the end of the batch, in this order, behind those that are admitted.
+
     A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
     the policy is asked while its plan holds.
+
+    `requeue` reorders the queue when all else is done, for systems that do so while they schedule: these waiting
+    requests, this step's victims included, go to the front in this order; a queue that sorts only when told
+    (`simulator.queues.in_turn`) sorts the others. Only that and an fcfs queue let themselves be reordered. Such a plan
+    holds for one step; of a plan in parts, the last part's counts.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -78,6 +88,10 @@ class StepPlan(NamedTuple):
     wait_until_s: float | None = None
     more: bool = False
     note: object = None
+    tried: tuple[RequestView, ...] | None = None
+    to_end: tuple[RequestView, ...] = ()
+    withheld: bool = False
+    requeue: tuple[RequestView, ...] | None = None
 
 
 class WaitingView(Protocol):
@@ -101,6 +115,17 @@ class BatchView(Protocol):
     def __reversed__(self) -> Iterator[RequestView]: ...
 
     def __contains__(self, request: object) -> bool: ...
+
+
+class PrefixMatches(NamedTuple):
+    """Prefixes in a radix tree, of waiting requests that one plan looks up; nothing is changed by it.
+
+    `look(request)` gives its leading cached blocks, and how many of them neither a running request nor a kept one
+    uses. `keep(request)`: the plan admits it.
+    """
+
+    look: Callable[[RequestView], tuple[int, int]]
+    keep: Callable[[RequestView], None]
 
 
 class View(Protocol):
@@ -148,6 +173,10 @@ class View(Protocol):
     def num_free_blocks(self) -> int: ...
 
     @property
+    def late_blocks(self) -> tuple[int, ...]:
+        """Blocks of finished requests that come free with the next plan, the one after, ... (`Traits.frees_late`)."""
+
+    @property
     def num_blocks(self) -> int:
         """Usable blocks of the device."""
 
@@ -180,6 +209,12 @@ class View(Protocol):
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         """Leading blocks of a waiting request that are cached, and how many of them count as free now."""
 
+    def prefix_matches(self) -> PrefixMatches:
+        """`prefix_hits` for several requests that one plan admits."""
+
+    def known_outputs(self, request: RequestView) -> int:
+        """`output_tokens_so_far` without the token that the running step computes (`Traits.async_scheduling`)."""
+
     @property
     def decode_blocks_needed(self) -> int:
         """Blocks that one more token for every decoding request takes, paused requests included."""
@@ -194,7 +229,14 @@ class Traits:
     streams: bool = True  # tokens reach the client one by one; otherwise all at once when the slot is released
     victims_last: bool = False  # a preempted request queues as if it had just arrived, wherever the order puts it
     async_scheduling: bool = False  # a step is planned while the previous one runs, before its results are known
+    overlap_scheduling: bool = False  # the asynchronous scheduling is SGLang's: `simulator.engine.overlap_results`
+    ranks_when_tried: bool = False  # the queue keeps its order but where a plan says `tried`, as in SGLang
     unknown_blocks_first: bool = True  # free blocks unknown to the prefix cache are taken before the oldest cached
+    takes_whole_prompt: bool = False  # a request takes the blocks of its whole prompt as it enters
+    asks_below_blocks: int = 0  # no plan holds for a further step that would leave fewer blocks free
+    skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
+    frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
+    slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
 
 
 class Policy(Protocol):
@@ -213,6 +255,7 @@ class Policy(Protocol):
 
 
 Refusal = Callable[[RequestView, int, int], str | None]
+Cap = Callable[[RequestView, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +263,13 @@ class OptionalMembers:
     """What a policy may declare of itself, and the defaults of what it leaves out.
 
     `refuses(request, num_blocks, block_size)` gives the reason why a request can never be served with so much memory,
-    or None. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
+    or None. `caps(request, num_blocks, block_size)` gives the `max_tokens` that the server allows it; it has no say
+    where that is less than 1. `max_num_batched_tokens` bounds the tokens of a step; infinity is no bound.
     """
 
     traits: Traits
     refuses: Refusal | None
+    caps: Cap | None
     max_num_batched_tokens: float
 
     @classmethod
@@ -234,6 +279,7 @@ class OptionalMembers:
         return cls(
             traits=getattr(policy, "traits", Traits()),
             refuses=getattr(policy, "refuses", None),
+            caps=getattr(policy, "caps", None),
             max_num_batched_tokens=budget if isinstance(budget, int) else inf,
         )
 

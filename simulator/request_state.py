@@ -82,6 +82,7 @@ class RequestState:
         "max_tokens",
         "padding_tokens",
         "paused",
+        "place",
         "predicted_output_tokens",
         "priority",
         "promoted_at_tokens",
@@ -110,7 +111,8 @@ class RequestState:
             _,
         ) = request
         self.status = WAITING
-        self.admission = -1
+        self.admission = -1  # its number among all admissions
+        self.place = -1  # in the batch: the larger, the further behind
         self.reserved_tokens = 0
         self.padding_tokens = 0
         self.paused = False
@@ -194,6 +196,12 @@ class RequestState:
         self.reserved_tokens = 0
         self.padding_tokens = 0
         return lost
+
+    def lose_outputs(self, lost: int) -> None:
+        """Throw away its last `lost` sampled tokens, which the client never saw."""
+        self.base_outputs -= lost
+        if lost and not self.base_outputs:
+            self.first_token_s = self.last_token_s = nan
 
     def set_back(self) -> Setbacks:
         """Its setbacks, recorded from the first on."""

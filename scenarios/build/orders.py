@@ -5,6 +5,8 @@ from __future__ import annotations
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.slo import SloConfig
 from simulator.errors import InputError
+from simulator.plan import PolicyFeatures
+from simulator.policies import policy_class
 from simulator.queues import QUEUES, Order, make_queue
 
 
@@ -20,6 +22,9 @@ def build_order(scenario: Scenario, order: str) -> str:
     if kind.needs_prefix_cache and not scenario.engine.enable_prefix_caching:
         what = f"`{order}` orders by what a prefix cache holds, and enable_prefix_caching is false"
         raise scenario.error("engine.order", what, "give enable_prefix_caching: true; without it SGLang serves fcfs")
+    if kind.needs_radix_tree and not PolicyFeatures.of(policy_class(scenario.engine.policy)).has_radix_tree:
+        what = f"`{order}` walks SGLang's radix tree, which {scenario.engine.policy} does not have"
+        raise scenario.error("engine.order", what, "give policy: sglang")
     given = scenario.engine.given()
     parameters = {key: given[key] for key in kind.parameters if key in given}
     if "deadline_s" in kind.parameters and scenario.slo is not None:

@@ -135,6 +135,8 @@ class Aborts:
         status = live.status
         if self._late is not None:
             self._late.forget(live)
+        if state.cut is live:
+            state.cut = None
         if status is WAITING or status is SWAPPED:
             state.drop_waiting(live, now_s)
             return False

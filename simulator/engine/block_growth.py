@@ -12,6 +12,8 @@ from simulator.request_state import RequestState
 def take_decode_blocks(state: ReplicaState, needed: int) -> None:
     """Take the blocks that the next decode step needs: `DecodeBatch.blocks_needed`. PolicyError if they are lacking."""
     blocks = state.blocks
+    if state.tree is not None:
+        state.tree.make_room(state.batch.size)  # a page for each (SGLang 0.5.23, mem_cache/allocation.py:584)
     if needed > blocks.num_free:
         seqs, free = state.batch.size, blocks.num_free
         raise state.broken(f"decodes {seqs} requests, which takes {needed} blocks; {free} are free")
@@ -25,6 +27,8 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
     if steps == 1:
         return [used]
     use = state.batch.block_use(used, steps)
+    if state.tree is not None:
+        state.tree.make_room(use[-2] - used + state.batch.size)  # as before each of these steps
     if use[-1] > used:
         blocks.grow(use[-1] - used, _growers(state, 1, steps) if state.has_block_ids else ())
     if state.cache is not None:

@@ -22,7 +22,7 @@ from simulator.request_state import DECODING, PREFILLING, RequestState, Schedule
 class AppliedPlan:
     """A plan that has been applied, all its parts together; the blocks of the step's decodes are taken."""
 
-    plan: StepPlan  # the first part, with `holds` of the last
+    plan: StepPlan  # the first part, with `holds` and `requeue` of the last
     prefill: list[ScheduledChunk] = field(default_factory=list)  # of all parts
     changes: bool = False
 
@@ -59,7 +59,7 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
             done.prefill.append(state.compute(chunk, now_s))
             done.changes = True
             tokens += chunk.num_tokens
-    done.plan = plan._replace(holds=last.holds)
+    done.plan = plan._replace(holds=last.holds, requeue=last.requeue)
     return done
 
 

@@ -32,6 +32,7 @@ class Completion:
         self._recorder = recorder
         self._keeps_finished = state.traits.keeps_finished
         self._streams = state.traits.streams
+        self._frees_late = state.traits.frees_late
         self._max_queued_requests = max_queued_requests
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
@@ -91,9 +92,11 @@ class Completion:
         """These requests have their last token: they leave, or are held until the batch has finished."""
         state = self._state
         if len(done) > 1:
-            done.sort(key=admission)
+            done.sort(key=place)
         size = state.batch.block_size
         for live in done:
+            if live.status is FINISHED:
+                continue  # with its prompt, which entered the radix tree before others did
             del state.running[live]
             if self._keeps_finished:
                 self._hold(live, end_s)
@@ -105,10 +108,15 @@ class Completion:
                 tokens = live.reserved_tokens
             live.status = FINISHED
             blocks = -(-tokens // size)
+            if state.tree is not None:
+                state.tree.enter(state.requests[live.row], tokens // size)
             if self.hand_over is not None and self.hand_over(live, blocks):
                 del state.requests[live.row], state.lives[live.row]
                 continue
-            state.blocks.free(live.row, blocks)
+            if self._frees_late:
+                state.late_frees.put_off(live.row, blocks)
+            else:
+                state.blocks.free(live.row, blocks)
             self._leave(live, Status.FINISHED, end_s)
             if self._on_end is not None:
                 self._on_end(live.row, Status.FINISHED, end_s, None)
@@ -132,6 +140,8 @@ class Completion:
             state.batch.leave(live)
         blocks = live.num_blocks
         live.status = FINISHED
+        if state.tree is not None:
+            state.tree.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
         state.blocks.free(live.row, blocks)
         self.end(live, Status.FINISHED, end_s)
 
@@ -181,6 +191,6 @@ class Completion:
             self._leave(live, status, nan)
 
 
-def admission(live: RequestState) -> int:
-    """The key of the order of admission."""
-    return live.admission
+def place(live: RequestState) -> int:
+    """The key of the batch's order."""
+    return live.place

@@ -134,6 +134,10 @@ class DecisionLog:
             self.steps[-1].setdefault("aborted", []).extend(self._aborted)
         self._queue, self._aborted = None, []
 
+    def known(self, num_free_blocks: int, left: list[RequestState]) -> None:
+        """The results of the last step are there, and no step is planned behind it."""
+        self._ended(num_free_blocks, left)
+
     def rests(self, state: ReplicaState) -> None:
         """Nothing is planned after the last step: its results are all there."""
         self._ended(state.blocks.num_free, [])

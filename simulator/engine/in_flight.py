@@ -33,6 +33,7 @@ class InFlight:
     is_run: bool = False
     is_odd: bool = False  # requests were preempted or resumed
     until_arrival: bool = False  # a run that an arrival may cut
+    is_wait: bool = False  # no step: the wait for the running one's results
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     ends_s: list[float] = field(init=False)
@@ -116,7 +117,7 @@ def record_row(step: InFlight, records: ReplicaRecorder) -> None:
     if state.held:
         idle_slots += held
         held = len(state.held)
-    if state.paused:  # only as many of them hold a slot as there are slots
+    if state.paused or state.traits.slots_by_step:  # only as many of them hold a slot as there are slots
         idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
     if idle_slots or padding or held or state.num_swapped or step.is_odd:
         records.odd(

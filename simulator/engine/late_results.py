@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.engine.completion import Completion, admission
+from simulator.engine.completion import Completion, place
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight, OverlappedInFlight
 from simulator.engine.state import ReplicaState
@@ -70,15 +70,19 @@ class LateResults:
         """
         state = self._state
         running, free = len(state.running), state.blocks.num_free
+        self._note_ends(step)
+        left = self._finish_previous(sorted(done, key=place), step.ends_s[-1])
+        if self._decisions is not None:
+            self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
+        return len(state.running) < running
+
+    def _note_ends(self, step: InFlight) -> None:
+        """Keep the ends of a step that decodes."""
         if step.shape.decode_seqs:
             ends = self.decode_ends_s
             ends.extend(step.ends_s)
             if len(ends) > _MANY_ENDS:
                 del ends[:-4]
-        left = self._finish_previous(sorted(done, key=admission), step.ends_s[-1])
-        if self._decisions is not None:
-            self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
-        return len(state.running) < running
 
     def forget(self, live: RequestState) -> None:
         """`live` has been aborted: the result that it waits for, if any, will be dropped."""
@@ -102,7 +106,7 @@ class LateResults:
     def _unentered(self, left: Sequence[RequestState]) -> list[RequestState]:
         """Requests with a new token that were not in the next plan, in order: their blocks have yet to be cached."""
         late = {live: None for live in (*left, *self._state.paused) if live.status is not WAITING}
-        return sorted(late, key=admission)
+        return sorted(late, key=place)
 
     def _put_off(self, live: RequestState) -> None:
         state = self._state

@@ -21,7 +21,9 @@ from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
 from simulator.engine.late_results import LateResults
+from simulator.engine.overlap_results import OverlapResults
 from simulator.engine.progress import Progress
+from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
 from simulator.engine.view import ReplicaLoad, Viewer
@@ -29,7 +31,7 @@ from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
 from simulator.request import ArrivingRequest, Request
-from simulator.request_state import RequestState, ScheduledChunk
+from simulator.request_state import PREFILLING, RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor
@@ -82,7 +84,8 @@ class Replica:
         self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
         self.has_listener = on_end is not None
         overlaps = state.traits.async_scheduling
-        self.late = LateResults(state, self._completion, decisions) if overlaps else None
+        results = LateResults if state.unseen is None else OverlapResults
+        self.late = results(state, self._completion, decisions) if overlaps else None
         self.aborts = Aborts(state, self._completion, self.late, records, decisions)
         self._gone = self.aborts.pending
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
@@ -95,11 +98,16 @@ class Replica:
         self._decode_run_s = traits.decode_run_s if fast_forward else None
         self._records = records
         self._decisions = decisions
-        self._timeless = state.waiting.timeless
+        self._ranks_when_tried = state.traits.ranks_when_tried
+        self._timeless = state.waiting.timeless or (state.ranked is not None and self._ranks_when_tried)
         # Where clients listen, what follows from an arrival may come before the end of a run: a rejection, a timeout.
         self._cut_by_arrivals = not self._timeless or self.has_listener
         self._streams = state.traits.streams
         self._budget = state.max_num_batched_tokens
+        self._slots_by_step = state.traits.slots_by_step
+        self._skips_empty = state.traits.skips_empty_steps
+        self._asks_below = state.traits.asks_below_blocks
+        self._whole_prompt = state.traits.takes_whole_prompt
         self._unchanged = False  # the batch is as it was in the step before
         self._step_s = 1.0  # the last decode step took so long
 
@@ -107,6 +115,11 @@ class Replica:
         """Put an arriving request into the queue; False if it was rejected."""
         state = self.state
         live = RequestState(request, state.decode_clock)
+        if state.caps is not None:
+            most = state.caps(live, state.blocks.num_blocks, state.batch.block_size)
+            if 1 <= most < request.max_tokens:
+                request = request._replace(max_tokens=most, output_tokens=min(request.output_tokens, most))
+                live = RequestState(request, state.decode_clock)
         state.requests[request.row] = request
         if self.has_listener:
             state.lives[request.row] = live
@@ -161,9 +174,13 @@ class Replica:
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
+        if state.late_frees.num_blocks:
+            state.late_frees.next_plan(state.blocks)
         viewer = self._viewer
         if self.changed is not None:
             self.changed(self.index)
+        if state.cut is not None:
+            state.settle_cut()
         if self.imports is not None and self.imports.settle():
             self._unchanged = False
         viewer.look(now_s)
@@ -171,15 +188,20 @@ class Replica:
         if plan.__class__ is not StepPlan:
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue = plan
+        if state.ranked is not None:
+            state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
         swapped = 0, 0
         changes = is_odd = False
         prefill: Sequence[ScheduledChunk] = ()
         if state.cache is not None:
-            done = apply_in_order(state, state.cache, viewer, plan, now_s)
+            if state.tree is not None:
+                done = apply_to_tree(state, state.tree, plan, now_s)
+            else:
+                done = apply_in_order(state, state.cache, viewer, plan, now_s)
             plan, prefill, changes = done.plan, done.prefill, done.changes
-            is_odd, holds = bool(preempt), plan.holds
+            is_odd, holds, requeue = bool(preempt), plan.holds, plan.requeue
         else:
             if more:
                 raise state.broken("sets more=True, which is for replicas with a prefix cache")
@@ -189,6 +211,11 @@ class Replica:
             if chunks:
                 changes = True
                 prefill = [state.compute(chunk, now_s) for chunk in chunks]
+            if to_end:
+                state.move_to_end(to_end)
+        if requeue is not None:
+            state.requeue(requeue)
+            holds = _STEP
         if len(prefill) > 1 and len({live for live, _, _ in prefill}) < len(prefill):
             raise state.broken("computes a request twice in one step")
         # Without asynchronous scheduling, finished requests compute only beside others.
@@ -203,12 +230,18 @@ class Replica:
         elif changes:
             decode_seqs = held = context = 0
             contexts = 0, 0
+        elif state.late_frees.num_blocks:
+            return self._plan_again(now_s)
         else:
             return None
         waiting = len(state.waiting)
         if changes:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context, contexts)
+            if self._skips_empty and not shape.tokens and not any(swapped):
+                return self._plan_again(now_s)
+            if self._slots_by_step and decode_seqs + shape.prefill_seqs > state.policy.max_num_seqs:
+                raise state.broken(f"computes {decode_seqs + shape.prefill_seqs:,} requests, more than max_num_seqs")
             if decode_seqs + shape.prefill_tokens > self._budget:
                 raise self._over_budget(shape.tokens)
             step = self._in_flight(state, plan, now_s, shape, waiting)
@@ -226,10 +259,17 @@ class Replica:
         if held:
             step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
-        if self._decode_run_s is not None and holds is not _STEP and (self._timeless or not waiting):
+        if self._decode_run_s is None or holds is _STEP or state.late_frees.num_blocks:
+            return step
+        if self._timeless or not waiting:
             step.is_run = True
             step.until_arrival = holds is _ARRIVAL or self._cut_by_arrivals
         return step
+
+    def _plan_again(self, now_s: float) -> InFlight | None:
+        """Plan the next step at once, as this one takes no time."""
+        self.progress.missed()
+        return self.begin_step(now_s)
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""
@@ -262,6 +302,8 @@ class Replica:
 
         `due_s` is the next arrival, as far as it is known.
         """
+        if step.is_wait:
+            return
         start_s = step.start_s
         if step.is_run and self._decode_run_s is not None:
             batch = self.state.batch
@@ -275,7 +317,8 @@ class Replica:
                 before = int((due_s - start_s) / self._step_s) + 2
                 if before < steps:
                     steps = before if before > 0 else 1
-            steps = batch.steps_that_fit(self.state.blocks.num_free, steps)
+            free = self.state.blocks.num_free - self._asks_below
+            steps = batch.steps_that_fit(free, steps) if free >= 0 else 1
             ends = self._decode_run_s(step.shape, steps)
             self._step_s = ends[-1] or 1.0
             ends[0] += start_s
@@ -290,6 +333,8 @@ class Replica:
     def execute_until(self, step: InFlight, start_s: float, end_s: float) -> None:
         """Execute a step whose duration is not this replica's own to work out."""
         step.start_s, step.ends_s = start_s, [end_s]
+        if step.is_wait:
+            return
         if self._decisions is not None:
             self._decisions.decided(self.state, step, self._view.now_s)
 
@@ -297,6 +342,10 @@ class Replica:
 
     def finish_step(self, step: InFlight) -> None:
         """Commit the steps, which have ended: their tokens exist, and finished requests leave."""
+        if step.is_wait and self.late is not None:
+            self.late.settle(step, [], _NONE)
+            self._unchanged = False
+            return
         state = self.state
         ends = step.ends_s
         end_s = ends[-1]
@@ -324,7 +373,8 @@ class Replica:
                     sampled = True
                     if live not in gone and self._sample(live, end_s):
                         done = [*done, live]
-            state.settle(prefill)
+            if state.tree is not None and self.late is None:
+                self._known_in_order(prefill, done, end_s)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
@@ -347,10 +397,23 @@ class Replica:
         else:
             self.progress.missed()
 
+    def _known_in_order(self, prefill: Sequence[ScheduledChunk], done: list[RequestState], end_s: float) -> None:
+        """Insert prompts into the radix tree, and let requests finish that needed no decode, in the batch's order."""
+        state = self.state
+        for live, _, _ in prefill:
+            if live in done:
+                self._completion.finish_all([live], end_s)
+            elif live.num_tokens_to_compute and live.status is PREFILLING:
+                state.cut = live
+            else:
+                state.settle(live)
+
     def _sample(self, live: RequestState, end_s: float) -> bool:
         """A completed prefill has given a token; returns whether it was the last."""
         state = self.state
         del state.prefilling[live]
+        if self._whole_prompt:
+            live.reserved_tokens = 0
         live.base_outputs += 1
         if state.batch.meter is not None:
             state.batch.meter.sampled(live)

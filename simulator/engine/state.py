@@ -6,19 +6,25 @@ Every change is checked first. A plan that cannot be carried out is the policy's
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable
 from math import nan
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
+from simulator.engine.queue_prefixes import QueuePrefixes
+from simulator.engine.unseen import Unseen
 from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
 from simulator.queues import make_queue
-from simulator.queues.lpm import Lpm
+from simulator.queues.fcfs import Fcfs
+from simulator.queues.in_turn import InTurn
+from simulator.queues.ranked import Ranked
 from simulator.request import Request, RequestView
 from simulator.request_state import (
     DECODING,
@@ -31,6 +37,33 @@ from simulator.request_state import (
     ScheduledChunk,
 )
 from simulator.results.recorder import ReplicaRecorder
+
+
+class LateFrees:
+    """Blocks of finished requests that come free `plans` plans after the next one; `num_blocks` in all."""
+
+    __slots__ = ("_due", "num_blocks")
+
+    def __init__(self, plans: int) -> None:
+        self._due: deque[list[tuple[int, int]]] = deque([[] for _ in range(plans + 1)])
+        self.num_blocks = 0
+
+    @property
+    def ahead(self) -> tuple[int, ...]:
+        """See `View.late_blocks`."""
+        return tuple([sum([blocks for _, blocks in freed]) for freed in list(self._due)[:-1]])
+
+    def put_off(self, row: int, num_blocks: int) -> None:
+        """A request has finished, whose blocks come free later."""
+        self._due[-1].append((row, num_blocks))
+        self.num_blocks += num_blocks
+
+    def next_plan(self, blocks: KVBlocks) -> None:
+        """A plan is made: free what is due with it."""
+        for row, num_blocks in self._due.popleft():
+            blocks.free(row, num_blocks)
+            self.num_blocks -= num_blocks
+        self._due.append([])
 
 
 class ReplicaState:
@@ -46,9 +79,14 @@ class ReplicaState:
         self.policy = policy
         self.traits = members.traits
         self.refuses = members.refuses
+        self.caps = members.caps
         self.max_num_batched_tokens = members.max_num_batched_tokens
         self.blocks = blocks
         self.cache = blocks if isinstance(blocks, Cache) else None
+        self.tree = blocks if isinstance(blocks, RadixCache) else None
+        self.unseen = Unseen() if self.traits.overlap_scheduling else None
+        self.cut: RequestState | None = None  # its last chunk enters the radix tree with the next plan
+        self.looks_at_queue = 0  # so often a plan looked at a queue that was not empty
         if isinstance(blocks, PrefixCache):
             blocks.unknown_first = self.traits.unknown_blocks_first
         self.batch = DecodeBatch(block_size)
@@ -56,8 +94,9 @@ class ReplicaState:
         self.requests: dict[int, Request] = {}
         self.lives: dict[int, RequestState] = {}  # the same ones, if clients may abort them
         self.waiting = make_queue(self.traits.order)
-        if isinstance(self.waiting, Lpm):
-            self.waiting.count_hits = self._count_hits
+        self.ranked = self.waiting if isinstance(self.waiting, Ranked) else None
+        if self.ranked is not None and self.cache is not None:
+            self.ranked.prefixes = QueuePrefixes(self.requests, self.cache)
         self.batch.meter = self.waiting.meter
         self.running: dict[RequestState, None] = {}
         self.prefilling: dict[RequestState, None] = {}
@@ -66,7 +105,9 @@ class ReplicaState:
         self.num_swapped = 0
         self.num_leaving = 0  # running requests with status LEAVING
         self.num_admitted = 0
+        self._num_placed = 0  # requests that were put at the end of the batch, so often
         self.rejoined: Collection[RequestState] = ()  # paused in the step planned before, and decoding again
+        self.late_frees = LateFrees(self.traits.frees_late)
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
@@ -84,15 +125,12 @@ class ReplicaState:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""
         return self.requests[live.row].output_tokens - live.base_outputs
 
-    def _count_hits(self, live: RequestState) -> int:
-        """Leading blocks of a request that are cached."""
-        return 0 if self.cache is None else self.cache.hits(self.requests[live.row], live.num_tokens)[0]
-
     def preempt(self, preemption: Preemption, now_s: float) -> int:
         """Return a request from the batch to the queue; returns the blocks swapped out."""
         live = self._live(preemption.request, DECODING, PREFILLING, LEAVING)
         blocks = live.num_blocks
         decoding = live.status is DECODING
+        lost = 0 if self.unseen is None else self.unseen.drop(live)
         if live.status is LEAVING:
             self.num_leaving -= 1
         elif not decoding:
@@ -103,6 +141,7 @@ class ReplicaState:
         else:
             self.batch.leave(live)
         del self.running[live]
+        live.lose_outputs(lost)
         setbacks = live.set_back()
         setbacks.preemptions += 1
         setbacks.left_s = now_s
@@ -131,6 +170,12 @@ class ReplicaState:
         live.set_back().recomputed_tokens -= live.lost_tokens
         live.lost_tokens = 0
         self._no_longer_waits(live, now_s, swapped=False)
+
+    def requeue(self, views: tuple[RequestView, ...]) -> None:
+        """Put these waiting requests to the front of the queue, in this order."""
+        if not isinstance(self.waiting, (Fcfs, InTurn)):
+            raise self.broken(f"reorders a queue whose order is {self.traits.order}")
+        self.waiting.requeue(tuple([self._live(view, WAITING, SWAPPED) for view in views]))
 
     def drop_waiting(self, live: RequestState, now_s: float) -> None:
         """A waiting request leaves the queue, as it was aborted."""
@@ -188,17 +233,25 @@ class ReplicaState:
 
     def compute(self, chunk: Chunk, now_s: float) -> ScheduledChunk:
         """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        view, tokens, reserve, padding = chunk
+        return self.take(chunk, *self.place(chunk, now_s))
+
+    def place(self, chunk: Chunk, now_s: float) -> tuple[RequestState, int]:
+        """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns."""
+        view, _, reserve, padding = chunk
         live = self._live(view, WAITING, PREFILLING)
-        owned = 0
-        if live.status is WAITING:
-            self._enter(live, now_s)
-            if self.cache is not None:
-                owned = self._take_hits(live, self.cache)
-            if reserve or padding or self.traits.keeps_finished:
-                self._grant(live, reserve, padding)
-        else:
-            owned = live.num_blocks
+        if live.status is not WAITING:
+            return live, live.num_blocks
+        self._enter(live, now_s)
+        owned = 0 if self.cache is None else self._take_hits(live, self.cache)
+        if reserve or padding or self.traits.keeps_finished:
+            self._grant(live, reserve, padding)
+        elif self.traits.takes_whole_prompt:
+            live.reserved_tokens = live.num_tokens  # until it decodes
+        return live, owned
+
+    def take(self, chunk: Chunk, live: RequestState, owned: int) -> ScheduledChunk:
+        """Take the blocks that the chunk of a placed request needs."""
+        tokens = chunk.num_tokens
         left = live.num_tokens_to_compute
         if not 0 <= tokens <= left:
             raise self.broken(f"computes {tokens} tokens of request {live.request_id}, which has {left} left")
@@ -217,6 +270,10 @@ class ReplicaState:
             self.cache.enter(self.requests[live.row], full_blocks)
         padding = live.padding_tokens - computed
         return live, tokens, min(padding, tokens) if padding > 0 else 0
+
+    def waiting_request(self, view: RequestView) -> RequestState:
+        """The waiting request behind a view."""
+        return self._live(view, WAITING)
 
     def _enter(self, live: RequestState, now_s: float) -> None:
         self.waiting.remove(live)
@@ -252,14 +309,27 @@ class ReplicaState:
         live.reserved_tokens = reserve
         live.padding_tokens = padding
 
+    def move_to_end(self, requests: Iterable[RequestView]) -> None:
+        """Let these running requests come last in the batch, in this order."""
+        for view in requests:
+            live = self._live(view, PREFILLING, DECODING)
+            del self.running[live]
+            self.running[live] = None
+            self._num_placed += 1
+            live.place = self._num_placed
+
     def _admit(self, live: RequestState) -> None:
         self.num_admitted += 1
+        self._num_placed += 1
+        live.place = self._num_placed
         live.admission = self.num_admitted
         self.running[live] = None
         self._check_slots()
 
     def _check_slots(self) -> None:
         """Raise PolicyError if the batch exceeds its slots; paused requests need none."""
+        if self.traits.slots_by_step:
+            return  # `Replica.begin_step` looks at those that compute
         seqs = len(self.running) - len(self.paused) + len(self.held)
         if seqs > self._max_num_seqs:
             raise self.broken(f"runs {seqs:,} requests; max_num_seqs is {self._max_num_seqs:,}")
@@ -278,10 +348,16 @@ class ReplicaState:
             raise self.broken(f"names request {view.request_id}, which is {view.status.value} and not {expected}")
         return view
 
-    def settle(self, prefill: Iterable[ScheduledChunk]) -> None:
-        """Tell the cache that the step has ended which computed these chunks."""
-        if self.cache is not None:
-            self.cache.settle([live.row for live, _, _ in prefill])
+    def settle(self, live: RequestState) -> None:
+        """Insert what is computed of a prompt into the radix tree."""
+        assert self.tree is not None
+        self.tree.settle([live.row])
+
+    def settle_cut(self) -> None:
+        """A plan begins: the chunk of the prompt that goes on is known (`stash_chunked_request`, scheduler.py:3772)."""
+        if self.cut is not None and self.cut.status is PREFILLING:
+            self.settle(self.cut)
+        self.cut = None
 
     def unknown(self, live: RequestState) -> int:
         """Tokens of a decoding request that are not known yet when it is planned, and so cannot be cached."""

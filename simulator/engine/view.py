@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence, Sized
 from typing import Protocol, cast
 
 from simulator.engine.state import ReplicaState
-from simulator.plan import BatchView, WaitingView
+from simulator.memory.radix_tree import Node
+from simulator.plan import BatchView, PrefixMatches, WaitingView
 from simulator.request import ArrivingRequest, RequestView
 from simulator.request_state import RequestState
 from simulator.timing.cost import StepShape
@@ -96,6 +97,8 @@ class ReplicaView:
         "blocks_freed",
         "caches_prefixes",
         "decode_blocks_needed",
+        "known_outputs",
+        "late_blocks",
         "note",
         "now_s",
         "num_blocks",
@@ -105,6 +108,7 @@ class ReplicaView:
         "num_swapped",
         "prefilling",
         "prefix_hits",
+        "prefix_matches",
         "recompute_s",
         "running",
         "step_tokens",
@@ -124,6 +128,8 @@ class ReplicaView:
         self.recompute_s: RecomputeTime = viewer.recompute_s
         self.swap_s = viewer.swap_s
         self.prefix_hits = viewer.prefix_hits
+        self.prefix_matches = viewer.prefix_matches
+        self.known_outputs = viewer.known_outputs
         self.now_s = 0.0
         self.step_tokens: int | None = None
         self.note: object = None
@@ -132,6 +138,7 @@ class ReplicaView:
         self.num_free_blocks = 0
         self.num_free_host_blocks = 0
         self.decode_blocks_needed = 0
+        self.late_blocks = state.late_frees.ahead
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
         self._held = state.held
@@ -152,25 +159,29 @@ class ReplicaView:
 class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
-    __slots__ = ("_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+    __slots__ = ("_frees_late", "_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state
         self._outlook = outlook
         self._num_admitted = 0  # up to the last look
+        self._frees_late = state.traits.frees_late > 0
         self._has_host = state.blocks.num_host_blocks > 0
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
 
     def look(self, now_s: float) -> None:
         """Show the replica as it is at `now_s`."""
+        self.view.now_s = now_s
+        if self._order_at is not None:
+            self._order_at(now_s)
+        self._look()
+
+    def _look(self) -> None:
         state, view = self._state, self.view
-        view.now_s = now_s
         if state.num_admitted != self._num_admitted:
             self._num_admitted = state.num_admitted
             view.admitted_tick = state.decode_clock.ticks
-        if self._order_at is not None:
-            self._order_at(now_s)
         view.step_tokens = None
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         view.num_free_blocks = state.blocks.num_free
@@ -178,6 +189,8 @@ class Viewer:
             view.num_swapped = state.num_swapped
             view.num_free_host_blocks = state.blocks.num_free_host
         view.decode_blocks_needed = state.batch.blocks_needed()
+        if self._frees_late:
+            view.late_blocks = state.late_frees.ahead
         if state.paused:
             size = view.block_size
             boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]
@@ -188,7 +201,7 @@ class Viewer:
         # The requests that this part admitted have not been in a step yet.
         view = self.view
         seen = self._num_admitted, view.admitted_tick
-        self.look(view.now_s)
+        self._look()
         self._num_admitted, view.admitted_tick = seen
         view.step_tokens = step_tokens
 
@@ -224,3 +237,26 @@ class Viewer:
         if state.cache is None or not isinstance(request, RequestState):
             return 0, 0
         return state.cache.hits(state.requests[request.row], request.num_tokens)
+
+    def prefix_matches(self) -> PrefixMatches:
+        """See `View.prefix_matches`."""
+        state = self._state
+        tree, requests = state.tree, state.requests
+        if tree is None:
+            raise state.broken("looks prefixes up in a radix tree, which this replica does not have")
+        kept: dict[Node, int] = {}
+
+        def look(request: RequestView) -> tuple[int, int]:
+            return tree.tree.look(tree.pages_to_find(requests[request.row], request.num_tokens), kept)
+
+        def keep(request: RequestView) -> None:
+            tree.tree.keep(tree.pages_to_find(requests[request.row], request.num_tokens), kept)
+
+        return PrefixMatches(look, keep)
+
+    def known_outputs(self, request: RequestView) -> int:
+        """See `View.known_outputs`."""
+        unseen = self._state.unseen
+        if unseen is None or not isinstance(request, RequestState):
+            return request.output_tokens_so_far
+        return request.output_tokens_so_far - unseen.count(request)

@@ -33,7 +33,7 @@ class Cache(KVBlocks, Protocol):
         """Note that the request's first `full_blocks` blocks are full, at the latest after this step."""
 
     def settle(self, rows: Iterable[int]) -> None:
-        """Note the end of a step that computed prompts of these rows, before any request finishes with it."""
+        """Note that what was computed of the prompts of these rows is known, in this order."""
 
     def lose(self, row: int, num_blocks: int) -> None:
         """Free the blocks of a preempted request; `free` is for finished ones."""

@@ -1,25 +1,22 @@
-"""KV pages with a prefix cache that is a radix tree: SGLang's `RadixCache`.
+"""KV pages with a prefix cache that is a radix tree: SGLang's `UnifiedRadixCache`.
 
 L. Zheng et al., SGLang: Efficient Execution of Structured Language Model Programs (arXiv 2312.07104), section 3, and
-python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5), with its page size as our block size; SGLang's default is 1.
+python/sglang/srt/mem_cache/unified_radix_cache.py (SGLang 0.5.23), with its page size as our block size; SGLang's
+default is 1.
 
 A prompt enters the tree chunk by chunk, after the step that computed the chunk; the rest of a request enters when it
 finishes. Prompts of one step therefore do not hit each other. Decoded tokens are private until the request finishes,
 and lost when it is retracted. A request locks the path that it uses. Unlocked pages count as free, and are evicted when
-an allocation needs them.
-
-Two differences from SGLang: matching a waiting request changes nothing here, where SGLang renews the access time of all
-that matches (only admission and insertion do so here); and nothing is evicted ahead of need, where SGLang evicts 20
-tokens for each request that a retraction leaves running.
+an allocation needs them. What is looked up is accessed, whether the request is admitted or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulator.memory.blocks import OutOfBlocksError
-from simulator.memory.page_keys import PageKeys, Symbols
+from simulator.memory.page_keys import PageKeys, Pages, Symbols
 from simulator.memory.radix_tree import Node, RadixTree
 from simulator.request import Request
 
@@ -63,7 +60,19 @@ class RadixCache:
 
         At least one token is left to compute.
         """
-        return self.tree.look(self._keys_of(request).first((num_tokens - 1) // self.block_size))
+        return self.tree.look(self.pages_to_find(request, num_tokens))
+
+    def find(self, request: Request, num_tokens: int) -> tuple[int, int]:
+        """As `hits`, but nothing need be left to compute."""
+        return self.tree.look(self._keys_of(request).first(num_tokens // self.block_size))
+
+    def by_subtree(self, requests: Sequence[tuple[Request, int]]) -> list[int]:
+        """The places of requests, with so many tokens each, depth first (`RadixTree.by_subtree`)."""
+        return self.tree.by_subtree([self._keys_of(request).first(n // self.block_size) for request, n in requests])
+
+    def pages_to_find(self, request: Request, num_tokens: int) -> Pages:
+        """The pages that may be found of a request: at least one token is left to compute."""
+        return self._keys_of(request).first((num_tokens - 1) // self.block_size)
 
     def freed_with(self, held: Mapping[int, int]) -> int:
         """Pages that come free when all rows of `held` leave; `held` maps a row to the pages it holds."""
@@ -79,12 +88,27 @@ class RadixCache:
 
     # Taking
 
+    def match(self, request: Request, num_tokens: int) -> None:
+        """Access the cached leading pages of the request's `num_tokens` tokens."""
+        self.tree.match(self._keys_of(request).first(num_tokens // self.block_size))
+
     def take_hits(self, request: Request, blocks: int) -> None:
-        """Lock the path of the request's first `blocks` pages, which are cached."""
-        node, found = self.tree.reach(self._keys_of(request).first(blocks))
-        assert found == blocks
+        """Lock the path of the request's first `blocks` pages, which `match` has split off."""
+        node = self.tree.root
+        depth = 0
+        pages = self._keys_of(request).first(blocks)
+        while depth < blocks:
+            node = node.children[pages[depth]]
+            depth += len(node.pages)
+        assert depth == blocks
         self.tree.lock(node)
         self._holders[request.row] = Holder(request, node, blocks)
+
+    def make_room(self, num_blocks: int) -> None:
+        """Evict until so many pages are idle, as far as unlocked ones suffice: `evict_to_free_tokens`."""
+        shortfall = num_blocks - self._idle
+        if shortfall > 0:
+            self._idle += self.tree.evict(min(shortfall, self.tree.unlocked))
 
     def allocate(self, row: int, num_blocks: int) -> None:
         """Give the request `num_blocks` more private pages, evicting unlocked leaves where idle ones are too few."""
@@ -103,7 +127,7 @@ class RadixCache:
         self._holders[request.row].computed = full_blocks
 
     def settle(self, rows: Iterable[int]) -> None:
-        """Insert what the step computed of the prompts of `rows`."""
+        """Insert what is computed of the prompts of `rows`."""
         for row in rows:
             self._share(self._holders[row])
 
@@ -111,6 +135,9 @@ class RadixCache:
         """Insert what a request has computed and lock it; duplicates come free."""
         pages = self._keys_of(holder.request).first(max(holder.computed, holder.shared))
         node, found = self.tree.insert(pages)
+        prompt = holder.request.input_tokens // self.block_size
+        if 0 < prompt < len(pages):  # split where the prompt ends, so that the answer can be evicted alone (:1254)
+            self.tree.insert(pages[:prompt])
         self._own -= len(pages) - holder.shared
         self._idle += found - holder.shared
         self.tree.lock(node)
@@ -129,17 +156,14 @@ class RadixCache:
     # Leaving
 
     def free(self, row: int, num_blocks: int) -> None:
-        """Insert all that a finished request has computed, and unlock it."""
-        request = self._holders[row].request
-        # The last token is never computed.
-        self.abort(row, num_blocks, request.input_tokens + request.output_tokens - 1)
+        """Insert what a finished request has computed, as last told by `enter`, and unlock it."""
+        self._share(self._holders[row])
+        self.lose(row, num_blocks)
 
     def abort(self, row: int, num_blocks: int, num_computed_tokens: int) -> None:
         """Insert all that an aborted request has computed, and unlock it, as SGLang's `cache_finished_req` does."""
         holder = self._holders[row]
         holder.computed = num_computed_tokens // self.block_size
-        if not holder.computed <= num_blocks <= holder.computed + 1:
-            raise ValueError(f"row {row} holds {num_blocks} blocks, and has filled {holder.computed}")
         self._share(holder)
         self.lose(row, num_blocks)
 

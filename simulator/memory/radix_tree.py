@@ -1,14 +1,14 @@
-"""A radix tree over pages of KV, with locks and access times: the tree in SGLang's `RadixCache`.
+"""A radix tree over pages of KV, with locks and access times: the tree in SGLang's `UnifiedRadixCache`.
 
-python/sglang/srt/mem_cache/radix_cache.py (SGLang 0.5). A node holds consecutive pages without a branch between them.
-A request locks the node that it ends in and all above it. Eviction takes whole unlocked leaves, the least recently used
-first; a parent that loses its last child becomes a leaf.
+python/sglang/srt/mem_cache/unified_cache/unified_tree_core.py (SGLang 0.5.23), whose line numbers are given. A node
+holds consecutive pages without a branch between them. A request locks the node that it ends in and all above it.
+Eviction takes whole unlocked leaves, the least recently used first; a parent that loses its last child becomes a leaf.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from simulator.memory.page_keys import Pages
@@ -17,80 +17,131 @@ from simulator.memory.page_keys import Pages
 class Node:
     """Consecutive pages of a sequence; `locks` requests use it or a node below it."""
 
-    __slots__ = ("children", "locks", "pages", "parent", "serial", "used_at")
+    __slots__ = ("children", "locks", "pages", "parent", "used_at")
 
-    def __init__(self, parent: Node | None, pages: Pages, used_at: int, serial: int) -> None:
+    def __init__(self, parent: Node | None, pages: Pages, used_at: int) -> None:
         self.parent = parent  # None for the root, and for an evicted node
         self.pages = pages
         self.children: dict[int, Node] = {}  # by their first page
         self.locks = 0
-        self.used_at = used_at
-        self.serial = serial  # of equal access times, the older node is evicted first
+        self.used_at = used_at  # no two nodes have the same
 
     def __lt__(self, other: Node) -> bool:
-        return False  # the heap may hold a node twice, never two nodes of the same time and serial
+        return False  # the heap may hold a node twice, never two nodes of the same time
 
 
 class RadixTree:
     """Pages by their content. `unlocked` counts those that no request uses."""
 
     def __init__(self) -> None:
-        self.root = Node(None, array("q"), 0, 0)
+        self.root = Node(None, array("q"), 0)
         self.unlocked = 0
         self._nodes = 0
         self._time = 0
-        self._serial = 0
-        self._candidates: list[tuple[int, int, Node]] = []  # heap of candidates for eviction, stale entries included
+        self._candidates: list[tuple[int, Node]] = []  # heap of candidates for eviction, stale entries included
 
-    def look(self, pages: Pages) -> tuple[int, int]:
-        """Length of the longest prefix of `pages` in the tree, and how many of its pages no request uses."""
-        node, found, unused = self.root, 0, 0
-        while found < len(pages) and (child := node.children.get(pages[found])) is not None:
-            same = common(child.pages, pages, found)
+    def look(self, pages: Pages, kept: Mapping[Node, int] | None = None) -> tuple[int, int]:
+        """Length of the longest prefix of `pages` in the tree, and how many of its pages no request uses.
+
+        `kept` says how many leading pages of unlocked nodes are in use all the same.
+        """
+        found = unused = 0
+        for node, same in self._walk(pages):
             found += same
-            if child.locks == 0:
-                unused += same
-            if same < len(child.pages):
-                break
-            node = child
+            if node.locks == 0:
+                unused += same if kept is None else max(0, same - kept.get(node, 0))
         return found, unused
 
-    def reach(self, pages: Pages) -> tuple[Node, int]:
-        """Node at the end of the longest prefix of `pages` in the tree, split off where needed, and its length.
+    def keep(self, pages: Pages, kept: dict[Node, int]) -> None:
+        """Note in `kept` that a request uses the longest prefix of `pages`."""
+        for node, same in self._walk(pages):
+            if node.locks == 0:
+                kept[node] = max(same, kept.get(node, 0))
 
-        As in SGLang, every node on the way is accessed now, the part behind the split included.
-        """
-        self._time += 1
+    def _walk(self, pages: Pages) -> Iterator[tuple[Node, int]]:
+        """Nodes along the longest prefix of `pages`, with how many of their pages it has."""
         node, found = self.root, 0
         while found < len(pages) and (child := node.children.get(pages[found])) is not None:
             same = common(child.pages, pages, found)
-            found += same
-            child.used_at = self._time
-            self._add_candidate(child)
+            yield child, same
             if same < len(child.pages):
-                return self._split(child, same), found
+                return
+            found += same
             node = child
-        return node, found
+
+    def by_subtree(self, sequences: Sequence[Pages]) -> list[int]:
+        """Places of these sequences in the order of a depth-first walk, by where their cached prefixes end.
+
+        Of a node's children that comes first under which most of them end; those that end in the node itself come
+        after all its children, and a longer match within a node before a shorter one.
+        """
+        ends: dict[Node, list[tuple[int, int]]] = {}
+        weights: dict[Node, int] = {}
+        for place, pages in enumerate(sequences):
+            end, length = self.root, 0
+            for end, length in self._walk(pages):  # noqa: B007 - the last ones
+                weights[end] = weights.get(end, 0) + 1
+            ends.setdefault(end, []).append((-length, place))
+        order: list[int] = []
+        rest = [(self.root, False)]
+        while rest:
+            node, is_done = rest.pop()
+            if is_done:
+                order.extend([place for _, place in sorted(ends.get(node, ()))])
+                continue
+            rest.append((node, True))
+            children = sorted(node.children.values(), key=lambda child: -weights.get(child, 0))
+            rest.extend([(child, False) for child in reversed(children) if child in weights])
+        return order
+
+    def match(self, pages: Pages) -> Node:
+        """Access the longest prefix of `pages`, split off where needed; returns its last node.
+
+        The nodes on the way are accessed after the part behind the split (:1523), those above before those below
+        (:1030).
+        """
+        path = []
+        for node, same in list(self._walk(pages)):
+            if same < len(node.pages):
+                path.append(self._split(node, same))
+                self._access(node)
+            else:
+                path.append(node)
+        for node in path:
+            self._access(node)
+        return path[-1] if path else self.root
 
     def insert(self, pages: Pages) -> tuple[Node, int]:
-        """Insert `pages`; returns their last node, and how many of them were in the tree before."""
-        node, found = self.reach(pages)
+        """Insert `pages`; returns their last node, and how many of them were in the tree before.
+
+        Nodes are accessed on the way down; the part behind a split after the part before it (:1282).
+        """
+        last, found = self.root, 0
+        for node, same in list(self._walk(pages)):
+            last = node if same == len(node.pages) else self._split(node, same)
+            self._access(last)
+            if last is not node:
+                self._access(node)
+            found += same
         if found < len(pages):
-            self._serial += 1
-            leaf = Node(node, pages[found:], self._time, self._serial)
-            node.children[pages[found]] = leaf
+            leaf = Node(last, pages[found:], 0)
+            last.children[pages[found]] = leaf
             self._nodes += 1
             self.unlocked += len(leaf.pages)
-            self._add_candidate(leaf)
-            node = leaf
-        return node, found
+            self._access(leaf)
+            last = leaf
+        return last, found
+
+    def _access(self, node: Node) -> None:
+        self._time += 1
+        node.used_at = self._time
+        self._add_candidate(node)
 
     def _split(self, node: Node, at: int) -> Node:
         """Split the first `at` pages of `node` off into a new parent of it."""
         parent = node.parent
         assert parent is not None
-        self._serial += 1
-        head = Node(parent, node.pages[:at], node.used_at, self._serial)
+        head = Node(parent, node.pages[:at], node.used_at)
         head.locks = node.locks
         parent.children[head.pages[0]] = head
         node.pages = node.pages[at:]
@@ -128,7 +179,7 @@ class RadixTree:
             entry = heappop(self._candidates)
             if not _is_true(entry):
                 continue
-            node = entry[2]
+            node = entry[1]
             parent = node.parent
             assert parent is not None
             del parent.children[node.pages[0]]
@@ -144,7 +195,7 @@ class RadixTree:
         """Make the node a candidate for eviction if it is an unlocked leaf."""
         if node.locks or node.children:
             return
-        heappush(self._candidates, (node.used_at, node.serial, node))
+        heappush(self._candidates, (node.used_at, node))
         if len(self._candidates) > 2 * self._nodes + 1000:  # most entries are stale
             self._candidates = [entry for entry in self._candidates if _is_true(entry)]
             heapify(self._candidates)
@@ -153,7 +204,7 @@ class RadixTree:
         """Raise AssertionError unless the tree is consistent and locked by these nodes alone; returns its pages."""
         users = paths(ends)
         in_tree = unlocked = nodes = 0
-        offered = {node for _, _, node in filter(_is_true, self._candidates)}
+        offered = {node for _, node in filter(_is_true, self._candidates)}
         rest = [(self.root, first, child) for first, child in self.root.children.items()]
         while rest:
             parent, first, node = rest.pop()
@@ -198,6 +249,6 @@ def common(node: Pages, pages: Pages, start: int) -> int:
     return same
 
 
-def _is_true(entry: tuple[int, int, Node]) -> bool:
-    used_at, _, node = entry
+def _is_true(entry: tuple[int, Node]) -> bool:
+    used_at, node = entry
     return node.used_at == used_at and not node.locks and not node.children and node.parent is not None

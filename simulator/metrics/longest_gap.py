@@ -45,6 +45,8 @@ def longest_gap_s(records: Records) -> Floats:
             own = rows.replica == replica
             left_s = requeues.from_s[requests.replica[requeues.row] == replica]
             overlaps = not np.isin(left_s, rows.start_s[own & (rows.preempted > 0)]).all()
+            if rows.preempted[own].sum() < len(left_s):  # some left in steps that computed nothing and have no row
+                overlaps = False
             steps = _Steps(starts[here], records.step_end_s[here], decodes[here], bool(pauses[own].any()), overlaps)
             found[served] = _of_replica(records, steps, served, returns[served])
     return found

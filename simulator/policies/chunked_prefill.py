@@ -6,8 +6,9 @@ The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, cast
 
 from annotated_types import doc
 
@@ -22,7 +23,7 @@ from simulator.policies.parts.parameters import (
     Watermark,
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.token_budget import share, split_budget
 from simulator.policies.parts.vllm_versions import NEWEST, RULES, Version, check_version
 from simulator.request import RequestView
@@ -75,7 +76,8 @@ class ChunkedPrefill:
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
         tests_whole = self.reserve_full_isl and RULES[self.version].tests_whole_prompt
-        rule = AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill)
+        passes_over = RULES[self.version].passes_over
+        rule = AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill, passes_over)
         object.__setattr__(self, "_admission", rule)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
@@ -105,7 +107,9 @@ class ChunkedPrefill:
         if budget > 0 and view.waiting:
             if view.caches_prefixes:
                 return StepPlan(prefill=tuple(chunks), more=True)
-            admit(view, self._admission, threshold, budget, free, chunks)
+            passed = admit(view, self._admission, threshold, budget, free, chunks)
+            if passed:
+                return StepPlan(prefill=tuple(chunks), holds=self._holds(view), requeue=self._requeue(passed))
         if chunks:
             return StepPlan(prefill=tuple(chunks))
         return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
@@ -125,15 +129,22 @@ class ChunkedPrefill:
             return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
         return Holds.ARRIVAL
 
+    def _requeue(self, passed: Sequence[RequestView]) -> tuple[RequestView, ...] | None:
+        """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
+        return tuple(reversed(passed)) if passed and self.order == "fcfs" else None
+
     def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
-        """One admission, or none: a part of a step's plan."""
+        """One admission, or none: a part of a step's plan. Its note are the requests that the step has passed over."""
         budget = self.max_num_batched_tokens - step_tokens
+        passed = cast("tuple[RequestView, ...]", view.note or ())
         if budget <= 0 or len(view.running) >= self._admission.slots or not view.waiting:
+            if passed:
+                return StepPlan(requeue=self._requeue(passed))
             return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
-        chunk = admit_next(view, self._admission, self._threshold(view), budget)
-        if chunk is None:
-            return StepPlan()  # until the next step: others may compute what this request would hit
-        return StepPlan(prefill=(chunk,), more=True)
+        chunk, passed = admit_next(view, self._admission, self._threshold(view), budget, passed)
+        if chunk is None:  # until the next step: others may compute what this request would hit
+            return StepPlan(requeue=self._requeue(passed))
+        return StepPlan(prefill=(chunk,), more=True, note=passed)
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:
         """The general case: budget or blocks do not suffice for all running requests."""
@@ -141,9 +152,12 @@ class ChunkedPrefill:
             view, self.max_num_batched_tokens, threshold, self.order, RULES[self.version].passes_itself
         )
         more = not preempted and budget > 0 and view.caches_prefixes
+        passed: Sequence[RequestView] = ()
         if not preempted and budget > 0 and not more:
-            admit(view, self._admission, threshold, budget, free, chunks)
-        return StepPlan(preempt=preempted, prefill=tuple(chunks), paused=paused, holds=self._holds(view), more=more)
+            passed = admit(view, self._admission, threshold, budget, free, chunks)
+        return StepPlan(
+            preempted, (), tuple(chunks), True, paused, self._holds(view), more=more, requeue=self._requeue(passed)
+        )
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
@@ -158,4 +172,12 @@ SYSTEM = System(
     order="fcfs, priority and others",
     victim="the latest admitted; by priority the least important",
     preemption="recompute",
+    checked=Checked(
+        against="vLLM 0.33.0 and the last patch of each minor version from 0.11; forward pass and clock are ours",
+        on=(
+            "1,000 random cases a version, half of them asynchronous, some 215,000 steps, with and without a prefix "
+            "cache, all equal"
+        ),
+        uncovered="speculative decoding, LoRA, sliding windows, pipeline stages, aborts, `max_num_partial_prefills`",
+    ),
 )

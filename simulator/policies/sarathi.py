@@ -1,19 +1,21 @@
 """Sarathi-Serve (A. Agrawal et al., OSDI 2024): stall-free batches of one token budget.
 
 The rules are those of Algorithm 3 of the paper and of sarathi/core/scheduler/sarathi_scheduler.py in its repository,
-with a constant chunk size.
+with a constant chunk size; lines are those of its revision 96f9911.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.decode_slots import takes_block, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
-from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import first_to_leave
+from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.victims import rank
 from simulator.request import RequestView
 
 
@@ -22,14 +24,17 @@ class Sarathi:
     """Decodes first, then the running partial prefill, then new prompts, within one token budget (the chunk size).
 
     A prompt enters only if there is room for all of it above the `watermark`, and that room is its own from then on,
-    though it is computed in chunks. When decoding lacks a block, the latest admitted is recomputed; with
-    `order: priority`, the least important.
+    though it is computed in chunks. Every decode wants one free block, even where it takes none (`parts.decode_slots`);
+    for lack of it the latest to arrive is recomputed, or with `order: priority` the least important. A victim whose
+    prompt was not computed yet may enter again in the same step.
 
     `chunked_prefill` hands its budget out in order of admission, decodes or not, tests for the whole prompt without
-    keeping its room, and has no watermark unless asked. `fastgen` preempts no decode: it waits. Where memory is
-    plenty all three fill a budget alike; their default budgets differ.
+    keeping its room, and has no watermark unless asked. `fastgen` preempts no decode while another can go on. Where
+    memory is plenty all three fill a budget alike; their default budgets differ.
 
-    The watermark does not count in an empty batch: a recomputed request may have outgrown it.
+    Where Sarathi-Serve gives up, this goes on: the watermark does not count in an empty batch, as a recomputed request
+    may have outgrown it. And an answer ends with its last token; there `Sequence.check_stop` counts only the tokens
+    since the last preemption, so that a victim's answer grows beyond its cap.
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -42,68 +47,58 @@ class Sarathi:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        return Traits(order=self.order, takes_whole_prompt=True, asks_below_blocks=1)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return refuse_beyond_watermark(request, num_blocks, block_size, self.watermark)
 
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-        size = view.block_size
-        # Prompts begun own the room for all of them, though the blocks are not taken yet.
-        free = view.num_free_blocks - sum([cdiv(r.num_tokens, size) - r.num_blocks for r in view.prefilling])
-        if view.decode_blocks_needed > free:
-            return self._make_room(view, free)
+        free = view.num_free_blocks - view.decode_blocks_needed
         budget = self.max_num_batched_tokens - view.num_decoding
-        chunks = []
-        for request in view.prefilling:
-            tokens = min(request.num_tokens_to_compute, budget)
-            budget -= tokens
-            chunks.append(Chunk(request, tokens))
-        if budget > 0 and view.waiting and len(view.running) < slots:
-            self._admit(view, slots, budget, free - view.decode_blocks_needed, chunks)
-        if chunks:
-            return StepPlan(prefill=tuple(chunks))
-        if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return _UNTIL_ARRIVAL
-
-    def _admit(self, view: View, slots: int, budget: int, free: int, chunks: list[Chunk]) -> None:
-        """Append chunks for the heads of the queue while slots, budget and blocks last; no request is passed over."""
-        watermark = watermark_blocks(self.watermark, view.num_blocks)
-        running = len(view.running)
-        for request in view.waiting:
-            free -= cdiv(request.num_tokens, view.block_size)
-            if budget == 0 or running >= slots or free < (watermark if running else 0):
-                return
-            tokens = min(request.num_tokens, budget)
-            budget -= tokens
-            running += 1
-            chunks.append(Chunk(request, tokens))
-
-    def _make_room(self, view: View, free: int) -> StepPlan:
-        """Preempt victims, prompts begun too, until the remaining decodes fit; admit none."""
-        size = view.block_size
-        needed = view.decode_blocks_needed
-        budget = self.max_num_batched_tokens - view.num_decoding
-        victims: dict[RequestView, None] = {}
-        for request in first_to_leave(view.running, self.order):
-            if needed <= free:
-                break
-            victims[request] = None
-            if request.is_decoding:
-                free += request.num_blocks
-                needed -= request.num_computed_tokens % size == 0
-                budget += 1
-            else:
-                free += cdiv(request.num_tokens, size)
+        # Unless the last decode still finds a free block.
+        victims = self._victims(view) if free < 1 else []
+        for victim in victims:
+            free += victim.num_blocks + takes_block(view, victim)
+            budget += victim.is_decoding
         chunks = []
         for request in view.prefilling:
             if request not in victims:
                 tokens = min(request.num_tokens_to_compute, budget)
                 budget -= tokens
                 chunks.append(Chunk(request, tokens))
-        return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))
+        self._enter(view, victims, chunks, slots, free, budget)
+        if victims or chunks:
+            return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))
+        if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
+            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+        return _UNTIL_ARRIVAL
+
+    def _victims(self, view: View) -> list[RequestView]:
+        """Phase 1 of `_schedule` (:116): the batch is sorted by arrival, and prompts under way want no free block."""
+        by_priority = self.order == "priority"
+        running = sorted(view.running, key=rank if by_priority else lambda request: (request.row,))
+        return without_slots(view, running, view.num_free_blocks)
+
+    def _enter(
+        self, view: View, victims: list[RequestView], chunks: list[Chunk], slots: int, free: int, budget: int
+    ) -> None:
+        """Phase 2 (:196): append chunks for the heads of the queue while slots, budget and blocks last.
+
+        The victims of this step stand before all others, the last of them first. They are not reset before the step
+        is over: one that decoded has nothing to compute and stops the queue, one whose prompt was under way begins
+        again with a chunk of what it had left.
+        """
+        watermark = watermark_blocks(self.watermark, view.num_blocks)
+        running = len(view.running) - len(victims)
+        for request in chain(reversed(victims), view.waiting):
+            tokens = min(0 if request.is_decoding else request.num_tokens_to_compute, budget)
+            free -= cdiv(request.num_tokens, view.block_size)
+            if tokens == 0 or running >= slots or free < (watermark if running else 0):
+                return
+            budget -= tokens
+            running += 1
+            chunks.append(Chunk(request, tokens))
 
 
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
@@ -118,4 +113,9 @@ SYSTEM = System(
     order="fcfs and others",
     victim="the latest admitted",
     preemption="recompute",
+    checked=Checked(
+        against="sarathi-serve 96f9911, scheduler, block manager and sequences; forward pass and clock are ours",
+        on="300 random cases, 66,850 steps, all equal",
+        uncovered="dynamic chunk sizes; pipeline stages; other orders than fcfs, which Sarathi-Serve has not",
+    ),
 )

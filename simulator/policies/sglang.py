@@ -1,7 +1,8 @@
 """SGLang: prompts first, in batches of their own, and as many requests at a time as its guess of their answers allows.
 
 The rules are those of `Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py, of `PrefillAdder`
-in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5, no overlap).
+in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5.23, whose line
+numbers are given).
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from typing import Annotated, ClassVar, NamedTuple
 from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import Holds, Preemption, StepPlan, Traits, View
+from simulator.plan import Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillAdder
-from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS
+from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
 
@@ -36,8 +36,8 @@ class Sglang:
     A prompt enters if there is room for it, for its `max_tokens`, and for what the running ones may still come to
     need: of each, what is left of its `max_tokens`, both 4096 at most, times a ratio. The ratio is 0.7 x
     `schedule_conservativeness` at first and in an idle server, and falls to 0.14 x that in 600 decode steps. Once a
-    request found no room, none is tried until a running one has left. An empty batch takes any request that finds
-    room for its prompt: SGLang lowers `max_tokens` to what memory holds.
+    request found no room, none is tried until a running one has left. On arrival `max_tokens` is lowered to what memory
+    holds. With `ignore_eos` all count in full, and without a prefix cache a forecast of when each leaves decides.
 
     When decodes lack memory, those with the fewest outputs are retracted (then the longest prompt, then the latest)
     and go to the end of the queue, to be computed again. The ratio becomes what the others have decoded, and 20
@@ -48,6 +48,9 @@ class Sglang:
     -1 only a prompt longer than a step is cut, and a prefill stays below `max_prefill_tokens`, but for its first.
     Without a value both are `max_num_batched_tokens`, which bounds a step in any case. `max_num_seqs` is SGLang's
     `max_running_requests`; its radix cache, which SGLang has by default, is `enable_prefix_caching`.
+
+    `async_scheduling` is SGLang's overlap schedule, which its server has unless it is told
+    `--disable-overlap-schedule`: a step is planned while the one before runs (`simulator.engine.overlap_results`).
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -60,6 +63,8 @@ class Sglang:
     schedule_conservativeness: Annotated[
         Factor, doc("factor on the share of max_tokens that admissions reckon with")
     ] = 1.0
+    ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
+    async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = True
     order: OrderName = "fcfs"
 
     caches_prefixes: ClassVar[bool] = True
@@ -72,7 +77,28 @@ class Sglang:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order, victims_last=self.order == "fcfs")
+        return Traits(
+            order=self.order,
+            victims_last=self.order == "fcfs",
+            async_scheduling=self.async_scheduling,
+            overlap_scheduling=self.async_scheduling,
+            ranks_when_tried=True,
+        )
+
+    def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
+        """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
+        size = num_blocks * block_size
+        paged = cdiv(request.input_tokens, block_size) * block_size
+        return min(request.max_tokens, size - request.input_tokens - 2, size - paged - block_size - 1)
+
+    def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
+        """A prompt that leaves no room for an answer would wait for ever."""
+        if self.caps(request, num_blocks, block_size) >= 1:
+            return None
+        return (
+            f"{request.input_tokens} input tokens leave no room for an answer beside a page to spare: "
+            f"there are {num_blocks} KV blocks ({num_blocks * block_size} tokens)"
+        )
 
     @property
     def slots(self) -> int:
@@ -80,49 +106,71 @@ class Sglang:
         return min(self.max_num_seqs, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
-        running = len(view.running)
-        if not (running or view.waiting):
+        if not (view.running or view.waiting):
             return _AT_REST  # without a note: the ratio begins anew
         note = view.note
         if not isinstance(note, Note):
             note = Note(first_ratio(self.schedule_conservativeness), view.decode_steps)
-        if view.step_tokens is not None:
-            adder = self._adder(view, note)
-            adder.admit()
-            return self._prefill(view, adder, note)
-        if note.full != running:
+        running = len(view.running) - len(view.prefilling)
+        if note.full != running:  # a request left (scheduler.py:3949, 3968)
             note = note._replace(full=0)
         holds = Holds.ARRIVAL
+        tried = None
         if view.prefilling or (view.waiting and not note.full and running < self.slots):
             adder = self._adder(view, note)
             adder.continue_prompt()
-            adder.admit()
+            if not note.full:
+                adder.admit()
             if adder.chunks:
-                if adder.decodes:  # the ratio falls only where decodes are alone
-                    note = note._replace(since=note.since + 1)
                 return self._prefill(view, adder, note)
-            if adder.is_refused:
+            tried = tuple(adder.tried)
+            if adder.is_full:
                 note = note._replace(full=running)
             else:
                 holds = Holds.STEP
         if view.decode_blocks_needed > view.num_free_blocks:
-            return self._retract(view, note)
-        return StepPlan(holds=Holds.CHANGE if note.full or running >= self.slots else holds, note=note)
+            if running > view.num_decoding:  # the running step's results will free memory (scheduler.py:4470)
+                return StepPlan(decode=False, tried=tried, withheld=True, note=note)
+            return self._retract(view, note, tried)
+        if note.full or running >= self.slots:
+            holds = Holds.CHANGE
+        return StepPlan(holds=holds, tried=tried, note=note)
 
     def _adder(self, view: View, note: Note) -> PrefillAdder:
         ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, self.schedule_conservativeness)
-        return PrefillAdder(view, self, ratio)
+        batch = [r for r in view.running if r not in view.prefilling] if view.prefilling else list(view.running)
+        return PrefillAdder(view, self, ratio, batch)
 
     def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
-        """The step, or a part of it."""
-        if adder.is_refused and view.num_decoding:  # what a new batch had no room for is retried beside it
-            note = note._replace(full=adder.running)
-        more = view.caches_prefixes and bool(adder.chunks) and not adder.is_cut
-        return StepPlan(prefill=tuple(adder.chunks), decode=adder.decodes > 0, more=more, note=note)
+        """A prefill step; decodes share it if they may and their blocks are left (scheduler.py:4383)."""
+        running = len(adder.batch)
+        mixes = adder.decodes > 0 and view.num_decoding > 0
+        mixed = mixes and view.decode_blocks_needed <= adder.blocks_left
+        full = 0
+        if running and not mixed and not adder.is_cut and (note.full or adder.is_full):
+            # Without decodes beside it, a full batch stays so until a request leaves. A mixed step forgets it, for the
+            # batch is made anew (:4408), and so does a prompt that is cut, for it leaves the batch (:3951).
+            full = running + len(adder.chunks)
+        if mixed:  # the ratio falls only where decodes are alone
+            note = note._replace(since=note.since + 1)
+        note = note._replace(full=full)
+        to_end: tuple[RequestView, ...] = ()
+        if mixed:  # prompts come before the decodes beside them (`mix_with_running`, schedule_batch.py:3267)
+            to_end = tuple([request for request in adder.batch if request.is_decoding])
+        elif self.enable_mixed_chunk and view.prefilling:
+            to_end = tuple([chunk.request for chunk in adder.chunks])
+        return StepPlan(
+            prefill=tuple(adder.chunks),
+            decode=mixed,
+            tried=tuple(adder.tried),
+            to_end=to_end,
+            withheld=mixes and not mixed,
+            note=note,
+        )
 
-    def _retract(self, view: View, note: Note) -> StepPlan:
+    def _retract(self, view: View, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
         """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
-        stay = sorted([r for r in view.running if r.is_decoding], key=VICTIMS["fewest_outputs"])
+        stay = sorted([r for r in view.running if r.is_decoding], key=lambda r: fewest_outputs(r, view))
         needed, freed = view.decode_blocks_needed, 0
         retracted: list[RequestView] = []
         while needed > view.num_free_blocks + freed and len(stay) > (not view.prefilling):
@@ -132,8 +180,20 @@ class Sglang:
         adder = self._adder(view, note)
         if not stay:
             adder.continue_alone(freed)
-        note = Note(ratio_after_retraction(stay), view.decode_steps + bool(stay))
-        return StepPlan(tuple([Preemption(request) for request in retracted]), (), tuple(adder.chunks), note=note)
+        outputs = sum([view.known_outputs(request) for request in stay])
+        note = Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay))
+        return StepPlan(
+            tuple([Preemption(request) for request in retracted]),
+            prefill=tuple(adder.chunks),
+            tried=tried,
+            to_end=tuple(stay),  # as they were sorted (`filter_batch`, :3530)
+            note=note,
+        )
+
+
+def fewest_outputs(request: RequestView, view: View) -> tuple[int, int]:
+    """The smaller the longer it stays: `_get_decode_retraction_order` (schedule_batch.py:3542)."""
+    return -view.known_outputs(request), request.input_tokens
 
 
 _AT_REST = StepPlan(holds=Holds.ARRIVAL)
@@ -147,4 +207,14 @@ SYSTEM = System(
     order="fcfs, lpm and others",
     victim="the fewest outputs, then the longest prompt",
     preemption="recompute",
+    checked=Checked(
+        against="SGLang 0.5.23: `Scheduler.get_next_batch_to_run` and all below it, radix cache and results included",
+        on="2,000 recorded and 2,540 new random cases, 1,115,335 steps: radix tree on and off, `fcfs`, `lpm`, "
+        "`dfs-weight` and `lof`, pages of 1, 16 and 64, mixed chunks, `ignore_eos`, overlap on and off, retractions, "
+        "up to 200 requests; all equal, but for the queue in 3 steps at whose start, to a rounding error, a request "
+        "arrives",
+        uncovered="`random` order, speculative decoding, sliding windows, hierarchical cache, priorities; requests "
+        "with and without `ignore_eos` together; the abort of a last request that no longer fits; chunks smaller than "
+        "the decodes beside them",
+    ),
 )

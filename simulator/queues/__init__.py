@@ -1,6 +1,7 @@
 """Waiting queues, an order a file: constant or logarithmic work at every end of each.
 
-A module of this folder with a constant `ORDER` is an order of the module's name; there is no list to add it to. Keys
+A module of this folder with a constant `ORDER` is an order of the module's name, with hyphens for underscores; there is
+no list to add it to. Keys
 of requests are taken from a `RequestView`, which has no true output length: no order can depend on it.
 """
 
@@ -24,7 +25,7 @@ __all__ = ["QUEUES", "Order", "OrderName", "WaitingQueue", "make_queue", "order_
 def _find() -> dict[str, OrderKind]:
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     found = {name: getattr(importlib.import_module(f"{__name__}.{name}"), "ORDER", None) for name in names}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    return {name.replace("_", "-"): kind for name, kind in found.items() if kind is not None}
 
 
 QUEUES: dict[str, OrderKind] = _find()

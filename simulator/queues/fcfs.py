@@ -33,6 +33,11 @@ class Fcfs(OrderedDict[RequestState, None]):
 
     drop = remove
 
+    def requeue(self, first: tuple[RequestState, ...]) -> None:
+        """Put these to the front, in this order."""
+        for request in reversed(first):
+            self.move_to_end(request, last=False)
+
 
 def fcfs() -> Fcfs:
     """An empty queue, first come, first served."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.request import Request
-from tests.laws.naive_engine import NaiveReplica, NaiveRequest
+from tests.laws.naive_engine import NaiveReplica
+from tests.laws.naive_request import NaiveRequest
 
 
 class NaiveAsyncReplica(NaiveReplica):
@@ -18,8 +19,12 @@ class NaiveAsyncReplica(NaiveReplica):
         while True:
             while coming and coming[0].arrival_s <= self.now_s:
                 self.arrive(coming.pop(0))
+            step = None
             if self.batch or self.queue.waiting:
                 step = self.plan_ahead(busy_until_s)
+            else:
+                self.note = None  # what a policy remembers of a server that is idle
+            if step is not None:
                 busy_until_s = step["t_end_s"]
                 flying.append(step)
                 if len(flying) < 2:
@@ -33,13 +38,14 @@ class NaiveAsyncReplica(NaiveReplica):
             else:
                 return
 
-    def plan_ahead(self, busy_until_s: float) -> dict[str, Any]:
+    def plan_ahead(self, busy_until_s: float) -> dict[str, Any] | None:
         """The next step: what it computes counts as computed, and what it samples as a placeholder."""
         self.queue.look(self.now_s)
         plan = self.policy.plan(self)
         self.note = plan.note
         step = self.apply(plan)
-        assert step is not None
+        if step is None:
+            return None
         start_s = max(self.now_s, busy_until_s)
         end_s = start_s + self.seconds(step)
         decoding: list[NaiveRequest] = step.pop("decoding")
@@ -107,3 +113,11 @@ class NaiveAsyncReplica(NaiveReplica):
         request.lost_tokens = request.num_computed_tokens
         request.placeholders = 0
         return super().leave(request, swap=swap)
+
+
+class NaiveOverlapReplica(NaiveAsyncReplica):
+    """As SGLang tells it: no step of nothing, and the token that a retracted request was being given is lost."""
+
+    def deliver(self, step: dict[str, Any]) -> None:
+        step["sampling"] = [request for request in step["sampling"] if request.state != "waiting"]
+        super().deliver(step)

@@ -8,75 +8,14 @@ token.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from math import nan
 from typing import Any, cast
 
-from simulator.plan import BatchView, Policy, StepPlan, Traits, WaitingView, cdiv
+from simulator.plan import BatchView, Policy, PrefixMatches, StepPlan, Traits, WaitingView, cdiv
 from simulator.request import Request, RequestView
 from simulator.timing.cost import StepShape
 from tests.laws.naive_orders import NaiveOrder
+from tests.laws.naive_request import NaiveRequest
 from tests.laws.scenarios import Scenario
-
-
-@dataclass(eq=False)
-class NaiveRequest:
-    """A request with everything that ever happened to it; as a `RequestView` it is what the policy sees."""
-
-    request: Request
-    block_size: int
-    state: str = "waiting"  # prefilling decoding swapped finished rejected
-    num_computed_tokens: int = 0
-    token_s: list[float] = field(default_factory=list)
-    reserved_tokens: int = 0
-    padding_tokens: int = 0
-    extra_context: int = 0  # computed while held
-    scheduled_s: float = nan
-    released_s: float = nan
-    num_preemptions: int = 0
-    promoted_at_tokens: int | None = None
-    recomputed_tokens: int = 0
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
-    waits: list[tuple[float, float, bool]] = field(default_factory=list)
-    left_s: float = nan
-    placeholders: int = 0  # tokens that are being sampled, where that is known beforehand
-    lost_tokens: int = 0  # by the last preemption
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        request = self.request
-        self.row, self.request_id, self.arrival_s = request.row, request.request_id, request.arrival_s
-        self.input_tokens, self.max_tokens = request.input_tokens, request.max_tokens
-        self.priority, self.class_name = request.priority, request.class_name
-        self.predicted_output_tokens, self.deadline_s = request.predicted_output_tokens, request.deadline_s
-        self.true_output_tokens = min(request.output_tokens, request.max_tokens)
-
-    @property
-    def output_tokens_so_far(self) -> int:
-        return len(self.token_s) + self.placeholders
-
-    @property
-    def num_tokens(self) -> int:
-        return self.input_tokens + self.output_tokens_so_far
-
-    @property
-    def num_tokens_to_compute(self) -> int:
-        return self.padding_tokens + self.num_tokens - self.num_computed_tokens
-
-    @property
-    def num_blocks(self) -> int:
-        if self.state in ("waiting", "swapped", "rejected") or self.released_s == self.released_s:
-            return 0
-        return cdiv(max(self.num_computed_tokens, self.reserved_tokens), self.block_size)
-
-    @property
-    def is_decoding(self) -> bool:
-        return self.state == "decoding"
-
-    @property
-    def is_swapped(self) -> bool:
-        return self.state == "swapped"
 
 
 class NaiveQueue(NaiveOrder):
@@ -167,6 +106,11 @@ class NaiveReplica:
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)
 
+    @property
+    def late_blocks(self) -> tuple[int, ...]:
+        ahead = range(1, self.traits.frees_late + 1)
+        return tuple(sum(r.num_blocks for r in self.requests if r.plans_to_free == n) for n in ahead)
+
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         decodes = self.going_on() if mixed else StepShape(0, 0)
         tokens = request.num_tokens
@@ -186,6 +130,12 @@ class NaiveReplica:
     def with_swap(self, seconds: float, blocks: int) -> float:
         moving_s = blocks * self.scenario.swap_s_per_block
         return max(seconds, moving_s) if self.scenario.swap_overlap else seconds + moving_s
+
+    def known_outputs(self, request: RequestView) -> int:
+        return len(cast("NaiveRequest", request).token_s)
+
+    def prefix_matches(self) -> PrefixMatches:
+        raise NotImplementedError("without a prefix cache")
 
     def prefix_hits(self, request: RequestView) -> tuple[int, int]:
         return 0, 0
@@ -207,10 +157,13 @@ class NaiveReplica:
         while True:
             while coming and coming[0].arrival_s <= self.now_s:
                 self.arrive(coming.pop(0))
+            for request in self.requests:
+                request.plans_to_free = max(0, request.plans_to_free - 1)
             self.queue.look(self.now_s)
             plan = self.policy.plan(self)
             self.note = plan.note
-            step = self.apply(plan)
+            if self.takes_no_time(step := self.apply(plan)):
+                continue
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
                 wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]
@@ -223,6 +176,13 @@ class NaiveReplica:
                 self.arrive(coming.pop(0))
             self.commit(step, end_s)
             self.now_s = end_s
+
+    def takes_no_time(self, step: dict[str, Any] | None) -> bool:
+        """Whether the next is planned at once."""
+        if step is None:
+            return any(r.plans_to_free for r in self.requests)
+        does_nothing = not any(step[key] for key in ("tokens", "swapped_out_blocks", "swapped_in_blocks"))
+        return self.traits.skips_empty_steps and does_nothing
 
     def arrive(self, request: Request) -> None:
         naive = NaiveRequest(request, self.block_size)
@@ -257,9 +217,14 @@ class NaiveReplica:
                 self.enter(request, chunk.reserve_tokens, chunk.padding_tokens)
             padded = min(chunk.num_tokens, max(0, request.padding_tokens - request.num_computed_tokens))
             chunks.append((request, chunk.num_tokens, padded))
+        for view in plan.to_end:
+            self.batch.remove(cast("NaiveRequest", view))
+            self.batch.append(cast("NaiveRequest", view))
+        if plan.requeue is not None:
+            self.queue.requeue(list(plan.requeue))
         decoding = [r for r in self.batch if r.state == "decoding" and r not in self.paused] if plan.decode else []
         changes = plan.preempt or plan.resume or plan.prefill or repaused or decoding
-        if not changes and not self.traits.async_scheduling:
+        if not changes and (self.traits.overlap_scheduling or not self.traits.async_scheduling):
             return None
         computed = {r: (n - p) for r, n, p in chunks if n > p} | dict.fromkeys(decoding, 1)
         held = list(self.held) if decoding else []
@@ -317,6 +282,8 @@ class NaiveReplica:
         self.batch.append(request)
         request.state = "prefilling"
         request.reserved_tokens, request.padding_tokens = reserve, padding
+        if self.traits.takes_whole_prompt:
+            request.reserved_tokens = request.num_tokens
         if request.scheduled_s != request.scheduled_s:
             request.scheduled_s = self.now_s
         else:
@@ -355,6 +322,8 @@ class NaiveReplica:
             if request.num_tokens_to_compute == 0:
                 request.token_s.append(end_s)
                 request.state = "decoding"
+                if self.traits.takes_whole_prompt:
+                    request.reserved_tokens = 0
         done = [r for r in self.batch if len(r.token_s) == r.true_output_tokens]
         for request in done:
             self.batch.remove(request)
@@ -363,6 +332,7 @@ class NaiveReplica:
         if self.held and not (self.traits.keeps_finished and self.batch):
             for request in self.held:
                 request.released_s = end_s
+                request.plans_to_free = self.traits.frees_late and self.traits.frees_late + 1
             self.held.clear()
         self.steps.append(
             {key: value for key, value in step.items() if key not in ("chunks", "decoding", "held")}
@@ -383,10 +353,12 @@ class NaiveReplica:
 def serve(scenario: Scenario) -> list[NaiveReplica]:
     """The whole scenario, dealt out in turn where there are several replicas."""
     assert scenario.replicas == 1 or scenario.router == "round_robin"
-    from tests.laws.naive_async import NaiveAsyncReplica
+    from tests.laws.naive_async import NaiveAsyncReplica, NaiveOverlapReplica
 
     traits: Traits = getattr(scenario.policy, "traits", Traits())
     make = NaiveAsyncReplica if traits.async_scheduling else NaiveReplica
+    if traits.overlap_scheduling:
+        make = NaiveOverlapReplica
     requests = list(scenario.workload.requests())
     replicas = []
     for index in range(scenario.replicas):

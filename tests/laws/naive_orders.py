@@ -21,6 +21,7 @@ class NaiveOrder:
             **{name: known.default for name, known in order_parameters(order).items()},
             **given,
         }
+        self.order = order
         self.all_requests = all_requests
         self.waiting: Requests = []
         self.now_s = 0.0
@@ -32,7 +33,7 @@ class NaiveOrder:
         self.last_left: str | None = None
         self.turns: list[Any] = []  # who came to wait, or was promoted, one after the other
         self.promoted: Requests = []
-        self.sort: Callable[[Requests], Requests] = getattr(self, f"by_{order}")
+        self.sort: Callable[[Requests], Requests] = getattr(self, "by_" + order.replace("-", "_"))
 
     # What happens
 
@@ -75,12 +76,23 @@ class NaiveOrder:
         self.waiting.remove(request)
         self.promoted = [other for other in self.promoted if other is not request]
 
+    def requeue(self, first: Requests) -> None:
+        rest = [r for r in self.waiting if r not in first]
+        if self.order == "in-turn":
+            swapped = [r for r in rest if r.state == "swapped"]
+            by_rank = sorted((r for r in rest if r not in swapped), key=lambda r: (r.priority, r.row))
+            rest = [*swapped, *by_rank]
+        self.waiting = [*first, *rest]
+
     def ordered(self) -> Sequence[Any]:
         return self.sort(self.waiting)
 
     # The orders
 
     def by_fcfs(self, requests: Requests) -> Requests:
+        return list(requests)
+
+    def by_in_turn(self, requests: Requests) -> Requests:
         return list(requests)
 
     def by_priority(self, requests: Requests) -> Requests:

@@ -24,6 +24,7 @@ from simulator.workload import Workload
 # Settings that make another kind of policy, with laws of its own: by name, what they set.
 VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
+    "sglang sync": {"async_scheduling": False},
     "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
     "tensorrt_llm static_batch": {"capacity_policy": "static_batch"},
 }
@@ -32,7 +33,7 @@ LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.
-RECKONING = ("sglang",)
+RECKONING = ("sglang", "sglang sync")
 # Parameters left at their defaults: they refuse requests, or bound the batch below max_num_seqs, and the laws speak of
 # what is served and of all slots. Their own tests vary them.
 HELD = (
@@ -203,6 +204,8 @@ def scenarios(draw: st.DrawFn, name: str, *, max_requests: int = 12) -> Scenario
     largest = max(-(-(given + cap) // block_size) for given, _ in lengths)
     total = sum(-(-(given + output) // block_size) for given, output in lengths)
     blocks = largest + int(draw(st.sampled_from([0.0, 0.05, 0.2, 0.5, 1.0])) * total) - draw(st.sampled_from([0, 0, 1]))
+    if hasattr(policy_class(kind(name)), "caps"):
+        blocks += 4  # enough for the longest answer: it would be cut short, and the laws speak of whole ones
     workload = make_workload(arrivals, lengths, priority=[draw(st.integers(0, 2)) for _ in range(count)])
     replicas = draw(st.sampled_from([1, 1, 1, 2, 3]))
     return Scenario(

@@ -64,6 +64,14 @@ class Watched:
         traits: Traits = self.inner.traits
         return traits
 
+    @property
+    def caps(self) -> Any:
+        return getattr(self.inner, "caps", None)
+
+    @property
+    def refuses(self) -> Any:
+        return getattr(self.inner, "refuses", None)
+
     def plan(self, view: View) -> StepPlan:
         before = self.look(view)
         once: StepPlan = self.inner.plan(view)

@@ -61,11 +61,13 @@ def test_tokens_add_up(name: str, data: st.DataObject) -> None:
     if name in OVERLAPPING:
         wasted = (rows.padded_tokens * rows.repeat).sum()
         assert wasted <= (finished & (requests.output_tokens < requests.max_tokens)).sum()
+    lost = int(requests.preemptions.sum()) if name == "sglang" else 0  # tokens on their way to who was retracted
     sampled = int((rows.decoding * rows.repeat).sum())
     first_tokens = int(finished.sum())
     again = int((np.isfinite(records.requeues.to_s) & (records.requeues.swapped == 0)).sum())
     # Each admission that has to prefill gives one token, if it lives to complete its prompt.
-    assert requests.output_tokens.sum() - first_tokens - again <= sampled <= requests.output_tokens.sum() - first_tokens
+    most = requests.output_tokens.sum() - first_tokens + lost
+    assert requests.output_tokens.sum() - first_tokens - again <= sampled <= most
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -97,7 +99,9 @@ def test_every_gap_between_tokens_is_counted(name: str, data: st.DataObject) -> 
         return
     gaps = int((requests.output_tokens - 1)[requests.status == Status.FINISHED].sum())
     spent = float(np.nansum(requests.last_token_s - requests.first_token_s))
-    assert (0 if found is None else found.count) == gaps
+    # SGLang's overlap scheduling counts the gap before a token that it then throws away.
+    lost = int(requests.preemptions.sum()) if name == "sglang" else 0
+    assert gaps <= (0 if found is None else found.count) <= gaps + lost
     assert (0.0 if found is None else found.mean * found.count) == pytest.approx(spent, rel=1e-9, abs=1e-12)
 
 

@@ -15,7 +15,8 @@ from simulator.policies.static import Static
 from simulator.results.records import Records, Status
 from simulator.simulate import Run
 from simulator.timing.linear import Linear
-from tests.laws.naive_engine import NaiveReplica, NaiveRequest, serve
+from tests.laws.naive_engine import NaiveReplica, serve
+from tests.laws.naive_request import NaiveRequest
 from tests.laws.random_policy import RandomPolicy
 from tests.laws.scenarios import POLICIES, Scenario, scenarios
 

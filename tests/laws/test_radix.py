@@ -17,7 +17,7 @@ from scenarios.check.differences import differences
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang
-from simulator.queues.lpm import Lpm
+from simulator.queues.lpm import IN_BATCH_TOKENS, Lpm
 from simulator.request import Request
 from simulator.results.records import Status
 from simulator.simulate import Run
@@ -36,6 +36,12 @@ def radix_scenarios(draw: st.DrawFn, *, max_requests: int = 12) -> Scenario:
     scenario = draw(caching_scenarios(policy="sglang", max_requests=max_requests))
     policy: Any = scenario.policy
     return replace(scenario, policy=replace(policy, order="lpm")) if draw(st.booleans()) else scenario
+
+
+def synchronous(scenario: Scenario) -> Scenario:
+    """The same without overlap, so that what a step computed is known to the next plan; answers may end early."""
+    policy: Any = scenario.policy
+    return replace(scenario, policy=replace(policy, async_scheduling=False, ignore_eos=False))
 
 
 def fixed_scenario(order: str = "lpm") -> Scenario:
@@ -166,13 +172,13 @@ def test_pages_are_conserved(scenario: Scenario) -> None:
     run_checked(scenario)
 
 
-@given(scenario=radix_scenarios())
+@given(scenario=radix_scenarios().map(synchronous))
 @settings(max_examples=100)
 def test_tokens_add_up(scenario: Scenario) -> None:
     account_for_tokens(run_cached(scenario, make_cache=RadixCache), scenario.memory.block_size)
 
 
-@given(scenario=radix_scenarios())
+@given(scenario=radix_scenarios().map(synchronous))
 @settings(max_examples=60)
 def test_free_and_used_pages_agree(scenario: Scenario) -> None:
     one = replace(scenario, replicas=1)
@@ -234,7 +240,7 @@ def known_hits(scenario: Scenario, steps: list[dict[str, Any]]) -> list[tuple[in
     return found
 
 
-@given(scenario=radix_scenarios())
+@given(scenario=radix_scenarios().map(synchronous))
 @settings(max_examples=100)
 def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None:
     plenty = with_memory_for_all(scenario)
@@ -243,14 +249,14 @@ def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None
     assert [hits for hits, _ in found] == [known for _, known in found]
 
 
-@given(scenario=radix_scenarios())
+@given(scenario=radix_scenarios().map(synchronous))
 @settings(max_examples=100)
 def test_nothing_unknown_is_hit(scenario: Scenario) -> None:
     one = replace(scenario, replicas=1)
     assert all(hits <= known for hits, known in known_hits(one, steps_of(run_cached(one, make_cache=RadixCache))))
 
 
-@given(scenario=caching_scenarios(policy="sglang"))
+@given(scenario=caching_scenarios(policy="sglang").map(synchronous))
 @settings(max_examples=200)
 def test_without_anything_to_hit_the_tree_changes_nothing(scenario: Scenario) -> None:
     """No shared content and no retraction, after which a request would find its own prompt."""
@@ -277,7 +283,7 @@ def test_lpm_is_first_come_first_served_where_nothing_is_shared(scenario: Scenar
 @given(scenario=radix_scenarios())
 @settings(max_examples=60)
 def test_the_longest_prefix_comes_first(scenario: Scenario) -> None:
-    """Whoever is first in the queue of a plan finds at least what anybody else would."""
+    """Of those that find much, the first in the queue of a plan finds at least what any other would."""
     policy: Any = scenario.policy
     lpm = replace(scenario, policy=replace(policy, order="lpm"))
     looks: list[list[int]] = []
@@ -292,4 +298,7 @@ def test_the_longest_prefix_comes_first(scenario: Scenario) -> None:
             return self.inner.plan(view)
 
     run_cached(lpm, make_cache=RadixCache, make_policy=lambda: Listening(lpm.policy, []))
+    size = scenario.memory.block_size
+    # One that finds little may be put off behind others, in the hope that it will find more.
+    looks = [[found for found in hits if found * size > IN_BATCH_TOKENS] for hits in looks]
     assert all(hits == sorted(hits, reverse=True) for hits in looks)

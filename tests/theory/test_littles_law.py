@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,10 +98,17 @@ def test_planned_ahead(name: str, data: st.DataObject) -> None:
     requests, rows = records.requests, records.rows
     assert run.decisions is not None
     held = waiting = 0.0
-    for step in run.decisions:
-        lasts_s = step["t_start_s"] - step["t_schedule_s"]
-        held += len(step["running"]) * lasts_s
-        waiting += len(step["waiting"]) * lasts_s
+    for index in range(records.replicas):
+        steps = [step for step in run.decisions if step["replica"] == index]
+        for step, following in zip_longest(steps, steps[1:]):
+            lasts_s = step["t_start_s"] - step["t_schedule_s"]
+            held += len(step["running"]) * lasts_s
+            waiting += len(step["waiting"]) * lasts_s
+            if following is None or following["t_schedule_s"] >= step["t_end_s"]:
+                # SGLang's plan of nothing is no step: it waits for the results of this one.
+                lasts_s = step["t_end_s"] - step["t_start_s"]
+                held += sum(requests.released_s[int(row)] > step["t_start_s"] for row in step["running"]) * lasts_s
+                waiting += len(step["waiting"]) * lasts_s
     in_batch_s = float(np.nansum(in_the_batch_s(records)))
     assert held == pytest.approx(in_batch_s, rel=1e-9, abs=1e-12)
     waited = float(np.nansum(requests.scheduled_s - requests.arrival_s) + requests.requeued_s.sum())

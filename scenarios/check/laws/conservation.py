@@ -54,9 +54,12 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
     gone = {records.request_id(row) for row in records.reject_reasons}
     told = {request_id for step in decisions for request_id in step.get("aborted", [])}
     gone |= {records.request_id(row) for row in np.flatnonzero(requests.status == Status.ABORTED).tolist()} - told
-    unknown: dict[int, list[str]] = {}  # finished with a replica's last step: no plan knows as long as it runs
+    unknown: dict[int, dict[str, Any]] = {}  # a replica's last step: while it runs no plan knows who finished with it
     for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
+        last = unknown.get(step["replica"])
+        if last is not None and planned_s >= last["t_end_s"] > last["t_start_s"]:  # the plan waited for the results
+            gone.update(unknown.pop(step["replica"])["finished"])
         arrived = np.flatnonzero((requests.arrival_s <= planned_s) & (requests.replica == step["replica"]))
         expected = Counter({records.request_id(row) for row in arrived.tolist()} - gone)
         here = Counter(step["running"] + step["waiting"])
@@ -66,9 +69,10 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
         if not set(step["scheduled"]) <= set(step["running"]):
             return _at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
         gone.update(step.get("aborted", []))
-        gone.update(unknown.pop(step["replica"], []))
+        if last := unknown.pop(step["replica"], None):
+            gone.update(last["finished"])
         if asynchronous(experiment):
-            unknown[step["replica"]] = step["finished"]
+            unknown[step["replica"]] = step
         else:
             gone.update(step["finished"])
     return None

@@ -1,12 +1,13 @@
 """Memory that answers may still come to need: SGLang's estimate, a ratio of their `max_tokens`.
 
-`NewTokenRatioTracker` and `PrefillAdder` beside python/sglang/srt/managers/scheduler.py (SGLang 0.5), whose names the
-constants have.
+`NewTokenRatioTracker` and `PrefillAdder` beside python/sglang/srt/managers/scheduler.py (SGLang 0.5.23), whose names
+the constants have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from simulator.request import RequestView
 
@@ -23,17 +24,29 @@ def first_ratio(schedule_conservativeness: float) -> float:
 
 
 def fallen_ratio(ratio: float, decode_steps: int, schedule_conservativeness: float) -> float:
-    """`ratio` after so many decode steps, a linear decay to its lowest value."""
+    """`ratio` after so many decode steps: a linear decay to its lowest value, rounded as one subtraction a step is."""
+    if decode_steps <= 0:
+        return ratio
+    values = _decay(ratio, schedule_conservativeness)
+    return values[min(decode_steps, len(values)) - 1]
+
+
+@lru_cache(maxsize=64)
+def _decay(ratio: float, schedule_conservativeness: float) -> tuple[float, ...]:
+    """The ratio after 1, 2, ... decode steps, until it falls no more."""
     first = first_ratio(schedule_conservativeness)
     lowest = first * MIN_NEW_TOKEN_RATIO_FACTOR
-    return max(lowest, ratio - (first - lowest) / NEW_TOKEN_RATIO_DECAY_STEPS * decode_steps)
+    fall = (first - lowest) / NEW_TOKEN_RATIO_DECAY_STEPS
+    values = [max(ratio - fall, lowest)]
+    while fall and values[-1] > lowest:
+        values.append(max(values[-1] - fall, lowest))
+    return tuple(values)
 
 
-def ratio_after_retraction(stay: Sequence[RequestView]) -> float:
-    """The ratio after a retraction: what those that stay have decoded, and 20 tokens each, of their `max_tokens`."""
-    decoded = sum([request.output_tokens_so_far for request in stay])
+def ratio_after_retraction(stay: Sequence[RequestView], outputs: int) -> float:
+    """The ratio after a retraction: the `outputs` of those that stay, and 20 tokens each, of their `max_tokens`."""
     most = sum([request.max_tokens for request in stay])
-    return min(1.0, (decoded + RETRACT_DECODE_STEPS * len(stay)) / (most + 1))
+    return min(1.0, (outputs + RETRACT_DECODE_STEPS * len(stay)) / (most + 1))
 
 
 def tokens_to_come(request: RequestView) -> int:

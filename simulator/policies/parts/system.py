@@ -6,6 +6,15 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Checked:
+    """How a policy's decisions were held against those of the system itself."""
+
+    against: str  # the release, and which parts of it ran
+    on: str  # so many cases and steps, of what kind, and how many are equal
+    uncovered: str  # what was not compared, or is known to differ
+
+
+@dataclass(frozen=True, slots=True)
 class System:
     """A policy among the others: each field answers one question."""
 
@@ -17,6 +26,7 @@ class System:
     victim: str  # which request is preempted when memory runs out?
     preemption: str  # how?
     padding: str = "none"
+    checked: Checked | None = None  # None: written from publications and sources alone
 
     def answer(self, parameter: str) -> str | None:
         """What the policy does where others have this parameter; None for one that no field speaks of."""

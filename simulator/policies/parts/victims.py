@@ -55,28 +55,37 @@ def first_to_leave(running: BatchView, order: str, victim: str | None = None) ->
     return sorted(running, key=VICTIMS[rule])[::-1]  # of equals the latest first
 
 
-def make_room(view: View, order: str, victim: str | None = None, mode: str = "recompute") -> tuple[Preemption, ...]:
-    """Preempt victims until the remaining decodes fit; by `mode` they go to the host as far as it has room.
+def make_room(view: View, order: str) -> tuple[Preemption, ...]:
+    """Preempt victims, to be recomputed, until the remaining decodes fit.
 
-    For policies whose batch only decodes when memory runs out, and whose swapped requests return before all others.
+    For policies whose batch only decodes when memory runs out.
     """
     size = view.block_size
     needed = view.decode_blocks_needed
-    free, free_host = view.num_free_blocks, view.num_free_host_blocks
+    free = view.num_free_blocks
     victims: list[Preemption] = []
-    for request in first_to_leave(view.running, order, victim):
+    for request in first_to_leave(view.running, order):
         if needed <= free:
             break
-        blocks = request.num_blocks
-        to_host = mode != "recompute" and blocks <= free_host
-        if to_host and mode == "auto":
-            ahead = [*filter(_is_swapped, view.waiting), *[other for other, swap, _ in victims if swap]]
-            to_host = swap_pays(view, request, ahead, mixed=False)
-        victims.append(Preemption(request, to_host))
-        free_host -= blocks if to_host else 0
-        free += blocks
+        victims.append(Preemption(request))
+        free += request.num_blocks
         needed -= request.num_computed_tokens % size == 0
     return tuple(victims)
+
+
+def preemptions(view: View, victims: Iterable[RequestView], mode: str) -> tuple[Preemption, ...]:
+    """How these leave, in this order: by `mode` to the host as far as it has room and their prompt is computed."""
+    free_host = view.num_free_host_blocks
+    leaving: list[Preemption] = []
+    for request in victims:
+        blocks = request.num_blocks
+        to_host = mode != "recompute" and blocks <= free_host and request.is_decoding
+        if to_host and mode == "auto":
+            ahead = [*filter(_is_swapped, view.waiting), *[other for other, swap, _ in leaving if swap]]
+            to_host = swap_pays(view, request, ahead, mixed=False)
+        leaving.append(Preemption(request, to_host))
+        free_host -= blocks if to_host else 0
+    return tuple(leaving)
 
 
 def _is_swapped(request: RequestView) -> bool:

@@ -1,8 +1,8 @@
 """What vLLM's v1 scheduler did in earlier versions.
 
-The rules of 0.33.0 are followed step by step in the tests, beside the real one. Those of the other versions are read
-from their sources (0.11.2, 0.15.1, 0.20.2, 0.26.0) and were not run beside them. What they share with 0.33 is taken to
-be the same; what is listed here differs.
+The real scheduler of every minor version from 0.11 to 0.33, in its last patch, has been driven with the same random
+cases, and its decisions fall into six groups: 0.11, 0.12 to 0.18, 0.19 to 0.23, 0.24 to 0.30, 0.31 and 0.32, 0.33.
+Within a group all versions decided alike on every step; what is listed here is what parts the groups.
 
 Asynchronous scheduling is the same in all of them as far as it can be seen with two steps in flight: that a victim's
 token is delivered late became a rule of its own in 0.33, but that token always was back before the next plan.
@@ -18,15 +18,16 @@ from annotated_types import doc
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules that a version shares with 0.33."""
+    """The rules in which versions differ."""
 
+    passes_over: bool  # without chunked prefill a prompt beyond the budget lets others pass; since 0.12 they wait
     tests_whole_prompt: bool  # admits a prompt only if all of it would fit; before, if its first chunk did
     has_watermark: bool
     unknown_blocks_first: bool  # of free blocks, those that no prefix cache knows are taken first; before, the oldest
     spares_lone_request: bool  # no long_prefill_token_threshold for a lone request; before, for every request
-    passes_itself: bool  # by priority, requests behind one that preempts itself go on; before, the step was full
     has_adaptive_threshold: bool
     has_max_num_active_seqs: bool
+    passes_itself: bool  # by priority, requests behind one that preempts itself go on; before, the step was full
 
 
 def _since(first: str, version: str) -> bool:
@@ -34,11 +35,19 @@ def _since(first: str, version: str) -> bool:
 
 
 def _rules(version: str) -> Rules:
-    newest = version == NEWEST
-    return Rules(_since("0.20", version), _since("0.26", version), _since("0.26", version), *[newest] * 4)
+    return Rules(
+        passes_over=version == "0.11",
+        tests_whole_prompt=_since("0.19", version),
+        has_watermark=_since("0.24", version),
+        unknown_blocks_first=_since("0.24", version),
+        spares_lone_request=_since("0.31", version),
+        has_adaptive_threshold=_since("0.31", version),
+        has_max_num_active_seqs=_since("0.31", version),
+        passes_itself=_since("0.33", version),
+    )
 
 
-VERSIONS = ("0.11", "0.15", "0.20", "0.26", "0.33")
+VERSIONS = tuple([f"0.{minor}" for minor in range(11, 34)])
 NEWEST = VERSIONS[-1]
 RULES = {version: _rules(version) for version in VERSIONS}
 
@@ -53,9 +62,9 @@ def check_version(version: str, watermark: float, adaptive: bool, max_num_active
     """Raise ValueError, which begins with the parameter's name, for a setting that the version does not have."""
     rules = RULES[version]
     settings: list[tuple[str, Any, bool, str]] = [
-        ("watermark", watermark, rules.has_watermark, "0.26"),
-        ("long_prefill_token_threshold_adaptive", adaptive, rules.has_adaptive_threshold, NEWEST),
-        ("max_num_active_seqs", max_num_active_seqs, rules.has_max_num_active_seqs, NEWEST),
+        ("watermark", watermark, rules.has_watermark, "0.24"),
+        ("long_prefill_token_threshold_adaptive", adaptive, rules.has_adaptive_threshold, "0.31"),
+        ("max_num_active_seqs", max_num_active_seqs, rules.has_max_num_active_seqs, "0.31"),
     ]
     for name, value, has_it, first in settings:
         if value and not has_it:

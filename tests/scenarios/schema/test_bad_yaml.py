@@ -201,7 +201,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "a policy of nobody's": ("engine: {@@policy: sglnag}\nWORKLOAD", ["did you mean `sglang`", "chunked_prefill"]),
     "an order of nobody's": (
         "engine: {@@order: lifo}\nWORKLOAD",
-        ["unknown order 'lifo'", "edf, fair, fcfs, lpm"],
+        ["unknown order 'lifo'", "dfs-weight, edf, fair, fcfs, lof, lpm"],
     ),
     "a weight of nothing": ("engine:\n  order: fair\n  class_weights: {@@all: 0}\nWORKLOAD", ["at least 1e-06"]),
     "a predictor of another kind": (

@@ -151,7 +151,7 @@ def test_a_swapped_request_frees_its_blocks_on_the_host(fast_forward: bool) -> N
         [0.0, 0.0],
         [(8, 12), (8, 12)],
         Script([(1, 6.5)]),
-        blocks=5,
+        blocks=7,
         preemption_mode="swap",
         watermark=0.0,
         fast_forward=fast_forward,

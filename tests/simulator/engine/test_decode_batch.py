@@ -56,7 +56,7 @@ class SumsAndSingles(RuleBasedStateMachine):
     @rule(inputs=st.integers(1, 40), outputs=st.integers(2, 50), reserved=st.booleans())
     def join(self, inputs: int, outputs: int, reserved: bool) -> None:
         live = prefilled(self.batch, len(self.all), inputs, outputs, self.now_s, inputs + outputs if reserved else 0)
-        live.admission = len(self.all)
+        live.place = len(self.all)
         self.batch.join(live, outputs - 1)
         self.all.append(Walked(live, inputs, 1, self.now_s, reserved))
 

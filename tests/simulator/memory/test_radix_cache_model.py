@@ -25,18 +25,17 @@ class Held:
 
 
 class NaiveTree:
-    """Every cached page by the prefix that it ends, with the time of its last use; and the prefixes that end a node."""
+    """Cached pages by the prefix that each ends; and the prefixes that end a node, with the time of its last access."""
 
     def __init__(self, num_pages: int) -> None:
         self.idle = num_pages
-        self.used_at: dict[Prefix, int] = {}
-        self.ends: dict[Prefix, int] = {(): 0}  # with the order in which they came to be
+        self.cached: set[Prefix] = set()
+        self.ends: dict[Prefix, int] = {(): 0}  # with the time of the node's last access
         self.held: dict[int, Held] = {}
         self.time = 0
-        self.made = 0
 
     def known(self, pages: Prefix) -> int:
-        return next((n for n in range(len(pages), 0, -1) if pages[:n] in self.used_at), 0)
+        return next((n for n in range(len(pages), 0, -1) if pages[:n] in self.cached), 0)
 
     def users(self, prefix: Prefix) -> int:
         return sum(held.shared[: len(prefix)] == prefix for held in self.held.values())
@@ -48,42 +47,57 @@ class NaiveTree:
         return [end[:n] for n in range(start + 1, len(end) + 1)]
 
     def free(self) -> int:
-        return self.idle + sum(not self.users(prefix) for prefix in self.used_at)
+        return self.idle + sum(not self.users(prefix) for prefix in self.cached)
 
-    def end(self, prefix: Prefix) -> None:
-        if prefix not in self.ends:
-            self.made += 1
-            self.ends[prefix] = self.made
-
-    def reach(self, pages: Prefix) -> int:
-        """Everything met is used now, to the end of the node, and a node ends where the pages do."""
+    def access(self, end: Prefix) -> None:
         self.time += 1
-        found = self.known(pages)
-        for n in range(1, found + 1):
-            for page in self.node(pages[:n]):
-                self.used_at[page] = self.time
-        self.end(pages[:found])
-        return found
+        self.ends[end] = self.time
+
+    def path(self, pages: Prefix) -> list[Prefix]:
+        return sorted((end for end in self.ends if end and end == pages[: len(end)]), key=len)
+
+    def match(self, pages: Prefix) -> None:
+        """A node ends where the match does; what lies behind is accessed first, then the path, from above."""
+        found = pages[: self.known(pages)]
+        if found not in self.ends:
+            self.access(self.node(found)[-1])
+            self.ends[found] = 0
+        for end in self.path(found):
+            self.access(end)
+
+    def insert(self, pages: Prefix) -> int:
+        """The path is accessed from above, what lies behind a split after it, and a new leaf last."""
+        found = pages[: self.known(pages)]
+        behind = None if found in self.ends else self.node(found)[-1]
+        self.ends.setdefault(found, 0)
+        for end in self.path(found):
+            self.access(end)
+        if behind is not None:
+            self.access(behind)
+        if len(found) < len(pages):
+            self.cached.update(pages[:n] for n in range(len(found) + 1, len(pages) + 1))
+            self.access(pages)
+        return len(found)
 
     def take(self, num_pages: int) -> None:
         while self.idle < num_pages:
             leaves = [e for e in self.ends if e and not self.users(e) and not self.extended(e)]
-            leaf = min(leaves, key=lambda end: (self.used_at[end], self.ends[end]))
+            leaf = min(leaves, key=lambda end: self.ends[end])
             for page in self.node(leaf):
-                del self.used_at[page]
+                self.cached.remove(page)
                 self.idle += 1
             del self.ends[leaf]
         self.idle -= num_pages
 
     def extended(self, prefix: Prefix) -> bool:
-        return any(len(page) > len(prefix) and page[: len(prefix)] == prefix for page in self.used_at)
+        return any(len(page) > len(prefix) and page[: len(prefix)] == prefix for page in self.cached)
 
-    def share(self, row: int, pages: Prefix) -> None:
+    def share(self, row: int, pages: Prefix, prompt: int) -> None:
+        """A node ends where the prompt does, after so many pages."""
         held = self.held[row]
-        found = self.reach(pages)
-        for n in range(found + 1, len(pages) + 1):
-            self.used_at[pages[:n]] = self.time
-        self.end(pages)
+        found = self.insert(pages)
+        if 0 < prompt < len(pages):
+            self.insert(pages[:prompt])
         held.own -= len(pages) - len(held.shared)
         self.idle += found - len(held.shared)  # what it held twice
         held.shared = pages
@@ -92,7 +106,7 @@ class NaiveTree:
         self.idle += self.held.pop(row).own
 
     def freed_with(self, rows: list[int]) -> int:
-        shared = [page for page in self.used_at if any(self.held[row].shared[: len(page)] == page for row in rows)]
+        shared = [page for page in self.cached if any(self.held[row].shared[: len(page)] == page for row in rows)]
         alone = [p for p in shared if self.users(p) == sum(self.held[r].shared[: len(p)] == p for r in rows)]
         return len(alone) + sum(self.held[row].own for row in rows)
 
@@ -122,8 +136,9 @@ class CacheAndModel(RuleBasedStateMachine):
         found = self.model.known(pages)
         unused = sum(not self.model.users(pages[:n]) for n in range(1, found + 1))
         assert self.cache.hits(self.requests[row], num_tokens) == (found, unused)
+        self.cache.match(self.requests[row], num_tokens - 1)
         self.cache.take_hits(self.requests[row], found)
-        self.model.reach(pages[:found])
+        self.model.match(pages)
         self.model.held[row] = Held(pages[:found])
         self.tokens[row], self.target[row] = found * self.size, num_tokens
 
@@ -152,7 +167,7 @@ class CacheAndModel(RuleBasedStateMachine):
             if self.tokens[row] == asking.input_tokens:
                 self.cache.enter(asking, self.tokens[row] // self.size)
                 self.cache.settle([row])
-                self.model.share(row, self.pages_of(row, self.tokens[row]))
+                self.shares(row)
         self.finishes(row)
 
     @rule(prompt=WORDS, answer=st.text("ab", min_size=1, max_size=6), known=st.booleans())
@@ -187,7 +202,10 @@ class CacheAndModel(RuleBasedStateMachine):
                 done.append(row)
         self.cache.settle(done)
         for row in done:
-            self.model.share(row, self.pages_of(row, self.tokens[row]))
+            self.shares(row)
+
+    def shares(self, row: int) -> None:
+        self.model.share(row, self.pages_of(row, self.tokens[row]), self.requests[row].input_tokens // self.size)
 
     def last(self, row: int) -> int:
         """Tokens that the request will have computed when it ends."""
@@ -210,9 +228,10 @@ class CacheAndModel(RuleBasedStateMachine):
             self.finishes(data.draw(st.sampled_from(rows)))
 
     def finishes(self, row: int) -> None:
+        self.cache.enter(self.requests[row], self.tokens[row] // self.size)
         self.cache.free(row, -(-self.tokens[row] // self.size))
         self.cache.end(row)
-        self.model.share(row, self.pages_of(row, self.tokens[row]))
+        self.shares(row)
         self.model.lose(row)
         self.leaves(row)
 

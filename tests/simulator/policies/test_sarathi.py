@@ -130,8 +130,19 @@ def test_a_prompt_under_way_goes_on_when_somebody_else_gives_way() -> None:
 
 
 def test_who_has_outgrown_the_watermark_returns_when_nobody_runs() -> None:
-    """28 tokens in, 7 blocks of 10, 2 kept. Preempted with 33 tokens it needs 9, and gets them when it is alone."""
+    """28 tokens in, 7 blocks of 10, 2 kept. Preempted with 38 tokens it needs all 10, and gets them as it is alone."""
     told = serve(Sarathi(8, 64, 0.2), [(3, 10), (28, 12)], memory=Memory(11, 4))
-    assert told.steps("preempted")[5] == ["1"]
-    assert told.scheduled[10] == {"1": 33}
-    assert told.column("last_token_s") == [10.0, 17.0]
+    assert told.steps("preempted")[2] == ["1"]
+    assert told.scheduled[10] == {"1": 30}
+    assert told.scheduled[19] == {"1": 38}
+    assert told.column("last_token_s") == [10.0, 20.0]
+
+
+def test_a_prompt_that_gives_way_may_enter_again_at_once() -> None:
+    """9 blocks of 4, chunks of 6. At 4 s nothing is free, and the prompt leaves for the decode before it.
+
+    Of its 32 tokens it had 15 left: it begins again with as many as the step has left, for 8 blocks are free again.
+    """
+    told = serve(Sarathi(8, 6, 0.0), [(1, 9), (32, 1)], [0.0, 0.5], memory=Memory(10, 4))
+    assert told.steps("preempted")[1:4] == [[], ["1"], ["1"]]
+    assert told.scheduled[:4] == [{"0": 1}, {"0": 1, "1": 5}, {"0": 1, "1": 5}, {"0": 1, "1": 5}]

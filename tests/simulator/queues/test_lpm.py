@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,11 +23,18 @@ class Found:
 
     def __init__(self, **found: int) -> None:
         self.found = {int(name[1:]): hits for name, hits in found.items()}
+        self.begins: dict[int, bytes] = {}
         self.asked = 0
 
-    def count_hits(self, request: RequestState) -> int:
+    def hit_tokens(self, request: RequestState) -> int:
         self.asked += 1
         return self.found.get(request.row, 0)
+
+    def leading(self, request: RequestState, num_tokens: int) -> bytes | None:
+        return self.begins.get(request.row)
+
+    def by_subtree(self, waiting: Sequence[RequestState]) -> list[RequestState]:
+        raise NotImplementedError
 
 
 def requests(count: int) -> list[RequestState]:
@@ -37,7 +45,7 @@ def queue_of(waiting: list[RequestState], cache: Found | None) -> Lpm:
     queue = make_queue("lpm")
     assert isinstance(queue, Lpm)
     if cache is not None:
-        queue.count_hits = cache.count_hits
+        queue.prefixes = cache
     for request in waiting:
         queue.push(request)
     return queue
@@ -54,6 +62,32 @@ def test_the_longest_prefix_comes_first_then_who_has_waited_longest() -> None:
     assert queue.head.row == 3
 
 
+def test_of_those_that_begin_alike_and_find_little_only_the_first_is_served_now() -> None:
+    """The others would find what it leaves; one that finds more than 32 tokens does not ask."""
+    cache = Found(r1=32, r3=33)
+    cache.begins = dict.fromkeys((0, 1, 3, 4), b"same") | {2: b"other"}
+    waiting = [RequestState(Request(row, f"r{row}", 0.0, 99, 1, 1), DecodeClock(4)) for row in range(5)]
+    assert rows(queue_of(waiting, cache)) == [3, 0, 2, 1, 4]
+
+
+def test_a_sorting_that_is_kept_is_where_the_next_begins() -> None:
+    """And one that is not kept leaves no trace."""
+    waiting = requests(4)
+    cache = Found(r2=5)
+    queue = queue_of(waiting, cache)
+    queue.at(0.0)
+    assert rows(queue) == [2, 0, 1, 3]
+    queue.settle(keep=False)
+    assert rows(queue) == [0, 1, 2, 3]
+    queue.at(0.0)
+    queue.settle(keep=True)
+    assert [live.row for live in queue.before] == [0, 1, 2, 3]
+    cache.found = {3: 1}
+    assert rows(queue) == [2, 0, 1, 3], "until the next plan"
+    queue.at(0.0)
+    assert rows(queue) == [3, 2, 0, 1]
+
+
 def test_who_is_preempted_waits_anew() -> None:
     waiting = requests(4)
     queue = queue_of(waiting, Found(r3=1))
@@ -66,16 +100,16 @@ def test_without_a_cache_nothing_is_found() -> None:
     assert rows(queue_of(requests(4), None)) == [0, 1, 2, 3]
 
 
-def test_prefixes_are_compared_once_a_step() -> None:
-    """Not again for the second part of a step's plan, but in the next step, and when somebody comes."""
+def test_prefixes_are_compared_once_a_plan() -> None:
+    """Not again for the second part of a step's plan, but for the next step's, and when a request comes."""
     waiting = requests(4)
     cache = Found(r2=5)
     queue = queue_of(waiting, cache)
     queue.at(1.0)
     assert [*rows(queue), cache.asked] == [2, 0, 1, 3, 4]
     cache.found = {1: 9}
+    queue.settle(keep=True)
     queue.remove(waiting[2])
-    queue.at(1.0)
     assert [*rows(queue), cache.asked] == [0, 1, 3, 4]
     queue.at(2.0)
     assert [*rows(queue), cache.asked] == [1, 0, 3, 7]

@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import built_in_policies, load_policy, policy_class, system_of
 from simulator.policies.parts.preemption import swap_pays, waits_long
-from simulator.policies.parts.victims import VICTIMS, make_room
+from simulator.policies.parts.victims import VICTIMS, preemptions
 from simulator.policies.preemptive import Preemptive
 from simulator.policies.vllm_v0 import VllmV0
 from simulator.simulate import Run, simulate
@@ -156,12 +156,10 @@ def test_where_nothing_predicts_auto_recomputes() -> None:
 
 @dataclass(frozen=True)
 class Short(Asked):
-    """A batch whose decodes lack three blocks, and what is swapped already."""
+    """A batch, and what is swapped already."""
 
     running: Any = ()
     waiting: Any = ()
-    decode_blocks_needed: int = 3
-    num_free_blocks: int = 0
     num_free_host_blocks: int = 99
 
 
@@ -170,14 +168,16 @@ class Runs(Sized):
     num_blocks: int = 2
     num_computed_tokens: int = 5
     is_swapped: bool = False
+    is_decoding: bool = True
 
 
 def test_who_is_swapped_already_is_ahead() -> None:
     """Three run, with 2 blocks each: the last two leave. The second of them has the first ahead of it."""
     for on_host, swaps in [([], [True, True]), ([20], [True, True]), ([28], [True, False]), ([36], [False, False])]:
         waiting = [Runs(tokens, is_swapped=True) for tokens in on_host]
-        view: Any = Short(running=[Runs(8), Runs(8), Runs(8)], waiting=[*waiting, Runs(999)])
-        assert [preemption.swap for preemption in make_room(view, "fcfs", None, "auto")] == swaps
+        running: Any = [Runs(8), Runs(8), Runs(8)]
+        view: Any = Short(running=running, waiting=[*waiting, Runs(999)])
+        assert [preemption.swap for preemption in preemptions(view, running[:0:-1], "auto")] == swaps
 
 
 @pytest.mark.parametrize("policy", ["preemptive", "vllm_v0"])

@@ -1,0 +1,81 @@
+"""Queues that are sorted when a plan looks at them, and stay as they were sorted: those of SGLang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from simulator.request_state import RequestState
+
+
+class Prefixes(Protocol):
+    """What a prefix cache holds of waiting requests; a replica with a cache tells its queue."""
+
+    def hit_tokens(self, request: RequestState) -> int:
+        """Leading tokens of prompt and answer that are cached."""
+
+    def leading(self, request: RequestState, num_tokens: int) -> bytes | None:
+        """Equal for requests that begin with the same so many tokens; None where that is unknown, or it has fewer."""
+
+    def by_subtree(self, waiting: Sequence[RequestState]) -> list[RequestState]:
+        """Depth first through the radix tree, where most of the waiting end first."""
+
+
+class Ranked:
+    """A queue whose order is that of its last sorting, with later comers behind; a preempted request comes anew.
+
+    From `at` on it is iterated as it would be sorted now; `settle` then sorts it for good, or forgets that. `before` is
+    the order that `settle` found.
+    """
+
+    timeless = False
+    meter = None
+    reads_cache = False  # whether sorting it looks prefixes up
+
+    def __init__(self) -> None:
+        self.prefixes: Prefixes | None = None
+        self.before: Sequence[RequestState] = ()
+        self._queue: dict[RequestState, None] = {}
+        self._ranked: list[RequestState] | None = None
+        self._is_due = True
+
+    def rank(self, waiting: list[RequestState]) -> list[RequestState]:
+        """These requests in order."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        if self._is_due and self._ranked is None:
+            self._ranked = self.rank(list(self._queue))
+        return iter(self._queue if self._ranked is None else self._ranked)
+
+    @property
+    def head(self) -> RequestState:
+        return next(iter(self))
+
+    def at(self, now_s: float) -> None:
+        self._is_due = True
+        self._ranked = None
+
+    def settle(self, *, keep: bool) -> None:
+        """The plan is made: keep the order in which it saw the queue, or not."""
+        if keep:
+            self.before = list(self._queue)
+            self._queue = dict.fromkeys(self)
+        self._is_due = False
+        self._ranked = None
+
+    def push(self, request: RequestState) -> None:
+        self._queue[request] = None
+        self._ranked = None
+
+    put_back = push
+
+    def remove(self, request: RequestState) -> None:
+        del self._queue[request]
+        if self._ranked is not None:
+            self._ranked.remove(request)
+
+    drop = remove

@@ -1,0 +1,128 @@
+"""Cases of SGLang's own scheduler, run through our engine, and held against what it decided, step by step.
+
+The harness beside the recorded cases (../shared/oracle/engines) drives SGLang 0.5.23 on a CPU.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.memory.radix_cache import RadixCache
+from simulator.policies.sglang import Sglang
+from simulator.request import PromptContent
+from simulator.simulate import simulate
+from simulator.timing.linear import Linear
+from simulator.workload import Workload
+from tests.parity.cases import Case, Memory
+
+Steps = list[dict[str, Any]]
+
+CACHE_ORDERS = ("lpm", "dfs-weight")  # SGLang serves fcfs instead where nothing is cached
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A case with the real scheduler's decisions."""
+
+    seed: int
+    case: Case
+    steps: Steps
+
+
+def recorded(path: Path) -> Iterator[Recorded]:
+    """The cases of a file that the real scheduler took."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            item = json.loads(line)
+            if "records" in item:
+                yield Recorded(item["seed"], item["case"], item["records"])
+
+
+def policy_of(case: Case) -> Sglang:
+    """The policy with the case's settings."""
+    config = case["config"]
+    order = config["schedule_policy"]
+    if config["disable_radix_cache"] and order in CACHE_ORDERS:
+        order = "fcfs"
+    return Sglang(
+        max_num_seqs=config["max_running_requests"],
+        max_num_batched_tokens=1 << 20,
+        chunked_prefill_size=config["chunked_prefill_size"],
+        max_prefill_tokens=config["max_prefill_tokens"],
+        enable_mixed_chunk=config["enable_mixed_chunk"],
+        schedule_conservativeness=config["schedule_conservativeness"],
+        ignore_eos=any(request.get("ignore_eos") for request in case["requests"]),
+        async_scheduling=config["overlap"],
+        order=order,
+    )
+
+
+def workload_of(case: Case) -> Workload:
+    """The case's requests; every one names its tokens."""
+    requests = case["requests"]
+    return Workload(
+        arrival_s=np.array([float(r["arrival_time"]) for r in requests]),
+        input_tokens=np.array([r["prompt_len"] for r in requests]),
+        output_tokens=np.array([r["output_len"] for r in requests]),
+        max_tokens=np.array([r["max_tokens"] for r in requests]),
+        priority=np.zeros(len(requests), dtype=np.int64),
+        class_index=np.zeros(len(requests), dtype=np.int64),
+        request_ids=[r["id"] for r in requests],
+        content=[
+            PromptContent(prompt_token_ids=tuple(r["prompt_token_ids"]), output_token_ids=tuple(r["output_token_ids"]))
+            for r in requests
+        ],
+    )
+
+
+def decisions_of(case: Case, *, fast_forward: bool = True) -> Steps:
+    """Our decisions, a record a step."""
+    config, cost = case["config"], case["cost"]
+    page = config["page_size"]
+    make_blocks: Callable[[int, int], KVBlocks] = BlockLedger
+    if not config["disable_radix_cache"]:
+        make_blocks = partial(RadixCache, block_size=page)
+    run = simulate(
+        workload_of(case),
+        make_policy=lambda: policy_of(case),
+        kv=Memory(config["max_total_tokens"] // page + 1, page),
+        cost=Linear(cost["a"], cost["b"], cost["c"]),
+        make_blocks=make_blocks,
+        fast_forward=fast_forward,
+        log_decisions=True,
+    )
+    assert run.decisions is not None
+    return run.decisions
+
+
+def first_difference(case: Case, ours: Steps, theirs: Steps) -> str | None:
+    """Where the two part, in words; None if they never do.
+
+    The harness adds a step's seconds term by term, so that ends may differ in the last bits, and an arrival in between
+    is seen a step later: such a step is not held against the queue.
+    """
+    page = case["config"]["page_size"]
+    arrivals = [request["arrival_time"] for request in case["requests"]]
+    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        told = {key: a[key] for key in ("scheduled", "preempted", "admitted", "waiting")}
+        told |= {"free": a["num_free_blocks"] * page, "free_end": a["num_free_blocks_end"] * page}
+        seen_s = a.get("t_schedule_s", a["t_start_s"])
+        if any(abs(arrival_s - seen_s) < 1e-9 for arrival_s in arrivals):
+            del told["waiting"]
+        for key, value in told.items():
+            if value != b[key]:
+                return f"step {number}: {key} is {value} here, and {b[key]} there"
+        if sorted(a["finished"]) != sorted(b["finished"]):
+            return f"step {number}: {a['finished']} finish here, and {b['finished']} there"
+        if abs(a["t_end_s"] - b["t_end"]) > 1e-9:
+            return f"step {number} ends at {a['t_end_s']} here, and at {b['t_end']} there"
+    return None if len(ours) == len(theirs) else f"{len(ours)} steps here, and {len(theirs)} there"

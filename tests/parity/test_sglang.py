@@ -1,0 +1,115 @@
+"""What SGLang's own scheduler decided on random cases: our decisions are the same, step by step.
+
+Every test run holds a few cases of each recorded file against ours, with and without fast-forward. All of them, and
+new ones from the scheduler itself, need `-m slow` and an environment with SGLang: BATCHLAB_SGLANG_PYTHON names its
+python, and BATCHLAB_PARITY_CASES how many cases of each kind.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
+from tests.shared_data import shared
+
+VARIABLE = "BATCHLAB_SGLANG_PYTHON"
+CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "500"))
+
+FILES = ("A", "AF", "B", "C", "D", "E", "F", "G", "G1", "G2", "H", "R", "RB", "RM")
+
+# What the recorded cases do not have, and what they have, again: kinds of new cases, by the settings of the generator.
+OVERLAP, RADIX, RECKLESS = "overlap=true", "disable_radix_cache=false", "schedule_conservativeness=0.05"
+LIVE: dict[str, tuple[str, ...]] = {
+    "no radix": ("disable_radix_cache=true", "clip=true"),
+    "radix": (RADIX, 'schedule_policy="fcfs"', RECKLESS),
+    "lpm": (RADIX, 'schedule_policy="lpm"'),
+    "dfs-weight": (RADIX, 'schedule_policy="dfs-weight"'),
+    "lof": ('schedule_policy="lof"',),
+    "mixed": ("enable_mixed_chunk=true", RECKLESS),
+    "page 16": ("page_size=16", RECKLESS),
+    "page 64": ("page_size=64",),
+    "ignore_eos": ("ignore_eos=true",),
+    "overlap": (OVERLAP, "clip=true"),
+    "overlap, retractions": (OVERLAP, RECKLESS, "eos_share=0.0"),
+    "overlap, lpm": (OVERLAP, RADIX, 'schedule_policy="lpm"'),
+    "overlap, mixed": (OVERLAP, "enable_mixed_chunk=true", RECKLESS),
+    "overlap, page 16": (OVERLAP, "page_size=16"),
+    "overlap, page 64": (OVERLAP, "page_size=64"),
+    "overlap, ignore_eos": (OVERLAP, "ignore_eos=true"),
+}
+
+
+def kept(name: str) -> list[Recorded]:
+    return list(recorded(shared(f"oracle/engines/recorded/sgl_{name}.jsonl.gz")))
+
+
+def hold(cases: list[Recorded], *, fast_forward: bool = True) -> None:
+    for item in cases:
+        different = first_difference(item.case, decisions_of(item.case, fast_forward=fast_forward), item.steps)
+        assert different is None, f"seed {item.seed}: {different}\n{item.case['config']}"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FILES)
+def test_recorded_cases_are_scheduled_as_sglang_did(name: str) -> None:
+    path = shared(f"oracle/engines/recorded/sgl_{name}.jsonl.gz")
+    few = list(islice(recorded(path), 0, 120, 10))
+    hold(few)
+    hold(few[::4], fast_forward=False)
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FILES)
+def test_all_recorded_cases_are_scheduled_as_sglang_did(name: str) -> None:
+    hold(kept(name))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("key", ["scheduled", "preempted", "admitted", "waiting", "free", "free_end", "finished"])
+def test_a_wrong_answer_is_noticed(key: str) -> None:
+    item = next(recorded(shared("oracle/engines/recorded/sgl_F.jsonl.gz")))
+    wrong = copy.deepcopy(item.steps)
+    value = wrong[-1][key]
+    wrong[-1][key] = {**value, "x": 1} if isinstance(value, dict) else [*value, "x"] if isinstance(value, list) else -1
+    ours = decisions_of(item.case)
+    assert first_difference(item.case, ours, item.steps) is None
+    assert first_difference(item.case, ours, wrong) is not None
+    assert first_difference(item.case, ours, item.steps[:-1]) is not None
+
+
+@pytest.mark.shared
+def test_overlap_scheduling_decides_otherwise() -> None:
+    """The same cases with and without it."""
+    for item in list(recorded(shared("oracle/engines/recorded/sgl_AF.jsonl.gz")))[:10]:
+        case = copy.deepcopy(item.case)
+        case["config"]["overlap"] = False
+        assert first_difference(case, decisions_of(case), item.steps) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", LIVE)
+def test_new_cases_are_scheduled_as_sglang_does(kind: str, tmp_path: Path) -> None:
+    python = os.environ.get(VARIABLE)
+    if python is None or shutil.which(python) is None:
+        pytest.skip(f"{VARIABLE} names no python with SGLang")
+    record = shared("oracle/engines/sglang_record.py")
+    first = 200_000 + 10_000 * list(LIVE).index(kind)
+    out = tmp_path / "cases.jsonl.gz"
+    command = [python, str(record), str(first), str(CASES), str(out), *LIVE[kind]]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=record.parent, env=environment)
+    assert done.returncode == 0, done.stderr
+    cases = list(recorded(out))
+    steps, retracted = sum(len(item.steps) for item in cases), sum(len(s["preempted"]) for i in cases for s in i.steps)
+    print(f"{kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
+    assert len(cases) > 0.9 * CASES
+    hold(cases)
