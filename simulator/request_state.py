@@ -197,11 +197,12 @@ class RequestState:
         self.padding_tokens = 0
         return lost
 
-    def lose_outputs(self, lost: int) -> None:
-        """Throw away its last `lost` sampled tokens, which the client never saw."""
+    def lose_outputs(self, lost: int, last_s: float) -> None:
+        """Throw away its last `lost` sampled tokens, which the client never saw; the one before came at `last_s`."""
         self.base_outputs -= lost
-        if lost and not self.base_outputs:
-            self.first_token_s = self.last_token_s = nan
+        self.last_token_s = last_s
+        if not self.base_outputs:
+            self.first_token_s = nan
 
     def set_back(self) -> Setbacks:
         """Its setbacks, recorded from the first on."""

@@ -10,13 +10,14 @@ prefix cache. A batch that keeps its finished keeps its aborted too: they comput
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, nan, nextafter
+from math import inf, nextafter
 
 from simulator.engine.completion import Completion
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.in_flight import InFlight
 from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
+from simulator.engine.taken_back import take_back
 from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, PREFILLING, SWAPPED, WAITING, RequestState
 from simulator.results.recorder import ReplicaRecorder
 from simulator.results.records import Status
@@ -83,10 +84,7 @@ class Aborts:
             dropped, last_s = self._dropped(live, dropped_from_s, ends_s)
             stays = self._take_out(live, now_s)
             if dropped:
-                live.base_outputs -= dropped
-                live.last_token_s = last_s
-                if live.base_outputs == 0:
-                    live.first_token_s = nan
+                live.lose_outputs(dropped, last_s)
             if stays:
                 completion.tell_abort(live, now_s)
             else:
@@ -100,34 +98,10 @@ class Aborts:
             live.set_back().aborted_tokens = computed
 
     def _dropped(self, live: RequestState, from_s: float, ends_s: Sequence[float]) -> tuple[int, float]:
-        """How many of its tokens are dropped, as they came at `from_s` or later, and when the one before them came.
-
-        The gaps before them are taken back.
-        """
-        batch = self._state.batch
-        joined_s, ticks = live.last_token_s, 0
-        if live.status is DECODING and not live.paused and not batch.is_overrun(live):
-            ticks = batch.clock.ticks - live.join_tick
-        elif self._late is None:
-            return 0, joined_s
-        dropped = 0
-        outputs = live.base_outputs + ticks
-        while True:
-            token_s = ends_s[-1 - dropped] if dropped < ticks else joined_s
-            if dropped > ticks or not token_s >= from_s:
-                return dropped, token_s
-            dropped += 1
-            if dropped == outputs:
-                return dropped, nan
-            if dropped < ticks:
-                before_s = ends_s[-1 - dropped]
-            elif dropped == ticks:
-                before_s = joined_s
-            else:
-                before_s = live.before_s if live.before_s == live.before_s else _before(ends_s, joined_s)
-                joined_s = before_s
-            if self._state.traits.streams:
-                self._records.late_gaps.add((token_s - before_s, -1, token_s))
+        """How many of its tokens are dropped, as they came at `from_s` or later, and when the one before them came."""
+        state, late = self._state, self._late is not None
+        gaps = self._records.late_gaps if state.traits.streams else None
+        return take_back(live, from_s, ends_s, state.batch, gaps, late=late)
 
     def _take_out(self, live: RequestState, now_s: float) -> bool:
         """Take the request out of wherever it is; returns whether it keeps its slot until the batch has finished."""
@@ -173,8 +147,3 @@ def computed_tokens(live: RequestState) -> int:
     if live.setbacks is not None:
         computed += live.setbacks.recomputed_tokens - live.setbacks.skipped_tokens
     return computed
-
-
-def _before(ends_s: Sequence[float], token_s: float) -> float:
-    """The end of the decode step before that which gave a token."""
-    return ends_s[len(ends_s) - 1 - ends_s[::-1].index(token_s) - 1]

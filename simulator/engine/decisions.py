@@ -16,6 +16,7 @@ class DecisionLog:
     """Decisions of one replica, in the form of `decisions.jsonl`.
 
     `scheduled` counts the computed tokens of each request, without padding and without those of held requests.
+    `preempted_before`, where there are any: the victims of plans that computed nothing and so were no step.
     """
 
     def __init__(self, replica: int) -> None:
@@ -53,6 +54,8 @@ class DecisionLog:
             "swapped_in": [view.request_id for view in plan.resume],
             "running": [live.request_id for live in state.running],
         }
+        if step.preempted_before:
+            self._decided["preempted_before"] = [p.request.request_id for p in step.preempted_before]
         self._admissions = max([self._admissions, *[live.admission for live in chunks]])
 
     def committed(self, state: ReplicaState, step: InFlight, used_blocks: list[int], done: list[RequestState]) -> None:
@@ -67,6 +70,7 @@ class DecisionLog:
             if i == 1:
                 # From here on the batch only decodes.
                 decided = {**decided, "admitted": {}, "preempted": [], "swapped_out": [], "swapped_in": []}
+                decided.pop("preempted_before", None)
             if i:
                 waiting = [live.request_id for live in queue if live.arrival_s <= start_s]
             self.steps.append(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from simulator.engine.state import ReplicaState
 from simulator.memory.blocks import BlockTables
-from simulator.plan import StepPlan
+from simulator.plan import Preemption, StepPlan
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import ReplicaRecorder
@@ -36,6 +36,7 @@ class InFlight:
     is_wait: bool = False  # no step: the wait for the running one's results
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
+    preempted_before: tuple[Preemption, ...] = ()  # by plans just before, which computed nothing
     ends_s: list[float] = field(init=False)
 
     @property
@@ -125,7 +126,7 @@ def record_row(step: InFlight, records: ReplicaRecorder) -> None:
             held,
             state.num_swapped,
             step.held + padding,
-            len(step.plan.preempt),
+            len(step.plan.preempt) + len(step.preempted_before),
             step.swapped_out_blocks,
             step.swapped_in_blocks,
         )

@@ -35,6 +35,7 @@ class OverlapResults(LateResults):
         assert state.unseen is not None
         self._unseen: Unseen = state.unseen
         self._results: list[RequestState] = []
+        self.decode_ends_s = self._unseen.decode_ends_s
 
     def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
         """Let a step begin at the end of the running step. Without a step, wait for results if any are to come."""
@@ -91,7 +92,8 @@ class OverlapResults(LateResults):
         """Note what this step's results will be, in the order of its batch: prompts first, then decodes."""
         state, unseen = self._state, self._unseen
         unseen.decodes = step.shape.decode_seqs > 0
-        unseen.prompts = {live: None for live, _, _ in step.prefill if live not in state.prefilling}
+        complete = [live for live, _, _ in step.prefill if live not in state.prefilling]
+        unseen.prompts = {live: None for live in complete if live.row in state.requests}  # not aborted with the step
         unseen.last = dict.fromkeys(sorted(done, key=place))
         if state.tree is not None:
             state.cut = next((live for live, _, _ in step.prefill if live in state.prefilling), None)
@@ -100,4 +102,4 @@ class OverlapResults(LateResults):
             self._results = list(unseen.last)
         for live in unseen.last:
             self._put_off(live)
-        self.end_s = step.ends_s[-1]
+        self.end_s = unseen.end_s = step.ends_s[-1]

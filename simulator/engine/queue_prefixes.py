@@ -1,4 +1,4 @@
-"""What a replica's prefix cache holds of the requests in its queue (`simulator.queues.ranked.Prefixes`)."""
+"""What a replica's prefix cache holds of the requests in its queue."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from simulator.memory.cache import Cache
 from simulator.memory.page_keys import PageKeys, Symbols
 from simulator.memory.radix_cache import RadixCache
+from simulator.queues.ranked import Prefixes
 from simulator.request import Request
 from simulator.request_state import RequestState
 
 
 class QueuePrefixes:
-    """Looking changes nothing."""
+    """The functions of `Prefixes`; looking changes nothing."""
 
     def __init__(self, requests: Mapping[int, Request], cache: Cache) -> None:
         self._requests = requests
@@ -20,6 +21,10 @@ class QueuePrefixes:
         self._tree = cache if isinstance(cache, RadixCache) else None
         self._leading: dict[int, bytes] = {}
         self._symbols: Symbols = {}
+
+    def functions(self) -> Prefixes:
+        """For a queue."""
+        return Prefixes(self.hit_tokens, self.leading, self.by_subtree)
 
     def hit_tokens(self, live: RequestState) -> int:
         """Leading tokens that are cached; in a radix tree, perhaps all."""

@@ -267,9 +267,14 @@ class Replica:
         return step
 
     def _plan_again(self, now_s: float) -> InFlight | None:
-        """Plan the next step at once, as this one takes no time."""
+        """Plan the next step at once, as this one takes no time; that step tells of its victims."""
+        preempt = self.plan.preempt
         self.progress.missed()
-        return self.begin_step(now_s)
+        step = self.begin_step(now_s)
+        if preempt and step is not None:
+            step.preempted_before = (*preempt, *step.preempted_before)
+            step.is_odd = True
+        return step
 
     def _move(self, plan: StepPlan, now_s: float) -> tuple[bool, tuple[int, int]]:
         """Preempt, pause and resume; returns whether that changes anything, and the blocks swapped out and in."""

@@ -13,6 +13,7 @@ from math import nan
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.queue_prefixes import QueuePrefixes
+from simulator.engine.taken_back import take_back
 from simulator.engine.unseen import Unseen
 from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
@@ -96,7 +97,7 @@ class ReplicaState:
         self.waiting = make_queue(self.traits.order)
         self.ranked = self.waiting if isinstance(self.waiting, Ranked) else None
         if self.ranked is not None and self.cache is not None:
-            self.ranked.prefixes = QueuePrefixes(self.requests, self.cache)
+            self.ranked.prefixes = QueuePrefixes(self.requests, self.cache).functions()
         self.batch.meter = self.waiting.meter
         self.running: dict[RequestState, None] = {}
         self.prefilling: dict[RequestState, None] = {}
@@ -130,7 +131,7 @@ class ReplicaState:
         live = self._live(preemption.request, DECODING, PREFILLING, LEAVING)
         blocks = live.num_blocks
         decoding = live.status is DECODING
-        lost = 0 if self.unseen is None else self.unseen.drop(live)
+        lost, last_s = self._take_back_unseen(live)
         if live.status is LEAVING:
             self.num_leaving -= 1
         elif not decoding:
@@ -141,7 +142,8 @@ class ReplicaState:
         else:
             self.batch.leave(live)
         del self.running[live]
-        live.lose_outputs(lost)
+        if lost:
+            live.lose_outputs(lost, last_s)
         setbacks = live.set_back()
         setbacks.preemptions += 1
         setbacks.left_s = now_s
@@ -163,6 +165,13 @@ class ReplicaState:
             setbacks.recomputed_tokens += live.forget()
         (self.waiting.push if self.traits.victims_last else self.waiting.put_back)(live)
         return blocks if preemption.swap else 0
+
+    def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
+        """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""
+        if self.unseen is None or not self.unseen.drop(live):
+            return 0, live.last_token_s
+        gaps = self._records.late_gaps if self.traits.streams else None
+        return take_back(live, self.unseen.end_s, self.unseen.decode_ends_s, self.batch, gaps, late=True)
 
     def forget_preemption(self, live: RequestState, now_s: float) -> None:
         """A victim leaves the queue, as its last token was being computed when it was preempted."""

@@ -9,12 +9,15 @@ class Unseen:
     """Whose token is on its way while a plan is made.
 
     `decodes`: all requests that decoded with the running step. `prompts` are those whose prompt it completes, and
-    `last` those whose last token it computes.
+    `last` those whose last token it computes. It ends at `end_s`; `decode_ends_s` are the ends of the last decode
+    steps, its own among them.
     """
 
-    __slots__ = ("decodes", "last", "prompts")
+    __slots__ = ("decode_ends_s", "decodes", "end_s", "last", "prompts")
 
     def __init__(self) -> None:
+        self.end_s = 0.0
+        self.decode_ends_s: list[float] = []
         self.decodes = False
         self.prompts: dict[RequestState, None] = {}
         self.last: dict[RequestState, None] = {}

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from simulator.request_state import RequestState
 
 
-class Prefixes(Protocol):
-    """What a prefix cache holds of waiting requests; a replica with a cache tells its queue."""
+class Prefixes(NamedTuple):
+    """What a prefix cache holds of waiting requests; a replica with a cache tells its queue.
 
-    def hit_tokens(self, request: RequestState) -> int:
-        """Leading tokens of prompt and answer that are cached."""
+    `hit_tokens(request)`: leading tokens of prompt and answer that are cached. `leading(request, num_tokens)`: equal
+    for requests that begin with the same so many tokens; None where that is unknown, or it has fewer.
+    `by_subtree(waiting)`: depth first through the radix tree, where most of the waiting end first.
 
-    def leading(self, request: RequestState, num_tokens: int) -> bytes | None:
-        """Equal for requests that begin with the same so many tokens; None where that is unknown, or it has fewer."""
+    These are functions, as a policy can reach the queue and may not find the answers of the requests in it.
+    """
 
-    def by_subtree(self, waiting: Sequence[RequestState]) -> list[RequestState]:
-        """Depth first through the radix tree, where most of the waiting end first."""
+    hit_tokens: Callable[[RequestState], int]
+    leading: Callable[[RequestState, int], bytes | None]
+    by_subtree: Callable[[Sequence[RequestState]], list[RequestState]]
 
 
 class Ranked:

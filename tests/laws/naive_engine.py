@@ -49,6 +49,7 @@ class NaiveReplica:
         self.requests: list[NaiveRequest] = []
         self.queue = NaiveQueue(self.traits.order, self.requests)
         self.steps: list[dict[str, Any]] = []
+        self.victims_before: list[str] = []  # of plans that computed nothing, since the last step
         self.now_s = 0.0
 
     # The view
@@ -163,7 +164,10 @@ class NaiveReplica:
             plan = self.policy.plan(self)
             self.note = plan.note
             if self.takes_no_time(step := self.apply(plan)):
+                self.victims_before += [] if step is None else step["preempted"]
                 continue
+            if step is not None and self.victims_before:
+                step["preempted_before"], self.victims_before = self.victims_before, []
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
                 wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]

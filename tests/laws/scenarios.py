@@ -148,7 +148,12 @@ def _reserves(name: str) -> bool:
 
 def _overlaps(name: str) -> bool:
     """Whether the policy plans a step while the one before runs: results count for the plan after the next."""
-    return getattr(make_policy(name, 4, 1000), "traits", Traits()).async_scheduling
+    return _traits(name).async_scheduling
+
+
+def _traits(name: str) -> Traits:
+    traits: Traits = getattr(make_policy(name, 4, 1000), "traits", Traits())
+    return traits
 
 
 def _swaps(name: str) -> bool:
@@ -160,6 +165,9 @@ POLICIES = _every_policy()
 SWAPPING = tuple(name for name in POLICIES if _swaps(name))
 RESERVING = tuple(name for name in POLICIES if _reserves(name))
 OVERLAPPING = tuple(name for name in POLICIES if _overlaps(name))
+# The blocks of the whole prompt from the start; blocks of who has finished come free so many plans later.
+WHOLE_PROMPT = tuple(name for name in POLICIES if _traits(name).takes_whole_prompt)
+FREEING_LATE = tuple(name for name in POLICIES if _traits(name).frees_late)
 
 # Values for parameters of every type; a parameter draws from those within its limits. Fractions are small: a share of
 # the memory that is kept free refuses requests where it comes to a block of a small memory.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +42,7 @@ def same_decisions(run: Run, replicas: list[NaiveReplica]) -> None:
     steps.sort(key=lambda step: (step["t_start_s"], step["replica"], step["step"]))
     assert len(run.decisions) == len(steps)
     for ours, theirs in zip(run.decisions, steps, strict=True):
-        assert ours == {key: theirs[key] for key in (*DECIDED, "t_schedule_s") if key in theirs}
+        assert ours == {key: theirs[key] for key in (*DECIDED, "t_schedule_s", "preempted_before") if key in theirs}
 
 
 def same_requests(records: Records, replicas: list[NaiveReplica]) -> None:
@@ -116,7 +117,7 @@ def same_rows(records: Records, replicas: list[NaiveReplica]) -> None:
         "padded_tokens": [s["padded_tokens"] for s in first],
         "prefill_tokens": [s["tokens"] - s["padded_tokens"] - len(s["decoders"]) for s in first],
         "context_tokens": [s["context"] for s in first],
-        "preempted": [len(s["preempted"]) for s in first],
+        "preempted": [len(s["preempted"]) + len(s.get("preempted_before", ())) for s in first],
         "swapped_out_blocks": [s["swapped_out_blocks"] for s in first],
         "swapped_in_blocks": [s["swapped_in_blocks"] for s in first],
     }
@@ -151,18 +152,17 @@ def same_gaps(records: Records, replicas: list[NaiveReplica]) -> None:
         for request in (request for replica in replicas for request in replica.requests):
             expected += zip(np.diff(request.token_s).tolist(), request.token_s[1:], strict=True)
     gaps, rows = records.gaps, records.rows
-    found = [
-        (gap_s, end_s)
-        for gap_s, end_s, count in zip(gaps.gap_s.tolist(), gaps.end_s.tolist(), gaps.count.tolist(), strict=True)
-        for _ in range(count)
-    ]
+    found: Counter[tuple[float, float]] = Counter()
+    for gap_s, end_s, count in zip(gaps.gap_s.tolist(), gaps.end_s.tolist(), gaps.count.tolist(), strict=True):
+        found[gap_s, end_s] += count  # taken back, where a token was thrown away
     if records.streams:
         for first, repeat, decoding in zip(rows.first_step, rows.repeat, rows.decoding, strict=True):
             ends = records.step_end_s[first : first + repeat]
-            found += list(zip(np.diff(ends).tolist(), ends[1:].tolist(), strict=True)) * int(decoding)
+            for gap in zip(np.diff(ends).tolist(), ends[1:].tolist(), strict=True):
+                found[gap] += int(decoding)
     else:
         assert not len(gaps.gap_s)
-    assert sorted(found) == sorted(expected)
+    assert {gap: count for gap, count in found.items() if count} == Counter(expected)
 
 
 def dealt_in_turn(scenario: Scenario) -> Scenario:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scenarios.check.differences import differences
 from scenarios.check.laws.purity import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
 from simulator.plan import Chunk, StepPlan, View
-from tests.laws.scenarios import OVERLAPPING, POLICIES, RESERVING, Scenario, scenarios
+from tests.laws.scenarios import OVERLAPPING, POLICIES, RESERVING, WHOLE_PROMPT, Scenario, scenarios
 
 
 def asked_twice(scenario: Scenario) -> list[Mapping[str, Any]]:
@@ -56,10 +56,13 @@ def test_what_is_seen_is_so(name: str, data: st.DataObject) -> None:
         assert seen["num_free_host_blocks"] == scenario.memory.num_host_blocks - swapped
         if name not in RESERVING:
             held = sum(request["num_blocks"] for request in running)
-            assert seen["num_free_blocks"] == seen["num_blocks"] - held
+            assert seen["num_free_blocks"] == seen["num_blocks"] - held - sum(seen["late_blocks"])
             decoding = [request for request in running if request["is_decoding"]]
             assert seen["decode_blocks_needed"] == sum(r["num_computed_tokens"] % size == 0 for r in decoding)
-            assert all(-(-r["num_computed_tokens"] // size) == r["num_blocks"] for r in running)
+            kept = "num_tokens" if name in WHOLE_PROMPT else "num_computed_tokens"
+            for request in running:
+                tokens = request["num_computed_tokens" if request["is_decoding"] else kept]
+                assert -(-tokens // size) == request["num_blocks"]
         for request in running + waiting:
             assert request["num_tokens"] == request["input_tokens"] + request["output_tokens_so_far"]
             if request["is_decoding"]:

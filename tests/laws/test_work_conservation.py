@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.laws.service import rests
+from simulator.plan import Traits
 from simulator.policies.static import Static
 from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, RESTING, Scenario, scenarios
 
@@ -65,6 +66,8 @@ def fills(scenario: Scenario, rows: list[int]) -> bool:
 def test_a_slot_is_not_left_empty(name: str, data: st.DataObject) -> None:
     """With memory and budget for everybody, who waits finds every slot taken."""
     scenario = data.draw(scenarios(name))
+    if getattr(scenario.policy, "traits", Traits()).order == "in-turn":
+        return  # the next head of the queue enters a step later
     records = ample(scenario).run(log_decisions=True)
     assert records.decisions is not None
     slots = scenario.policy.max_num_seqs

@@ -6,8 +6,11 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scenarios.check.experiment import Breach, Experiment, asynchronous
+from simulator.plan import OptionalMembers
+from simulator.request_state import DecodeClock, RequestState
 from simulator.results.records import Status
 from simulator.simulate import Run
 
@@ -86,7 +89,8 @@ def tokens(experiment: Experiment, run: Run) -> Breach | None:
     records, workload = run.records, experiment.workload
     requests, rows = records.requests, records.rows
     finished = requests.status == Status.FINISHED
-    answer = np.minimum(workload.output_tokens, workload.max_tokens)
+    allowed = allowed_tokens(experiment, run)
+    answer = np.minimum(workload.output_tokens, allowed)
     computed: Counter[str] = Counter()
     for step in run.decisions or []:
         computed.update(step["scheduled"])
@@ -99,7 +103,7 @@ def tokens(experiment: Experiment, run: Run) -> Breach | None:
                 f"request {name} got {requests.output_tokens[row]} output tokens, its answer has {answer[row]}"
             )
         more = computed[name] - int(needed[row])
-        most = int(asynchronous(experiment) and answer[row] < workload.max_tokens[row])
+        most = int(asynchronous(experiment) and answer[row] < allowed[row])
         if not 0 <= more <= most:
             return Breach(f"the steps computed {computed[name]} tokens of request {name}, which needed {needed[row]}")
         wasted += more
@@ -119,6 +123,18 @@ def tokens(experiment: Experiment, run: Run) -> Breach | None:
     if len(odd):
         return Breach("a step's tokens are not those of its parts", int(rows.first_step[odd[0]]))
     return None
+
+
+def allowed_tokens(experiment: Experiment, run: Run) -> NDArray[np.int64]:
+    """`max_tokens` of each request, or less where the server allows less."""
+    asked = experiment.workload.max_tokens
+    caps = OptionalMembers.of(experiment.policy).caps
+    if caps is None:
+        return asked
+    num_blocks, block_size = run.records.num_blocks, run.records.block_size
+    seen = (RequestState(request, DecodeClock(block_size)) for request in experiment.workload.requests())
+    most = np.array([caps(request, num_blocks, block_size) for request in seen], dtype=np.int64)
+    return np.where(most >= 1, np.minimum(most, asked), asked)
 
 
 def blocks(experiment: Experiment, run: Run) -> Breach | None:

@@ -57,7 +57,10 @@ def everything() -> Result:
 @pytest.mark.parametrize("prefix", [None, {"groups": 2, "tokens": 40}])
 @pytest.mark.parametrize("policy", ["chunked_prefill", "sglang"])
 def test_the_cache_finds_exactly_the_conversation_so_far(policy: str, prefix: dict[str, Any] | None) -> None:
-    """Of each later turn: the full blocks of the last prompt and answer, but for the last token, which has no KV."""
+    """Of each later turn: the full blocks of the last prompt and answer, but for the last token, which has no KV.
+
+    Under SGLang's overlap schedule it has: the step after it was planned before its end was known.
+    """
     engine = {"policy": policy, "block_size": 8, "enable_prefix_caching": True, "max_num_seqs": 32}
     if policy == "sglang":
         engine |= {"max_num_batched_tokens": 4096}
@@ -69,7 +72,7 @@ def test_the_cache_finds_exactly_the_conversation_so_far(policy: str, prefix: di
         for before, after in itertools.pairwise(rows):
             known = before["input_tokens"] + before["output_tokens"]
             assert after["input_tokens"] > known
-            assert after["cached_tokens"] == (known - 1) // 8 * 8
+            assert after["cached_tokens"] == (known - (policy != "sglang")) // 8 * 8
             seen += 1
     assert seen > 20
 

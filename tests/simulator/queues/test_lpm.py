@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scenarios.check.differences import differences
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
+from simulator.queues.ranked import Prefixes
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 from tests.laws.caching import caching_scenarios, run_cached
@@ -45,7 +46,7 @@ def queue_of(waiting: list[RequestState], cache: Found | None) -> Lpm:
     queue = make_queue("lpm")
     assert isinstance(queue, Lpm)
     if cache is not None:
-        queue.prefixes = cache
+        queue.prefixes = Prefixes(cache.hit_tokens, cache.leading, cache.by_subtree)
     for request in waiting:
         queue.push(request)
     return queue
