@@ -59,7 +59,7 @@ def everything() -> Result:
 def test_the_cache_finds_exactly_the_conversation_so_far(policy: str, prefix: dict[str, Any] | None) -> None:
     """Of each later turn: the full blocks of the last prompt and answer, but for the last token, which has no KV.
 
-    Under SGLang's overlap schedule it has: the step after it was planned before its end was known.
+    Under SGLang's overlap schedule it may have: a decode after it was planned before its end was known.
     """
     engine = {"policy": policy, "block_size": 8, "enable_prefix_caching": True, "max_num_seqs": 32}
     if policy == "sglang":
@@ -72,7 +72,8 @@ def test_the_cache_finds_exactly_the_conversation_so_far(policy: str, prefix: di
         for before, after in itertools.pairwise(rows):
             known = before["input_tokens"] + before["output_tokens"]
             assert after["input_tokens"] > known
-            assert after["cached_tokens"] == (known - (policy != "sglang")) // 8 * 8
+            with_kv = (known - 1, known) if policy == "sglang" else (known - 1,)
+            assert after["cached_tokens"] in [tokens // 8 * 8 for tokens in with_kv]
             seen += 1
     assert seen > 20
 
