@@ -131,8 +131,8 @@ def simulate_fleet(
     bit.
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
-    records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
-    what is told of each end.
+    records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be
+    put, and returns what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
