@@ -77,7 +77,7 @@ def test_a_wild_policy(scenario: Scenario) -> None:
 @settings(max_examples=20)
 def test_what_lies_before_the_engine_adds_to_no_gap(data: st.DataObject, front_end_s: float) -> None:
     records, gaps = told(dealt_in_turn(data.draw(scenarios("chunked_prefill"))))
-    delays_s = front_end_s * (1.0 + np.arange(len(records.requests.row)) % 3)
+    delays_s = as_floats(front_end_s * (1.0 + np.arange(len(records.requests.row)) % 3))
     check(Run(records, None, delays_s).at_clients(), gaps, exact=True)
 
 
