@@ -24,7 +24,7 @@ LATENT = custom_model(
 
 
 def why(
-    model: Model, changed: dict[str, Any], gpu: Any = GPU, ranks: int = 1, *, left_out: tuple[str, ...] = ()
+    model: Model, changed: dict[str, Any], gpu: Gpu = GPU, ranks: int = 1, *, left_out: tuple[str, ...] = ()
 ) -> str:
     whole = {**document(), **changed}
     kept = {key: value for key, value in whole.items() if key not in left_out}
