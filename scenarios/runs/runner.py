@@ -62,13 +62,16 @@ def run_on(
     log_decisions: bool = False,
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
+    step_time: float = 1.0,
 ) -> Result:
     """Simulate a scenario on a given workload: common random numbers for several policies.
 
-    Raises InputError as `run` does.
+    Every step takes `step_time` times what it costs. Raises InputError as `run` does.
     """
     check_content(scenario, workload)
     fleet = build_fleet(scenario)
+    if step_time != 1.0:
+        fleet = tuple(built.at_step_time(step_time) for built in fleet)
     told = (
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )

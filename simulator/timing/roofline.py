@@ -48,7 +48,8 @@ class Roofline:
     8 GPUs 0.5 to 0.8 of the link after 4.3 to 6.4 microseconds. The same fits leave 4.5 microseconds for each of a
     layer's four GEMMs and 10 for its attention kernel, which with norms, rope and activation is `layer_overhead_s`.
     Steps are assumed to run as CUDA graphs. Matrices are multiplied in the model's `multiplied_in`, where the GPU has
-    units for it, attention in bf16; that kernels of fp8 reach the same share of their peak is an assumption.
+    units for it, and attention computed in fp8 where the KV cache is (as by FlashAttention 3), else in bf16. That
+    kernels of fp8 reach the same share of their peak is an assumption.
 
     `host_s` is an assumption: the part of scheduling and input preparation that the GPU waits for when scheduling is
     asynchronous, as it is by default. For a synchronous engine set it to 1 ms and more, and `host_per_seq_s` to some
@@ -93,7 +94,8 @@ class Roofline:
         model, ranks = self.model, self.tensor_parallel
         per_flop = 1 / (self.gpu.tflops(model.multiplied_in) * 1e12 * self.gemm_efficiency)
         per_byte = 1 / (self.gpu.bandwidth_gb_s * 1e9 * self.bandwidth_efficiency)
-        attention_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.attention_efficiency)
+        attention = self.gpu.tflops("fp8" if model.kv_dtype_bytes == 1 else "bf16")
+        attention_flop = 1 / (attention * 1e12 * self.attention_efficiency)
 
         dense = model.layer_parameters(ranks)
         expert = model.moe_layers * model.expert_parameters / ranks
