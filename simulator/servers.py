@@ -42,7 +42,11 @@ _LIKE_VLLM = Server(_OVERLAPPED, _VLLM_FRONT_END, "assumed: as vLLM 0.15")
 _SERVERS: Mapping[str, Server] = {
     "vllm": _VLLM,
     "chunked_prefill": _VLLM,
-    "vllm_v0": Server(_SYNC, _VLLM_FRONT_END, "assumed: as vLLM 0.15"),
+    "vllm_v0": Server(
+        Host(_SYNC.step_s, _SYNC.per_seq_s, "assumed: as vLLM 0.12, which is synchronous too"),
+        _VLLM_FRONT_END,
+        "assumed: as vLLM 0.15",
+    ),
     "sglang": Server(
         Host(
             0.31e-3,

@@ -51,10 +51,9 @@ class Roofline:
     units for it, and attention computed in fp8 where the KV cache is (as by FlashAttention 3), else in bf16. That
     kernels of fp8 reach the same share of their peak is an assumption.
 
-    `host_s` is an assumption: the part of scheduling and input preparation that the GPU waits for when scheduling is
-    asynchronous, as it is by default. For a synchronous engine set it to 1 ms and more, and `host_per_seq_s` to some
-    40 microseconds, which is what vLLM's scheduler takes for a scheduled request. `allreduce_latency_s` None means
-    5 microseconds on NVLink-like links and 20 on PCIe.
+    `host_s` and `host_per_seq_s` are the part of scheduling and input preparation that the GPU waits for
+    (`simulator.servers` has those of real engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like
+    links and 20 on PCIe.
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
     """

@@ -133,3 +133,25 @@ def test_times_below_nothing_are_refused() -> None:
         scenario("host={step_s: -1}")
     with pytest.raises(InputError, match="per_seq_s must be 0 or more"):
         Host(0.0, -1.0)
+
+
+def test_ranks_that_share_experts_take_it_too() -> None:
+    from scenarios.build.expert_parallel import build_group_cost
+
+    def step_s(host: str) -> float:
+        data = {
+            "name": "t",
+            "model": "qwen3-30b-a3b",
+            "hardware": {"gpu": "rtx-pro-6000", "enable_expert_parallel": True},
+            "cost": {"kind": "profile"},
+            "replicas": 2,
+            "workload": WORKLOAD,
+            "engine": {"policy": "vllm"},
+        }
+        chosen = scenarios.load(data, [host])
+        group_cost = build_group_cost(chosen, built(chosen))
+        assert group_cost is not None
+        return group_cost.group_step_s([STEP, STEP])
+
+    added_s = step_s("host={step_s: 0.002, per_seq_s: 1e-4}") - step_s("host={step_s: 0, per_seq_s: 0}")
+    assert added_s == pytest.approx(0.002 + 8e-4)
