@@ -23,6 +23,7 @@ from calibration.gemm import gemm_curve, gemm_surface, layer_products
 from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
 from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch, scheduled_surface
+from calibration.scope import check_scope
 from calibration.skew_fit import fit_skew
 from calibration.solvers import nnls
 from calibration.surface_fit import fit_surface, is_dense
@@ -33,6 +34,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile.cost import Options, ProfileCost
 from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
+from simulator.timing.profile.scope import shapes
 from simulator.timing.profile.surface import Curve, Surface
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
@@ -57,6 +59,7 @@ def fit_profile(
     InputError where rows that it needs are missing, or too many are flagged.
     """
     rows.refuse_flagged()
+    check_scope(rows, model)
     tables, assumed = _tables(rows, model, gpu)
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -66,6 +69,7 @@ def fit_profile(
         "gpu": rows.gpu,
         "tensor_parallel": rows.tensor_parallel,
         "dtype": rows.dtype,
+        "dimensions": shapes(model),
         "software": rows.software,
         "layers": model.layers,
         "sources": [dict(source) for source in rows.sources],

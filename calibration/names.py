@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
-from simulator.hardware.models import MODELS
+from simulator.hardware.model_config import is_config, named_model
+from simulator.hardware.models import MODELS, Model, custom_model, find_model
 
 _GPU_ALIASES = {"a100sxm": "a100-80gb", "h100sxm": "h100", "h200sxm": "h200", "h10080gb": "h100"}
 _TAILS = re.compile(r"(?:-?(?:instruct|chat|hf|base|\d{4}))+$")
@@ -26,6 +28,30 @@ def model_name(text: str) -> str:
     name = text.rpartition("/")[2].lower().removeprefix("meta-")
     name = _TAILS.sub("", name)
     return _best(_plain(name), MODELS, whole=True)
+
+
+def model_of(text: str) -> Model:
+    """A model as a command names it: built in, the path of a config.json, or dimensions as `{layers: 32, ...}`.
+
+    InputError where it is none of these.
+    """
+    if text.lstrip().startswith("{"):
+        import yaml
+
+        try:
+            dimensions = yaml.safe_load(text)
+        except yaml.YAMLError:
+            dimensions = None
+        if not isinstance(dimensions, dict):
+            raise InputError(f"no mapping of dimensions: {text}", hint="'{layers: 32, hidden: 4096, ...}'")
+        return custom_model(dimensions)
+    if is_config(text):
+        return named_model(text)
+    try:
+        return find_model(model_name(text) or text)
+    except InputError as error:
+        hint = f"{error.hint}; any other by the path of its config.json, or by its dimensions, '{{layers: 32, ...}}'"
+        raise InputError(error.message, hint=hint) from None
 
 
 def _plain(text: str) -> str:

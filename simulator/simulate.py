@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import GroupCost
@@ -22,11 +24,12 @@ from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import way_to
+from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
 from simulator.results.recorder import Recorder
-from simulator.results.records import Records
+from simulator.results.records import Floats, Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor
 from simulator.traffic.clients import Clients
@@ -37,10 +40,22 @@ __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What `simulate` returns."""
+    """What `simulate` returns: records by the engine's clock.
+
+    `delays_s` are by how much a client saw each request's tokens later; None where it saw them at once.
+    """
 
     records: Records
     decisions: list[dict[str, Any]] | None
+    delays_s: Floats | None = None
+
+    def at_clients(self) -> Records:
+        """The records with the times of first and last tokens as clients see them."""
+        if self.delays_s is None:
+            return self.records
+        requests = self.records.requests
+        seen = {name: getattr(requests, name) + self.delays_s for name in ("first_token_s", "last_token_s")}
+        return replace(self.records, requests=replace(requests, **seen), front_end_s=self.delays_s)
 
 
 def simulate(
@@ -60,7 +75,7 @@ def simulate(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
-    front_end_s: float = 0.0,
+    front_end: FrontEnd = NO_FRONT_END,
     max_queued_requests: int | None = None,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
@@ -88,7 +103,7 @@ def simulate(
         fast_forward=fast_forward,
         log_decisions=log_decisions,
         progress=progress,
-        front_end_s=front_end_s,
+        front_end=front_end,
         make_listener=make_listener,
     )
 
@@ -102,7 +117,7 @@ def simulate_fleet(
     fast_forward: bool = True,
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
-    front_end_s: float = 0.0,
+    front_end: FrontEnd = NO_FRONT_END,
     make_listener: Callable[[Inlet], OnEnd] | None = None,
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
@@ -115,16 +130,17 @@ def simulate_fleet(
     that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, to the last
     bit.
 
-    Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
-    arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
-    what is told of each end.
+    Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
+    records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be
+    put, and returns what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
     clock = Clock()
     recorder = Recorder(sum(group.replicas for group in groups), progress)
     door = Door()
-    clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
+    first_tokens = FirstTokens(front_end)
+    clients = Clients(clock, workload, first_tokens) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
     if clients is not None:
         on_end = clients.on_end
@@ -138,6 +154,9 @@ def simulate_fleet(
         log_decisions=log_decisions,
         on_end=on_end if roles is None else roles.told,
     )
+    if front_end:
+        for replica in fleet.replicas:
+            replica.first_tokens = first_tokens
     dispatch: Dispatch | Disaggregation
     if roles is None:
         dispatch = way_to(clock, fleet.replicas, fleet.intakes, chosen, signal_interval_s)
@@ -164,4 +183,5 @@ def simulate_fleet(
     records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
     if clients is not None:
         records = clients.seen(records)
-    return Run(records, fleet.decisions())
+    delays_s = np.array(first_tokens.delays_s(range(len(records.requests.row)))) if front_end else None
+    return Run(records, fleet.decisions(), delays_s)

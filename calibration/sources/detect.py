@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.names import model_name
+from calibration.names import model_of
 from calibration.rows import KernelRows, read_rows
 from calibration.sources.aiconfigurator import read_aiconfigurator
 from calibration.sources.llmservingsim import read_llmservingsim
@@ -12,7 +12,6 @@ from calibration.sources.splitwise import read_splitwise
 from calibration.sources.vidur import FILES, read_vidur
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
-from simulator.hardware.models import find_model
 
 FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwise")
 
@@ -52,4 +51,4 @@ def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", 
         return read_splitwise(path, model, gpu, tensor_parallel)
     if not model:
         raise InputError("aiconfigurator's tables are of all heads: of which model?", file=str(path), hint="--model M")
-    return read_aiconfigurator(path, find_model(model_name(model) or model), tensor_parallel)
+    return read_aiconfigurator(path, model_of(model), tensor_parallel)

@@ -8,7 +8,7 @@ from typing import Any
 
 from scenarios.accuracy.cases import CaseResult
 from scenarios.accuracy.sensitivity import Sensitivity
-from scenarios.accuracy.silicon import LOW_CONCURRENCY, Overheads, Scored, grouped, median_error
+from scenarios.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
 from scenarios.validate.compare import Validation
 
 FIGURE = "sensitivity.png"
@@ -20,7 +20,8 @@ signed, simulated over measured less one: above 0 the simulation is slower. Noth
 of a case that is scored here. What was fitted to what:
 
 - kernel times: to the kernel tables that each profile names (below), never to a served run;
-- the host's share of a step, 0.3 ms: assumed, for all profiles alike;
+- the host's share of a step, 0.3 ms for vLLM 0.19 and later: assumed, for all profiles alike. Earlier versions, and
+  other engines, have figures of their own (`simulator/servers.py`, with their sources); no case here uses them;
 - the links between GPUs: nothing was measured on these servers. All-reduce takes the nominal figures of the peer's own
   configuration (16 GB/s, 20 microseconds), the exchange of tokens between ranks public nccl-tests of the same card
   (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Either moves its case by more than
@@ -29,9 +30,10 @@ of a case that is scored here. What was fitted to what:
 """
 _NOT_MODELLED = """## What is not modelled
 
-- **The way to the engine.** Times count from the arrival at the engine. HTTP, tokenising and detokenising come on top:
-  15 to 28 ms of TTFT through an HTTP client, more where the client is the bottleneck. `batchlab validate --client-ms`
-  adds a constant; how much of a log's TTFT it would explain, its verdict says.
+- **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
+  HTTP, tokenising and detokenising take: on public runs of vLLM 0.15 over HTTP 5.8 ms and 67 microseconds for each
+  running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log and adds them
+  where the log's latencies are the client's. That the front end saturates, and then delays every token, is left out.
 - **Speculative decoding, LoRA, multimodal inputs, structured output, sliding windows, pipeline parallelism.**
 - **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
   from memory at small batches, and one rank may get more than its share.
@@ -48,7 +50,7 @@ def page(
     cases: Sequence[CaseResult],
     predictions: Mapping[str, Mapping[str, Any]],
     silicon: Sequence[Scored],
-    overheads: Overheads,
+    hosts: Hosts,
     sensitivities: Sequence[Sensitivity],
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario."""
@@ -56,7 +58,7 @@ def page(
         _HEAD.format(low=LOW_CONCURRENCY),
         _servers(cases),
         _predictions(predictions),
-        _silicon(silicon, overheads),
+        _silicon(silicon, hosts),
         _profiles(profiles),
         _sensitivity(sensitivities),
         _NOT_MODELLED,
@@ -123,7 +125,7 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(scored: Sequence[Scored], overheads: Overheads) -> str:
+def _silicon(scored: Sequence[Scored], hosts: Hosts) -> str:
     if not scored:
         return ""
     beyond = [each for each in scored if not each.run.is_low]
@@ -133,11 +135,12 @@ def _silicon(scored: Sequence[Scored], overheads: Overheads) -> str:
         f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
         f"median error is {100 * median_error(scored):.1f} % over all, and {100 * median_error(beyond):.1f} % over the"
         f" {len(beyond)} that nothing was fitted to, those of more than {LOW_CONCURRENCY} at once.",
-        "Two constants stand for what a server adds to the kernels of a step:",
+        "Two constants stand for what the host adds to the kernels of a step; those by profile, of vLLM 0.12, are what",
+        "`host:` takes for a server that schedules synchronously:",
         "",
         *(
-            f"- kernels by {source}: {1e3 * of.base_s:.2f} ms, and {1e6 * of.per_seq_s:.0f} microseconds a request"
-            for source, of in sorted(overheads.items())
+            f"- kernels by {source}: {1e3 * of.step_s:.2f} ms, and {1e6 * of.per_seq_s:.0f} microseconds a request"
+            for source, of in sorted(hosts.items())
         ),
         "",
         "The servers' flags are not known: max_num_batched_tokens is taken to be 8192, the KV cache of fp8 models fp8.",

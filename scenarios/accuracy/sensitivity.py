@@ -60,13 +60,17 @@ def changes_for(source: str) -> list[Change]:
     found = [
         Change("10 % fewer KV blocks", (f"hardware.num_gpu_blocks={round(0.9 * blocks)}",)),
         Change("10 % more KV blocks", (f"hardware.num_gpu_blocks={round(1.1 * blocks)}",)),
-        Change("no host overhead", ("cost.host_s=0",)),
-        Change("host overhead of 1 ms a step", ("cost.host_s=0.001",)),
         Change("no padding to CUDA graphs", ("cost.cuda_graphs=false",)),
         Change("skew of contexts left out", ("cost.skew=false",)),
         Change("no prefix cache", ("engine.enable_prefix_caching=false",)),
-        Change("synchronous scheduling", ("engine.async_scheduling=false",)),
+        Change("synchronous scheduling, at the same host", ("engine.async_scheduling=false", *_same_host(scenario))),
     ]
+    if scenario.cost.takes_host(scenario):
+        found += [
+            Change("nothing for the host", ("host={step_s: 0, per_seq_s: 0}",)),
+            Change("a host of 1 ms a step", ("host.step_s=0.001",)),
+            Change("synchronous scheduling, and its host", ("engine.async_scheduling=false",)),
+        ]
     if scenario.hardware.tensor_parallel > 1:
         found.append(Change("all-reduce left out", ("cost.all_reduce=false",)))
     if scenario.hardware.enable_expert_parallel:
@@ -75,6 +79,11 @@ def changes_for(source: str) -> list[Change]:
             link = f"hardware.gpu={{base: {scenario.resolve_gpu().name}, link_gb_s: {gb_s / LINK_EFFICIENCY:.6g}}}"
             found.append(Change(f"links of {gb_s:g} GB/s", (link,)))
     return [change for change in found if _possible(source, change)]
+
+
+def _same_host(scenario: Scenario) -> tuple[str, ...]:
+    host = scenario.resolve_host()
+    return (f"host={{step_s: {host.step_s!r}, per_seq_s: {host.per_seq_s!r}}}",)
 
 
 def _blocks(scenario: Scenario) -> int:

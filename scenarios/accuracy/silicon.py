@@ -24,7 +24,8 @@ from simulator.metrics.latency import finished, tpot_s
 from simulator.policies import load_policy
 from simulator.results.records import Floats, Records
 from simulator.simulate import simulate
-from simulator.timing.cost import CostModel, StepCounts, StepShape
+from simulator.timing.cost import CostModel
+from simulator.timing.host import Host, WithHost
 from simulator.workload import Workload
 
 LOW_CONCURRENCY = 16
@@ -72,39 +73,6 @@ class SiliconRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
-    """Seconds that a server adds to each step: a base, and for each request in it."""
-
-    base_s: float = 0.0
-    per_seq_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class WithOverhead:
-    """A cost model with a server's overhead on every step. Implements CostModel."""
-
-    cost: CostModel
-    overhead: Overhead
-
-    @property
-    def wants_context_stats(self) -> bool:
-        return self.cost.wants_context_stats
-
-    def step_s(self, shape: StepShape) -> float:
-        return self.cost.step_s(shape) + self._added_s(shape) if shape.tokens else 0.0
-
-    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        added_s = self._added_s(shape)
-        return [seconds + added_s for seconds in self.cost.decode_run_s(shape, repeat)]
-
-    def remarks(self, steps: StepCounts) -> Sequence[str]:
-        return self.cost.remarks(steps)
-
-    def _added_s(self, shape: StepShape) -> float:
-        return self.overhead.base_s + self.overhead.per_seq_s * (shape.decode_seqs + shape.prefill_seqs)
-
-
-@dataclass(frozen=True, slots=True)
 class Scored:
     """A run and the TPOT (s) that was simulated for it; `kernels` says what its kernel times come from."""
 
@@ -120,15 +88,15 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What a run's kernels cost, without any overhead of a server, and what that comes from."""
+    """What a run's kernels cost, without any host, and what that comes from."""
 
     source: str
     cost: CostModel
 
 
 KernelsOf = Callable[[SiliconRun], Kernels]
-Overheads = Mapping[str, Overhead]
-"""By the source of the kernels: a roofline counts some of a server's overhead among its kernels, a profile none."""
+Hosts = Mapping[str, Host]
+"""By the source of the kernels: a roofline counts some of a server's host among its kernels, a profile none."""
 
 
 def read_silicon(path: Path) -> list[SiliconRun]:
@@ -161,10 +129,10 @@ def simulated_tpot_s(run: SiliconRun, cost: CostModel) -> float:
     return _mean_tpot_s(records, run.concurrency)
 
 
-def fit_overheads(runs: Sequence[SiliconRun], kernels_of: KernelsOf) -> Overheads:
+def fit_hosts(runs: Sequence[SiliconRun], kernels_of: KernelsOf) -> Hosts:
     """The constants that bring the runs of low concurrency closest, by relative least squares, none below 0.
 
-    A step's overhead goes into TPOT as it is, so the fit is linear in what the kernels alone leave unexplained.
+    What the host adds goes into TPOT as it is, so the fit is linear in what the kernels alone leave unexplained.
     """
     rows: dict[str, list[list[float]]] = {}
     for run in runs:
@@ -176,12 +144,12 @@ def fit_overheads(runs: Sequence[SiliconRun], kernels_of: KernelsOf) -> Overhead
     return {source: _fit(np.array(left).reshape(-1, 3)) for source, left in rows.items()}
 
 
-def score(runs: Sequence[SiliconRun], kernels_of: KernelsOf, overheads: Overheads) -> list[Scored]:
+def score(runs: Sequence[SiliconRun], kernels_of: KernelsOf, hosts: Hosts) -> list[Scored]:
     """Each run with its simulated TPOT."""
     found = []
     for run in runs:
         kernels = kernels_of(run)
-        cost = WithOverhead(kernels.cost, overheads[kernels.source])
+        cost = WithHost(kernels.cost, hosts[kernels.source])
         found.append(Scored(run, simulated_tpot_s(run, cost), kernels.source))
     return found
 
@@ -239,7 +207,7 @@ def _mean_tpot_s(records: Records, concurrency: int) -> float:
     return float(np.mean(tpot_s(records)[inner if inner.any() else done]))
 
 
-def _fit(rows: Floats) -> Overhead:
+def _fit(rows: Floats) -> Host:
     """Least squares for two unknowns that must not be below 0: the best of the four ways to bind them.
 
     A row holds the two unknowns' factors and the value wanted.
@@ -252,4 +220,4 @@ def _fit(rows: Floats) -> Overhead:
         if (solution >= 0).all() and float(left @ left) < best:
             values = dict(zip(used, solution.tolist(), strict=True))
             best, found = float(left @ left), (values.get(0, 0.0), values.get(1, 0.0))
-    return Overhead(*found)
+    return Host(*found)

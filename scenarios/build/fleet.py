@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scenarios.build.groups import Group, groups_of
@@ -14,6 +14,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.fleet.roles import is_disaggregated
 from simulator.fleet.routers import load_router
+from simulator.timing.scaled import Scaled, ScaledGroup
 
 if TYPE_CHECKING:
     from simulator.fleet.router import Router
@@ -25,6 +26,18 @@ class BuiltGroup:
 
     group: Group
     parts: Parts
+
+    def at_step_time(self, factor: float) -> BuiltGroup:
+        """The same with steps that take so many times as long."""
+        cost, group_cost = self.parts.cost, self.parts.group_cost
+        return BuiltGroup(
+            self.group,
+            replace(
+                self.parts,
+                cost=Scaled(cost, factor),
+                group_cost=None if group_cost is None else ScaledGroup(group_cost, factor),
+            ),
+        )
 
     @property
     def replicas(self) -> ReplicaGroup:

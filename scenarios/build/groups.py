@@ -49,10 +49,10 @@ def groups_of(scenario: Scenario) -> tuple[Group, ...]:
 
 
 def merged(scenario: Scenario, group: GroupConfig) -> dict[str, Any]:
-    """The sections of a group with what it takes from the scenario: `model`, `hardware`, `cost` and `engine`."""
+    """The sections of a group with what it takes from the scenario: model, hardware, cost, host and engine."""
     data = scenario.model_dump(exclude_unset=True)
     given = group.model_dump(exclude_none=True)
-    found = {key: given.get(key, data.get(key)) for key in ("model", "cost")}
+    found = {key: given.get(key, data.get(key)) for key in ("model", "cost", "host")}
     found["hardware"] = {**data.get("hardware", {}), **given.get("hardware", {})}
     found["engine"] = _engine(data.get("engine", {}), given.get("engine", {}), scenario.engine.policy)
     return {key: value for key, value in found.items() if value is not None}

@@ -93,12 +93,12 @@ def _given_workload(scenario: Scenario) -> Workload:
 
 def _check_clients(scenario: Scenario, workload: Workload) -> None:
     """Raise InputError for clients that leave before an answer could reach them."""
-    late_s = scenario.measure.front_end_s
+    late_s = scenario.resolve_front_end().delay_s(1)
     for client in workload.clients:
         for name in ("ttft_timeout_s", "timeout_s"):
             if (patience_s := getattr(client, name)) <= late_s:
-                what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end_s is {late_s:g} s"
-                raise scenario.error("measure.front_end_s", what, "a longer timeout, or a nearer front end")
+                what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end adds {late_s:g} s"
+                raise scenario.error("front_end", what, "a longer timeout, or a nearer front end")
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
@@ -248,8 +248,11 @@ def resolved_yaml(scenario: Scenario) -> str:
     """
     data = scenario.model_dump(exclude_unset=True)
     data["engine"] = _resolved_engine(scenario)
+    around = scenario.resolved_around()
     if scenario.fleet is not None:
         data["fleet"] = [_resolved_group(group) for group in groups_of(scenario)]
+        del around["host"]  # each group has its own
+    data |= {key: value for key, value in around.items() if value is not None}
     return dump(load(data, check_files=False))
 
 
@@ -262,6 +265,7 @@ def _resolved_engine(scenario: Scenario) -> dict[str, object]:
 
 def _resolved_group(group: Group) -> dict[str, object]:
     whole = group.scenario.model_dump()
+    host = group.scenario.resolved_around()["host"]
     rule = group.autoscaling
     scales = {} if rule is None else {"autoscaling": rule.model_dump(exclude_none=True)}
     return {
@@ -269,6 +273,7 @@ def _resolved_group(group: Group) -> dict[str, object]:
         **({} if group.role == "both" else {"role": group.role}),
         **scales,
         **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
+        **({} if host is None else {"host": host}),
         "engine": _resolved_engine(group.scenario),
     }
 

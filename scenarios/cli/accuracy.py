@@ -36,21 +36,21 @@ def compute() -> tuple[str, list[Sensitivity]]:
     from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
     from scenarios.accuracy.page import load_documents, page
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
-    from scenarios.accuracy.silicon import fit_overheads, read_silicon, score
+    from scenarios.accuracy.silicon import fit_hosts, read_silicon, score
     from scenarios.places import shared_folder
     from scenarios.profiles import shipped_profiles
     from scenarios.runs.runner import run
 
     runs = read_silicon(shared_folder() / SILICON)
     kernels_of = kernels()
-    overheads = fit_overheads(runs, kernels_of)
+    hosts = fit_hosts(runs, kernels_of)
     sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
     text = page(
         load_documents(list(shipped_profiles().values())),
         [evaluate(case) for case in CASES],
         {name: run(name).summary for name in BLIND},
-        score(runs, kernels_of, overheads),
-        overheads,
+        score(runs, kernels_of, hosts),
+        hosts,
         sensitivities,
     )
     return text, sensitivities
@@ -72,10 +72,7 @@ def kernels() -> KernelsOf:
         profile = known.get((run.model, run.gpu, run.tensor_parallel, run.dtype))
         if profile is not None:
             return Kernels("profile", ProfileCost(replace(profile, host_per_seq_s=0.0), Options(host_s=0.0)))
-        gpu = run.resolve_gpu()
-        if run.dtype == "fp8":
-            gpu = replace(gpu, bf16_tflops=2.0 * gpu.bf16_tflops)  # Hopper's tensor cores in fp8
-        return Kernels("roofline", Roofline(run.resolve_model(), gpu, run.tensor_parallel, host_s=0.0))
+        return Kernels("roofline", Roofline(run.resolve_model(), run.resolve_gpu(), run.tensor_parallel, host_s=0.0))
 
     return kernels_of
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from calibration.limits import Rejected
     from calibration.rows import KernelRows
     from simulator.hardware.gpus import Gpu
+    from simulator.hardware.models import Model as Model_
 
-Model = Annotated[str, typer.Option("--model", metavar="M", help="A model (batchlab list models).")]
+Model = Annotated[str, typer.Option("--model", metavar="M", help="A model: its name, config.json or dimensions.")]
 GpuName = Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")]
 Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs a replica.")]
 
@@ -71,7 +72,6 @@ def fit(
     from calibration.document import write_document
     from scenarios.runs.storage.output import output_file
     from simulator.errors import InputError
-    from simulator.hardware.models import find_model
 
     if from_steps is not None:
         _fit_steps(from_steps, model, gpu, tensor_parallel, name, out, overwrite)
@@ -85,7 +85,7 @@ def fit(
     from calibration.fit import fit_profile
     from calibration.heldout import held_out as test
 
-    chosen, device = find_model(rows.model or model), _gpu(rows.gpu)
+    chosen, device = _model(model or rows.model), _gpu(rows.gpu)
     name = name or "-".join(part for part in (rows.gpu, rows.model) if part)
     document = fit_profile(rows, chosen, device, name)
     document["rejected"] = [part.document() for part in rejected]
@@ -134,19 +134,41 @@ def _read(
 
     parts = [read_source(path, form, model, gpu, tensor_parallel) for path in sources]
     rows = merge(parts)
-    rows = replace(rows, model=model or rows.model, gpu=gpu or rows.gpu)
+    chosen = _model(model) if model else None
+    for path, source in zip(sources, parts, strict=True):
+        if chosen is not None and source.model and not _is_same(source.model, chosen):
+            what = f"these are kernels of {source.model}, and --model says {chosen.name}"
+            raise InputError(what, file=str(path), hint="leave --model out, or give rows of that model")
+    rows = replace(rows, model=rows.model if chosen is None else chosen.name, gpu=gpu or rows.gpu)
     known = {(part.gpu, part.tensor_parallel) for part in parts if part.gpu}
     if len(known) > 1:
         raise InputError(f"sources of different GPUs or parallelism: {sorted(known)}", hint="fit one profile for each")
     if not rows.gpu:
         return rows, []
-    rows, rejected = reject_impossible(rows, _gpu(rows.gpu), MODELS.get(rows.model))
+    rows, rejected = reject_impossible(rows, _gpu(rows.gpu), chosen or MODELS.get(rows.model))
     for part in rejected:
         if not quiet:
             typer.echo(f"{part.count:,} of {part.of:,} rows of {part.kind} are faster than the GPU can be:", err=True)
             for line in part.listed:
                 typer.echo(f"  {line}", err=True)
     return rows, rejected
+
+
+def _model(text: str) -> Model_:
+    from calibration.names import model_of
+    from simulator.errors import InputError
+
+    if not text:
+        raise InputError("the rows do not say of which model they are", hint="--model M (batchlab list models)")
+    return model_of(text)
+
+
+def _is_same(name: str, model: Model_) -> bool:
+    """Whether a name is that of the model, or of one with the same shapes."""
+    from simulator.hardware.models import MODELS
+    from simulator.timing.profile.scope import shapes
+
+    return name == model.name or (name in MODELS and shapes(MODELS[name]) == shapes(model))
 
 
 def _gpu(name: str) -> Gpu:

@@ -54,7 +54,7 @@ def measure(
     from scenarios.schema.loader import load
     from simulator.errors import InputError
     from simulator.hardware.dimensions import check_choice
-    from simulator.hardware.models import find_model
+    from simulator.hardware.model_config import named_model
 
     check_choice(device, ("cuda", "cpu"), "device")
     if (model is None) == (scenario is None):
@@ -67,7 +67,7 @@ def measure(
     from gpu_backend.session import measure_into
 
     chosen = None if scenario is None else load(scenario, set_ or [])
-    dimensions = chosen.resolve_model() if chosen is not None else find_model(model or "")
+    dimensions = chosen.resolve_model() if chosen is not None else named_model(model or "")
     layered = f"layers={layers}" if layers else ""
     whole = "steps" if steps_only else ""
     target = out or default_folder("measured", scenario or dimensions.name, device, layered, whole, changed=set_ or [])

@@ -152,7 +152,7 @@ def _read(folder: Path) -> list[_Found]:
             label or policies_label(scenario),
             scenario,
             first.scenario_yaml,
-            replace(first.records, front_end_s=scenario.measure.front_end_s),
+            first.records,
             [first.summary, *(summary for summary, _ in others)],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +38,15 @@ def run(
     no_fast_forward: Annotated[
         bool, typer.Option("--no-fast-forward", help="One event an engine step: slower, the same bytes.")
     ] = False,
+    sensitivity: Annotated[
+        bool | None,
+        typer.Option(
+            "--sensitivity/--no-sensitivity",
+            help="Run it again with step times 5 % shorter and longer; by default where TTFT hangs on them and the run"
+            " is small.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Simulate one scenario.
 
@@ -46,6 +56,7 @@ def run(
     """
     from scenarios.build.parts import resolved_yaml
     from scenarios.runs.runner import run as simulate
+    from scenarios.runs.sensitivity import sensitivity_words
     from scenarios.runs.storage.names import default_folder, policy_name
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, to_json
@@ -61,6 +72,9 @@ def run(
         result = simulate(
             chosen, log_decisions=log_decisions, fast_forward=not no_fast_forward, progress=timed.progress
         )
+        said = sensitivity_words(result, sensitivity)
+        if said is not None:
+            result = replace(result, notes=(*result.notes, said))
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reports.validation import Facing
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
-    from scenarios.validate.compare import Side, Validation
+    from scenarios.validate.compare import FrontEndUse, Side, Validation
     from scenarios.validate.parts import Diagnosis
     from simulator.metrics.series import StepFunction
 
@@ -35,9 +35,15 @@ def validate(
     replay: Annotated[
         bool, typer.Option("--replay", help="Take arrivals and lengths from the log, not from the scenario.")
     ] = False,
-    client_ms: Annotated[
-        float, typer.Option("--client-ms", metavar="X", min=0, help="Milliseconds between client and engine.")
-    ] = 0.0,
+    front_end: Annotated[
+        str,
+        typer.Option(
+            "--front-end",
+            metavar="USE",
+            help="What lies between client and engine, estimated from the log: auto (added where the log's times are"
+            " the client's), log (added always), off.",
+        ),
+    ] = "auto",
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
@@ -72,7 +78,8 @@ def validate(
     changed = overrides(set_, seed)
     chosen = load(scenario, changed, defaults=from_log)
     ticks = _ticks(measured, timeseries)
-    options = {"benchmark": benchmark, "client_ms": client_ms or None}
+    use = _use(front_end)
+    options = {"benchmark": benchmark, "front_end": None if use == "auto" else use}
     flags = [*(f"{key}={value}" for key, value in options.items() if value is not None), "replay" if replay else ""]
     target = out or default_folder(chosen.name, "validate", measured.name.split(".")[0], *flags, changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
@@ -82,7 +89,7 @@ def validate(
         else:
             result = run(chosen, progress=timed.progress)
         timed.simulated()
-        found = compare(log, result.records, client_ms / 1e3)
+        found = compare(log, result.records, use)
         verdict = diagnose(found, at_client=log.at_client)
         console.notes((*result.notes, *log.notes, *found.notes))
         result.write(folder)
@@ -147,9 +154,25 @@ def _facing(
         paired_ms=(1e3 * found.measured.e2el_s, 1e3 * found.simulated.e2el_s) if found.matched else None,
         over_time=_over_time(ticks, result, found),
         parts=parts_table([(p.name, p.measured_ms, p.simulated_ms, p.error, p.carries_ms) for p in parts]),
-        words=[_score_words(found), *(verdict.words if verdict is not None else ())],
+        words=[_score_words(found), *_front_end_words(found), *(verdict.words if verdict is not None else ())],
         notes=(*result.notes, *log.notes, *found.notes),
         scenario_yaml=result.scenario_yaml,
+    )
+
+
+def _use(given: str) -> FrontEndUse:
+    from scenarios.validate.compare import FrontEndUse
+    from simulator.hardware.dimensions import check_choice
+
+    words: tuple[FrontEndUse, ...] = get_args(FrontEndUse)
+    return words[words.index(check_choice(given, words, "--front-end"))]
+
+
+def _front_end_words(found: Validation) -> list[str]:
+    if found.front_end is not None:
+        return [found.front_end.words(found.is_applied)]
+    return (
+        ["Front end: too few requests of the log went into the batch at once to estimate it."] if found.matched else []
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.build.parts import build_workload, is_random, same_requests
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.result import Result
-from scenarios.runs.runner import ProgressMaker, Source, run_on
+from scenarios.runs.runner import WARNING, ProgressMaker, Source, run_on
 from scenarios.runs.variants import FLAG, as_variant, choose, engine_overrides
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -113,6 +113,9 @@ class Compare:
         found = choose(base, variants, of_engine)
         self._scenarios: dict[str, Scenario] = {label: one.scenario for label, one in found.items()}
         self._notes = {label: dict.fromkeys(one.notes) for label, one in found.items()}  # dictionaries as ordered sets
+        for note in _unlike_hosts(self._scenarios):
+            for notes in self._notes.values():
+                notes[note] = None
         self._workloads = {base.seed: build_workload(base)}  # built already and not used yet
         self.seeds = tuple(range(base.seed, base.seed + seeds))
         if seeds > 1 and not self._seeds_differ(base):
@@ -154,6 +157,18 @@ class Compare:
         following = base.seed + 1
         self._workloads[following] = build_workload(load(base, [f"seed={following}"]))
         return not same_requests(self._workloads[base.seed], self._workloads[following])
+
+
+def _unlike_hosts(runs: Mapping[str, Scenario]) -> list[str]:
+    """A warning where policies come with hosts of their engines that differ."""
+    hosts = {label: run.resolve_host() for label, run in runs.items() if run.fleet is None}
+    if len({(host.step_s, host.per_seq_s) for host in hosts.values()}) < 2:
+        return []
+    told = ", ".join(
+        f"{label} {1e3 * host.step_s:g} ms" + (f" and {1e6 * host.per_seq_s:g} us a request" if host.per_seq_s else "")
+        for label, host in hosts.items()
+    )
+    return [f"{WARNING}what the host adds to a step differs ({told}); `host: {{step_s: ...}}` gives all the same"]
 
 
 def compare(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +62,21 @@ def run_on(
     log_decisions: bool = False,
     fast_forward: bool = True,
     progress: ProgressMaker | None = None,
+    step_time: float = 1.0,
 ) -> Result:
     """Simulate a scenario on a given workload: common random numbers for several policies.
 
-    Raises InputError as `run` does.
+    Every step takes `step_time` times what it costs. Raises InputError as `run` does.
     """
     check_content(scenario, workload)
     fleet = build_fleet(scenario)
+    if step_time != 1.0:
+        fleet = tuple(built.at_step_time(step_time) for built in fleet)
     told = (
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )
     done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
-    records = _at_the_client(done.records, scenario.measure.front_end_s)
+    records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
     slo, cuts = scenario.resolve_slo(), scenario.measure.window()
@@ -123,7 +125,7 @@ def _simulate(
             fast_forward=fast_forward,
             log_decisions=log_decisions,
             progress=progress,
-            front_end_s=scenario.measure.front_end_s,
+            front_end=scenario.resolve_front_end(),
         )
     except Exception as error:
         for file, broken, hint in _users_code(scenario, fleet):
@@ -160,15 +162,6 @@ def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
         found |= dict.fromkeys(f"{built.group.name}: {remark}" for remark in built.parts.cost.remarks(rows))
         first += built.group.replicas
     return tuple(found)
-
-
-def _at_the_client(records: Records, front_end_s: float) -> Records:
-    """The records with token times as the client sees them, `front_end_s` after they were sampled."""
-    if front_end_s == 0:
-        return records
-    requests = records.requests
-    seen = {name: getattr(requests, name) + front_end_s for name in ("first_token_s", "last_token_s")}
-    return replace(records, requests=replace(requests, **seen), front_end_s=front_end_s)
 
 
 def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> InputError | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Unit, doc
 from pydantic import (
@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
@@ -40,9 +41,11 @@ from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
     from scenarios.traces.options import TraceOptions
+    from simulator.front_end import FrontEnd
     from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model
     from simulator.metrics.slo import Slo
+    from simulator.timing.host import Host
 
 __all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "TraceConfig", "TraceWorkload"]
 
@@ -219,16 +222,17 @@ def _engine_tag(value: object) -> str:
     return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
 
 
-class Measure(Strict):
-    """The window over which metrics are taken, and what the client adds.
+def _moved(key: str) -> str | None:
+    return "is the top-level `front_end: {fixed_s: ...}`" if key == "front_end_s" else None
 
-    `front_end_s` lies between the client and the engine: it adds to TTFT and end-to-end latency and leaves the gaps
-    between tokens alone. 15 to 28 ms were seen through HTTP; a client in the engine's process has 0.
-    """
+
+class Measure(Strict):
+    """The window over which metrics are taken."""
+
+    elsewhere: ClassVar = staticmethod(_moved)
 
     warmup_s: Annotated[Seconds, doc("time cut off at the start")] = 0.0
     cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
-    front_end_s: Annotated[Seconds, doc("delay between engine and client, added to TTFT and E2E")] = 0.0
 
     def window(self) -> dict[str, float]:
         """What is cut off, as the metrics take it."""
@@ -248,6 +252,7 @@ class GroupConfig(Strict):
     model: Annotated[str | dict[str, Any] | None, JsonSchema(model_schema), doc("its model")] = None
     hardware: Annotated[dict[str, Any] | None, doc("keys of `hardware` that differ")] = None
     cost: Annotated[dict[str, Any] | None, doc("its `cost`, whole")] = None
+    host: Annotated[dict[str, Any] | None, doc("its `host`, whole")] = None
     engine: Annotated[dict[str, Any] | None, doc("keys of `engine` that differ")] = None
     role: Annotated[
         Literal["both", "prefill", "decode"], doc("half of each request that the group serves; its KV moves between")
@@ -299,6 +304,7 @@ class Scenario(Strict):
     ] = "llama-3.1-8b"
     hardware: Annotated[Hardware, doc("GPUs and their memory")] = Hardware()
     cost: Annotated[Cost, doc("source of the step times")] = RooflineCostConfig(kind="roofline")
+    host: Annotated[HostConfig | None, doc("what the host adds to a step; null: as the policy's engine does")] = None
     workload: Annotated[
         Annotated[TraceWorkload, Tag("<trace>")] | Annotated[GeneratedWorkload, Tag("<generated>")],
         Discriminator(_workload_tag),
@@ -319,6 +325,9 @@ class Scenario(Strict):
     kv_transfer: Annotated[
         KVTransferConfig | None, doc("link from groups that prefill to groups that decode; null: its defaults")
     ] = None
+    front_end: Annotated[
+        FrontEndConfig | None, doc("what lies between clients and engine; null: nothing, arrivals are the engine's")
+    ] = None
     slo: Annotated[SloConfig | None, doc("limits and targets of latency")] = None
     measure: Annotated[Measure, doc("window over which metrics are taken")] = Measure()
     _base_dir: Path = PrivateAttr(default=Path())
@@ -331,7 +340,7 @@ class Scenario(Strict):
 
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, in the schema's order. Groups of a fleet have those that they were given."""
-        found = {**self.model_dump(), "engine": self.engine.resolved()}
+        found = {**self.model_dump(), "engine": self.engine.resolved(), **self.resolved_around()}
         if self.fleet is not None:
             found["fleet"] = [
                 {**group.model_dump(exclude_none=True), "replicas": group.initial_replicas} for group in self.fleet
@@ -340,6 +349,17 @@ class Scenario(Strict):
         if isinstance(self.router, RouterConfig):
             found["router"] = self.router.resolved()
         return found
+
+    def resolved_around(self) -> dict[str, Any]:
+        """`host` and `front_end` with nothing left to a default; null where nothing is added."""
+        host = self.resolve_host() if self.host is not None or self.cost.takes_host(self) else None
+        front_end = self.resolve_front_end() if self.front_end is not None else None
+        return {
+            "host": None if host is None else {"step_s": host.step_s, "per_seq_s": host.per_seq_s},
+            "front_end": None
+            if front_end is None
+            else {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s},
+        }
 
     @property
     def routing(self) -> RouterConfig:
@@ -375,6 +395,37 @@ class Scenario(Strict):
         """The GPU's figures, by name or from the mapping."""
         gpu = self.hardware.gpu
         return _find_gpu(gpu) if isinstance(gpu, str) else _custom_gpu(gpu)
+
+    def resolve_host(self) -> Host:
+        """What the host adds to a step: as the scenario says, the rest as the policy's engine does by default.
+
+        A kind of cost that has the host in its own times adds nothing by default.
+        """
+        from simulator.servers import host_of
+        from simulator.timing.host import Host
+
+        usual = Host()
+        if self.cost.takes_host(self):
+            asked = self.engine.given().get("async_scheduling")
+            version = None if self.engine.policy_file else self.engine.parameter("version")
+            usual = host_of(self.engine.policy, version, asked)
+        own = self.host
+        if own is None:
+            return usual
+        step_s = usual.step_s if own.step_s is None else own.step_s
+        return Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
+
+    def resolve_front_end(self) -> FrontEnd:
+        """What lies between clients and engine, nothing without the key."""
+        from simulator.front_end import FrontEnd
+        from simulator.servers import server
+
+        own = self.front_end
+        if own is None:
+            return FrontEnd()
+        usual = server(self.engine.policy).front_end
+        fixed_s = usual.fixed_s if own.fixed_s is None else own.fixed_s
+        return FrontEnd(fixed_s, usual.per_running_s if own.per_running_s is None else own.per_running_s)
 
     def resolve_slo(self) -> Slo | None:
         """Limits and targets as the metrics take them; None where the scenario has none."""

@@ -11,16 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from scenarios.measured.log import MeasuredRun
+from scenarios.validate.front_end import Estimate, estimate, running_at_first
 from simulator.errors import InputError
+from simulator.front_end import FrontEnd
 from simulator.metrics.latency import e2el_s, finished, tpot_s, ttft_s
 from simulator.results.records import Floats, Ints, Records
 
 STATISTICS = ("mean", "p50", "p90", "p99")
 METRICS = ("ttft", "tpot", "e2e")
+
+FrontEndUse = Literal["auto", "log", "off"]
+"""When the front end that was estimated from a log is added to the simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,8 @@ class Validation:
     throughput: Mapping[str, float]
     per_request: Mapping[str, PerRequest]
     notes: tuple[str, ...]
+    front_end: Estimate | None = None  # of the log, where it could be estimated
+    is_applied: bool = False  # whether the simulated times have it
 
     def numbers(self) -> dict[str, float]:
         """The errors that the score is made of, by name; the makespan's is missing where the log has no arrivals."""
@@ -123,11 +131,8 @@ def measured_side(log: MeasuredRun) -> Side:
     )
 
 
-def simulated_side(records: Records, client_s: float = 0.0) -> Side:
-    """A run's finished requests; `client_s` is the time between client and engine, for logs taken at the client.
-
-    Raises InputError where nothing finished.
-    """
+def simulated_side(records: Records) -> Side:
+    """A run's finished requests. Raises InputError where nothing finished."""
     done = np.flatnonzero(finished(records))
     if not len(done):
         raise InputError("nothing to compare: the simulation finished no request")
@@ -139,21 +144,31 @@ def simulated_side(records: Records, client_s: float = 0.0) -> Side:
         requests.scheduled_s - first,
         requests.input_tokens,
         requests.output_tokens,
-        ttft_s(records) + client_s,
+        ttft_s(records),
         tpot_s(records),
-        e2el_s(records) + client_s,
+        e2el_s(records),
         requests.preemptions,
-        float(requests.last_token_s[done].max()) - first + client_s,
+        float(requests.last_token_s[done].max()) - first,
     )
     return side.only(done)
 
 
-def validate(log: MeasuredRun, records: Records, client_s: float = 0.0) -> Validation:
-    """Compare a run with a log of the same requests. Raises InputError where there is nothing to compare."""
-    measured, simulated = measured_side(log), simulated_side(records, client_s)
+def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto") -> Validation:
+    """Compare a run with a log of the same requests. Raises InputError where there is nothing to compare.
+
+    What lies between clients and engine is estimated from the log. Under `auto` it is added to the simulation where
+    the log's latencies are the client's and the run has no front end of its own; `log` adds it wherever it can be
+    estimated, in place of the run's; `off` never does.
+    """
+    measured, simulated = measured_side(log), simulated_side(records)
     total = len(records.requests.row)
     matched, mine, theirs = _match(log, measured, simulated, total)
     notes = []
+    found = _front_end(records, measured.only(mine), simulated, theirs) if matched else None
+    own = records.front_end_s is not None
+    applies = found is not None and (front_end == "log" or (front_end == "auto" and log.at_client and not own))
+    if found is not None and applies:
+        simulated = simulated_side(_behind(records, found.front_end))
     if matched:
         makespan_s = simulated.makespan_s
         measured, simulated = measured.only(mine), simulated.only(theirs)
@@ -164,7 +179,26 @@ def validate(log: MeasuredRun, records: Records, client_s: float = 0.0) -> Valid
             f"warning: the log has {log.rows:,} requests and the scenario {total:,}: requests are not compared one by"
             " one, and the errors say little if the workloads differ"
         )
-    return compare(measured, simulated, matched, notes)
+    return replace(compare(measured, simulated, matched, notes), front_end=found, is_applied=applies)
+
+
+def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) -> Estimate | None:
+    """The front end of the log, by its matched requests; `theirs` are their places among the simulated."""
+    done = np.flatnonzero(finished(records))
+    own_s = np.zeros(len(done)) if records.front_end_s is None else records.front_end_s[done]
+    of_engine_s = (simulated.ttft_s - own_s)[theirs]
+    queued_s = np.fmax(simulated.queue_s[theirs], measured.queue_s)
+    return estimate(measured.ttft_s - of_engine_s, running_at_first(records)[done][theirs], queued_s)
+
+
+def _behind(records: Records, front_end: FrontEnd) -> Records:
+    """The records behind another front end than their own."""
+    running = running_at_first(records)
+    delays_s = np.where(np.isnan(running), 0.0, front_end.fixed_s + front_end.per_running_s * running)
+    moved_s = delays_s if records.front_end_s is None else delays_s - records.front_end_s
+    requests = records.requests
+    seen = {name: getattr(requests, name) + moved_s for name in ("first_token_s", "last_token_s")}
+    return replace(records, requests=replace(requests, **seen), front_end_s=delays_s)
 
 
 def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] = ()) -> Validation:
@@ -204,6 +238,7 @@ def to_data(found: Validation) -> dict[str, object]:
         },
         "matched_by": found.matched or None,
         "requests": {"measured": len(found.measured.names), "simulated": len(found.simulated.names)},
+        "front_end": None if found.front_end is None else found.front_end.data(found.is_applied),
     }
 
 

@@ -28,6 +28,7 @@ from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
 from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
+from simulator.front_end import FirstTokens
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
 from simulator.request import Request
@@ -80,6 +81,7 @@ class Replica:
         self.index = index
         self.load = ReplicaLoad(index, group, state, state.cached_tokens)
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
+        self.first_tokens: FirstTokens | None = None  # told of each, where clients see them later than the engine
         self.progress = Progress(state)
         self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
         self.has_listener = on_end is not None
@@ -401,6 +403,8 @@ class Replica:
             state.batch.meter.sampled(live)
         if live.first_token_s != live.first_token_s:
             live.first_token_s = end_s
+            if self.first_tokens is not None:
+                self.first_tokens.sampled(live.row, len(state.running), end_s, streams=self._streams)
         else:
             live.before_s = live.last_token_s
             if self._streams:

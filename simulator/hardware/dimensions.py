@@ -11,6 +11,9 @@ from simulator.parameters import MISSING, parameters_of
 
 _Value = TypeVar("_Value")
 
+CHANGED = " (changed)"
+"""Ends the name of a GPU or model that a mapping alters."""
+
 
 def check_choice(name: str, allowed: Iterable[str], what: str) -> str:
     """`name` itself if it is one of `allowed`; else InputError that names the nearest and all of them."""

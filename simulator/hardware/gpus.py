@@ -7,6 +7,8 @@ The figure of each column:
   ECC bits in it, and varies by 0.1 GiB with the driver.
 - `bandwidth_gb_s` and `bf16_tflops` are the datasheet's peaks, the latter dense (without 2:4 sparsity) with float32
   accumulation. The fraction that kernels reach belongs to the cost model.
+- `fp8_tflops` and `fp4_tflops` are the same for matrices in these precisions, dense too; none where the GPU has no such
+  units, and weights of that width are widened to bf16 on the way (as Marlin kernels do).
 - `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of
   PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping takes it without a discount.
 - `link_gb_s` is the nominal rate between GPUs of one node, per GPU and direction: NVLink's or Infinity Fabric's
@@ -23,7 +25,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice, fields_from
+from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +40,49 @@ class Gpu:
     link_gb_s: Annotated[float, doc("link to the other GPUs of the node, per GPU and direction")]
     usd_per_hour: Annotated[float | None, doc("price of a GPU; null: unknown"), Unit("USD/h")]
     source: Annotated[str, doc("where the figures come from")]
+    fp8_tflops: Annotated[float | None, doc("dense fp8 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
+    fp4_tflops: Annotated[float | None, doc("dense fp4 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
 
     @property
     def memory_bytes(self) -> int:
         """`memory_gib` in bytes."""
         return round(self.memory_gib * 2**30)
 
+    def tflops(self, precision: str) -> float:
+        """The peak for matrices multiplied in `bf16`, `fp8` or `fp4`: bf16's where the GPU has no units for it."""
+        own = {"fp8": self.fp8_tflops, "fp4": self.fp4_tflops}.get(precision)
+        return self.bf16_tflops if own is None else own
+
 
 _PCIE_4_COPY, _PCIE_5_COPY = 25.0, 55.0
 _PCIE_4, _PCIE_5 = 32.0, 64.0
 
 _TABLE = (
-    Gpu("h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8, "NVIDIA H200 Tensor Core GPU datasheet, SXM"),
-    Gpu("h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0, "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB"),
-    Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB"),
-    Gpu("b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5, "NVIDIA HGX B200 datasheet, per GPU"),
+    Gpu("h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8, "NVIDIA H200 Tensor Core GPU datasheet, SXM", 1978.9),
+    Gpu("h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0, "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB", 1978.9),
+    Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB", 296),
+    Gpu("b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5, "NVIDIA HGX B200 datasheet, per GPU", 4500, 9000),
     Gpu("a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB"),
     Gpu("a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB"),
-    Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet"),
-    Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet"),
+    Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet", 733),
+    Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet", 242.5),
     Gpu("a10g", 22.06, 600, 70, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA A10G datasheet (AWS g5)"),
-    Gpu("rtx-4090", 23.52, 1008, 165.2, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA Ada GPU architecture whitepaper, RTX 4090"),
+    Gpu(
+        "rtx-4090", 23.52, 1008, 165.2, _PCIE_4_COPY, _PCIE_4, 0.7,
+        "NVIDIA Ada GPU architecture whitepaper, RTX 4090", 330.3,
+    ),
     Gpu(
         "rtx-5090", 31.36, 1792, 209.5, _PCIE_5_COPY, _PCIE_5, 0.9,
-        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090",
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090", 419, 1676,
     ),
     # The Workstation Edition of the same name has 1792 GB/s.
     Gpu(
         "rtx-pro-6000", 94.97, 1597, 503.8, _PCIE_5_COPY, _PCIE_5, 1.8,
         "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; compute: RTX PRO Blackwell whitepaper",
+        1007.6, 2015.2,
     ),
-    Gpu("mi300x", 191.98, 5300, 1307.4, _PCIE_5_COPY, 448, 2.5, "AMD Instinct MI300X datasheet"),
-    Gpu("mi325x", 255.98, 6000, 1307.4, _PCIE_5_COPY, 448, 2.8, "AMD Instinct MI325X datasheet"),
+    Gpu("mi300x", 191.98, 5300, 1307.4, _PCIE_5_COPY, 448, 2.5, "AMD Instinct MI300X datasheet", 2614.9),
+    Gpu("mi325x", 255.98, 6000, 1307.4, _PCIE_5_COPY, 448, 2.8, "AMD Instinct MI325X datasheet", 2614.9),
 )  # fmt: skip
 
 GPUS: dict[str, Gpu] = {gpu.name: gpu for gpu in _TABLE}
@@ -105,11 +118,14 @@ def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
         if not isinstance(base, str):
             raise InputError(f"gpu: base must be the name of a built-in GPU, not {base!r}")
         gpu = find_gpu(base)
-        defaults = {field: getattr(gpu, field) for field in Gpu.__slots__} | {"name": f"{base} (changed)"}
+        defaults = {field: getattr(gpu, field) for field in Gpu.__slots__} | {"name": f"{base}{CHANGED}"}
     custom = fields_from(Gpu, values, defaults, what="gpu")
     for field in ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "host_link_gb_s", "link_gb_s"):
         if getattr(custom, field) <= 0:
             raise InputError(f"gpu: {field} must be more than 0, not {getattr(custom, field)}")
+    for field in ("fp8_tflops", "fp4_tflops"):
+        if (peak := getattr(custom, field)) is not None and peak <= 0:
+            raise InputError(f"gpu: {field} must be more than 0, not {peak}")
     if custom.usd_per_hour is not None and custom.usd_per_hour < 0:
         raise InputError(f"gpu: usd_per_hour must not be negative, but is {custom.usd_per_hour}")
     return custom

@@ -79,7 +79,7 @@ def activation_bytes(model: Model, tensor_parallel: int, max_num_batched_tokens:
     for each expert of a token). After the layers: the sampler over `SAMPLED_ROWS` rows of logits, which are gathered
     whole on every GPU.
     """
-    width = max(2, model.dtype_bytes)
+    width = 4 if model.dtype_bytes == 4 else 2
     local_kv = model.local_kv_heads(tensor_parallel)
     attention = (2 * model.heads // tensor_parallel + 2 * local_kv) * model.head_dim
     branches = 3 if model.gated_mlp else 2

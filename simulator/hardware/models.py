@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from math import ceil
+from typing import Annotated, Literal
 
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice, fields_from
+from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,21 @@ class Model:
     gated_mlp: Annotated[bool, doc("three feed-forward matrices (SwiGLU), otherwise two")] = True
     biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
     positions: Annotated[int, doc("rows of a learned position table")] = 0
-    dtype_bytes: Annotated[int, doc("bytes of a weight: 1, 2 or 4")] = 2
+    dtype_bytes: Annotated[
+        float, doc("bytes of a weight: 1, 2, 4, or a fraction with the scales of quantised ones")
+    ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
+    matmul_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "fp4"],
+        doc("precision in which matrices are multiplied; auto: fp8 where a weight is a byte, else bf16"),
+    ] = "auto"
+
+    @property
+    def multiplied_in(self) -> str:
+        """The precision of matrix products: weights of other widths than a byte are widened to bf16 unless told."""
+        if self.matmul_dtype != "auto":
+            return self.matmul_dtype
+        return "fp8" if self.dtype_bytes == 1 else "bf16"
 
     @property
     def num_parameters(self) -> int:
@@ -87,7 +101,7 @@ class Model:
         """
         local = self.local_kv_heads(tensor_parallel)
         embeddings = 1 if self.tie_embeddings else 2
-        return self._parameters(self.experts, tensor_parallel, local, embeddings) * self.dtype_bytes
+        return ceil(self._parameters(self.experts, tensor_parallel, local, embeddings) * self.dtype_bytes)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> int:
         """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
@@ -191,6 +205,9 @@ MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
 """The built-in models by name, in the order in which they are listed."""
 
 
+FEWEST_WEIGHT_BYTES = 0.1
+"""Weights of a bit have 0.125 bytes."""
+
 REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
 """The dimensions that a mapping without a `base` must give."""
 
@@ -214,7 +231,7 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
         if not isinstance(base, str):
             raise InputError(f"model: base must be the name of a built-in model, not {base!r}")
         model = find_model(base)
-        defaults = {field: getattr(model, field) for field in Model.__slots__} | {"name": f"{base} (changed)"}
+        defaults = {field: getattr(model, field) for field in Model.__slots__} | {"name": f"{base}{CHANGED}"}
     elif "head_dim" not in values:
         hidden, heads = values.get("hidden"), values.get("heads")
         if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
@@ -226,16 +243,20 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
 
 def _check(model: Model) -> None:
     positive = ("layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "max_model_len")
-    for field in (*positive, "dtype_bytes", "kv_dtype_bytes"):
+    for field in (*positive, "kv_dtype_bytes"):
         if getattr(model, field) < 1:
             raise InputError(f"model: {field} must be at least 1, not {getattr(model, field)}")
     for field in Model.__slots__:
         value = getattr(model, field)
         if isinstance(value, int) and value < 0:
             raise InputError(f"model: {field} must not be negative, but is {value}")
-    for field in ("dtype_bytes", "kv_dtype_bytes"):
-        if getattr(model, field) not in (1, 2, 4):
-            raise InputError(f"model: {field} must be 1 (fp8), 2 (bf16) or 4 (fp32), not {getattr(model, field)}")
+    if model.kv_dtype_bytes not in (1, 2, 4):
+        raise InputError(f"model: kv_dtype_bytes must be 1 (fp8), 2 (bf16) or 4 (fp32), not {model.kv_dtype_bytes}")
+    if not (FEWEST_WEIGHT_BYTES <= model.dtype_bytes <= 2 or model.dtype_bytes == 4):
+        raise InputError(
+            f"model: dtype_bytes must be 1 (fp8), 2 (bf16), 4 (fp32) or a fraction of at least {FEWEST_WEIGHT_BYTES}"
+            f" and below 2 (quantised, scales included), not {model.dtype_bytes:g}"
+        )
     if model.heads % model.kv_heads:
         raise InputError(f"model: kv_heads ({model.kv_heads}) must divide heads ({model.heads})")
     if model.experts and not 1 <= model.active_experts <= model.experts:

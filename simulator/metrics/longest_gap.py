@@ -65,8 +65,9 @@ class _Steps:
 
 def _of_replica(records: Records, steps: _Steps, served: Ints, returns: Bools) -> Floats:
     requests = records.requests
-    first = _nearest(steps.end_s, requests.first_token_s[served] - records.front_end_s)
-    last = _nearest(steps.end_s, requests.last_token_s[served] - records.front_end_s)
+    delay_s = 0.0 if records.front_end_s is None else records.front_end_s[served]
+    first = _nearest(steps.end_s, requests.first_token_s[served] - delay_s)
+    last = _nearest(steps.end_s, requests.last_token_s[served] - delay_s)
     decoding = np.flatnonzero(steps.decodes)
     so_far = np.cumsum(steps.decodes, dtype=np.int64)
     begin, end = so_far[first], so_far[last]  # of `decoding`: the steps that gave the tokens after the first

@@ -185,7 +185,7 @@ class Records:
     calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
     session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
-    front_end_s: float = 0.0  # added to first_token_s and last_token_s: from the end of a step to the client
+    front_end_s: Floats | None = None  # of each request, added to its first_token_s and last_token_s; None: nothing
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica

@@ -47,12 +47,13 @@ class Roofline:
     0.89 of the bandwidth (A100: 0.71), prefill attention 0.53 to 0.59 of the compute (A100: 0.47), all-reduces of 2 to
     8 GPUs 0.5 to 0.8 of the link after 4.3 to 6.4 microseconds. The same fits leave 4.5 microseconds for each of a
     layer's four GEMMs and 10 for its attention kernel, which with norms, rope and activation is `layer_overhead_s`.
-    Steps are assumed to run as CUDA graphs, and matrices to be multiplied in bf16 whatever the weights' `dtype_bytes`.
+    Steps are assumed to run as CUDA graphs. Matrices are multiplied in the model's `multiplied_in`, where the GPU has
+    units for it, and attention computed in fp8 where the KV cache is (as by FlashAttention 3), else in bf16. That
+    kernels of fp8 reach the same share of their peak is an assumption.
 
-    `host_s` is an assumption: the part of scheduling and input preparation that the GPU waits for when scheduling is
-    asynchronous, as it is by default. For a synchronous engine set it to 1 ms and more, and `host_per_seq_s` to some
-    40 microseconds, which is what vLLM's scheduler takes for a scheduled request. `allreduce_latency_s` None means
-    5 microseconds on NVLink-like links and 20 on PCIe.
+    `host_s` and `host_per_seq_s` are the part of scheduling and input preparation that the GPU waits for
+    (`simulator.servers` has those of real engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like
+    links and 20 on PCIe.
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
     """
@@ -90,9 +91,10 @@ class Roofline:
     def __post_init__(self) -> None:
         self._check()
         model, ranks = self.model, self.tensor_parallel
-        per_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.gemm_efficiency)
+        per_flop = 1 / (self.gpu.tflops(model.multiplied_in) * 1e12 * self.gemm_efficiency)
         per_byte = 1 / (self.gpu.bandwidth_gb_s * 1e9 * self.bandwidth_efficiency)
-        attention_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.attention_efficiency)
+        attention = self.gpu.tflops("fp8" if model.kv_dtype_bytes == 1 else "bf16")
+        attention_flop = 1 / (attention * 1e12 * self.attention_efficiency)
 
         dense = model.layer_parameters(ranks)
         expert = model.moe_layers * model.expert_parameters / ranks
@@ -144,7 +146,10 @@ class Roofline:
         ]
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
-        return ()
+        precision = self.model.multiplied_in
+        if precision == "bf16" or self.gpu.tflops(precision) != self.gpu.bf16_tflops:
+            return ()
+        return (f"{self.gpu.name} has no {precision} peak on record: matrices are multiplied at that of bf16",)
 
     def _but_attention_s(self, tokens: int, rows: int) -> float:
         """Seconds of everything that does not depend on the context, for so many tokens and sampled rows."""

@@ -13,6 +13,7 @@ import numpy as np
 from simulator.client import Client
 from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
 from simulator.errors import InputError
+from simulator.front_end import FirstTokens
 from simulator.request import Request
 from simulator.results.records import Cause, Records, Status
 from simulator.traffic.closed_loop import Users
@@ -61,26 +62,28 @@ class _Waiting(NamedTuple):
     request: int  # the run's row of its first attempt
     client: Client
     replica: int
+    arrival_s: float
 
 
 class Clients:
     """The clients of a workload that answers back.
 
-    `front_end_s` lies between the engine and a client: it has a token so much later than the engine, and reacts then.
+    A front end lies between the engine and a client: it has a token so much later than the engine, and reacts then.
     What was known before comes first at its time, and what clients make of the ends of that time last
     (`simulator.engine.clock`): an answer at the very end of a timeout is too late. Either way clients leave before
     requests arrive, the former in order of arrival, the latter in order of source, row and attempt. So nothing depends
     on the order in which replicas tell of ends.
     """
 
-    def __init__(self, clock: Clock, workload: Workload, *, front_end_s: float = 0.0) -> None:
+    def __init__(self, clock: Clock, workload: Workload, first_tokens: FirstTokens) -> None:
         self.servers: Servers | None = None
         self._clock = clock
         self._sources: list[Source] = [Script(workload), *[Users(loop) for loop in workload.loops]]
         self._firsts: list[Iterator[Call]] = [source.first() for source in self._sources]
         self._clients = workload.clients or (Client(),) * len(workload.class_names)
         self._until_s = workload.until_s
-        self._front_end_s = front_end_s
+        self._first_tokens = first_tokens
+        self._front_end_s = first_tokens.front_end.fixed_s  # of all; some answers are later still
         self._issued = Issued()
         self._waiting: dict[int, _Waiting] = {}  # by the run's row
         self._arrivals: list[_Arrival] = []  # heap
@@ -121,13 +124,34 @@ class Clients:
         waiting = self._waiting.pop(row, None)
         if waiting is None:
             return  # its client has left
-        at_s = end_s + self._front_end_s
-        if status is Status.FINISHED:
+        at_s = end_s + self._first_tokens.delay_s(row)
+        left_s = self._left_s(waiting, row, end_s) if status is Status.FINISHED else inf
+        if left_s < inf:  # the server was not told in time
+            self._issued.leaves(row, left_s)
+            self._fail(waiting, left_s, may_retry=True)
+        elif status is Status.FINISHED:
             attempt = waiting.attempt
             self._follow(attempt.source, self._sources[attempt.source].answered(attempt.row, at_s))
         else:
             self._fail(waiting, at_s, may_retry=cause is Cause.QUEUE_FULL)
         self._ask()
+
+    def _left_s(self, waiting: _Waiting, row: int, end_s: float) -> float:
+        """When the client of a request that finished at `end_s` left all the same; infinity if it did not.
+
+        Until a request has begun it is not known by how much its tokens are late, so that its client's patience is
+        looked at as if they were late by the least.
+        """
+        more_s = self._first_tokens.delay_s(row) - self._front_end_s
+        if more_s == 0:
+            return inf
+        client, came_s = waiting.client, waiting.arrival_s - self._front_end_s
+        left_s = inf
+        if min(self._first_tokens.at_s(row), end_s) + more_s >= came_s + client.ttft_timeout_s:
+            left_s = waiting.arrival_s + client.ttft_timeout_s
+        if end_s + more_s >= came_s + client.timeout_s:
+            left_s = min(left_s, waiting.arrival_s + client.timeout_s)
+        return left_s
 
     def _fail(self, waiting: _Waiting, at_s: float, *, may_retry: bool) -> None:
         """An attempt has failed, as its client knows at `at_s`: another one, or the request is given up."""
@@ -192,12 +216,12 @@ class Clients:
         request = issue(rows, attempt.row, row, at_s, attempt.number)
         client = self._clients[rows.class_index.item(attempt.row)]
         first = row if attempt.first < 0 else attempt.first
-        self._waiting[row] = _Waiting(attempt, first, client, -1)
+        self._waiting[row] = _Waiting(attempt, first, client, -1, at_s)
         assert self.servers is not None
         replica = self.servers.submit(request)
         if row not in self._waiting:
             return  # rejected
-        self._waiting[row] = _Waiting(attempt, first, client, replica)
+        self._waiting[row] = _Waiting(attempt, first, client, replica, at_s)
         for timeout_s, of_first_token in ((client.ttft_timeout_s, True), (client.timeout_s, False)):
             if timeout_s < inf:
                 heappush(self._patience, (at_s + timeout_s - self._front_end_s, row, of_first_token))
@@ -215,8 +239,12 @@ class Clients:
     def _lose_patience(self, at_s: float, row: int, of_first_token: bool) -> None:
         waiting = self._waiting.get(row)
         assert self.servers is not None
-        if waiting is None or (of_first_token and self.servers.has_begun(waiting.replica, row)):
+        if waiting is None:
             return
+        if of_first_token and self.servers.has_begun(waiting.replica, row):
+            more_s = self._first_tokens.delay_s(row) - self._front_end_s
+            if more_s == 0 or self._first_tokens.at_s(row) + more_s < at_s:
+                return
         del self._waiting[row]
         seen_s = at_s + self._front_end_s
         self._issued.leaves(row, seen_s)

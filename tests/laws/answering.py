@@ -10,12 +10,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.client import Client
+from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.simulate import Run, simulate
 from simulator.workload import ClosedLoop, Workload
 from tests.laws.scenarios import Scenario, scenarios
 
-FRONT_END_S = 0.003
+FRONT_ENDS = (FrontEnd(), FrontEnd(), FrontEnd(0.003), FrontEnd(0.003, 0.004), FrontEnd(0.0, 0.002))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Answering:
     """A scenario, its workload answering back, and how far the clients are from the engine."""
 
     scenario: Scenario
-    front_end_s: float = 0.0
+    front_end: FrontEnd = NO_FRONT_END
     max_queued_requests: int | None = None
 
     @property
@@ -54,7 +55,7 @@ class Answering:
             router=scenario.router,
             fast_forward=fast_forward,
             log_decisions=log_decisions,
-            front_end_s=self.front_end_s,
+            front_end=self.front_end,
             max_queued_requests=self.max_queued_requests,
         )
 
@@ -81,7 +82,7 @@ def answering(draw: st.DrawFn, name: str, *, max_requests: int = 10) -> Answerin
     )
     return Answering(
         scenario.on(workload),
-        front_end_s=draw(st.sampled_from([0.0, 0.0, FRONT_END_S])),
+        front_end=draw(st.sampled_from(FRONT_ENDS)),
         max_queued_requests=draw(st.sampled_from([None, None, 1, 3])),
     )
 

@@ -39,7 +39,12 @@ def test_fast_forward_equals_stepwise_very_often(name: str, data: st.DataObject)
 
 
 def same_with_and_without(case: Answering) -> None:
-    assert fast_forward(case, case.run(log_decisions=True, fast_forward=False)) is None  # type: ignore[arg-type] # it runs
+    stepwise = case.run(log_decisions=True, fast_forward=False)
+    assert fast_forward(case, stepwise) is None  # type: ignore[arg-type] # it runs
+    fast = case.run()
+    assert (fast.delays_s is None) == (stepwise.delays_s is None) == (not case.front_end)
+    if fast.delays_s is not None and stepwise.delays_s is not None:
+        assert fast.delays_s.tolist() == stepwise.delays_s.tolist()
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -50,7 +55,7 @@ def test_causes_and_conservation(name: str, data: st.DataObject) -> None:
 
 
 def everything_holds(case: Answering) -> None:
-    records = case.run().records
+    records = case.run().at_clients()
     if records.calls is None:  # no client of this run does anything but wait
         rows = np.arange(len(records.requests.row))
         records = replace(records, calls=CallColumns(np.ones_like(rows), rows, np.full(len(rows), np.nan)))
@@ -107,11 +112,11 @@ def failure_s(case: Answering, records: Records, row: int) -> float | None:
         assert min(abs(waited_s - limit) for limit in (client.timeout_s, client.ttft_timeout_s)) < 1e-9
         return left_s
     if status == Status.REJECTED:
-        return arrival_s + case.front_end_s
+        return arrival_s + case.front_end.fixed_s
     assert status == Status.FINISHED
-    seen_s = float(requests.last_token_s[row]) + case.front_end_s
+    seen_s = float(requests.last_token_s[row])
     assert seen_s - arrival_s <= client.timeout_s + 1e-9
-    assert float(requests.first_token_s[row]) + case.front_end_s - arrival_s <= client.ttft_timeout_s + 1e-9 or (
+    assert float(requests.first_token_s[row]) - arrival_s <= client.ttft_timeout_s + 1e-9 or (
         client.ttft_timeout_s == inf
     )
     return None
@@ -122,7 +127,7 @@ def served_s(case: Answering, records: Records) -> dict[str, float]:
     requests, ids = records.requests, records.request_ids
     assert ids is not None
     return {
-        ids[row].partition("#")[0]: float(requests.last_token_s[row]) + case.front_end_s
+        ids[row].partition("#")[0]: float(requests.last_token_s[row])
         for row in np.flatnonzero(requests.status == Status.FINISHED).tolist()
     }
 
@@ -176,7 +181,7 @@ def until_s(case: Answering, records: Records, first: int) -> float:
     assert calls is not None
     last = int(np.flatnonzero(calls.first_row == first)[-1])
     failed_s = failure_s(case, records, last)
-    return float(records.requests.last_token_s[last]) + case.front_end_s if failed_s is None else failed_s
+    return float(records.requests.last_token_s[last]) if failed_s is None else failed_s
 
 
 @pytest.mark.parametrize("name", POLICIES)

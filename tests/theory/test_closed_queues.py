@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from simulator.front_end import NO_FRONT_END, FrontEnd
 from simulator.results.records import Floats, Records, Status
 from simulator.simulate import simulate
 from simulator.timing.linear import Linear
@@ -53,7 +54,13 @@ class Closed:
 
 
 def run(
-    case: Closed, name: str, slots: int, *, replicas: int = 1, memory: Memory = AMPLE, front_end_s: float = 0.0
+    case: Closed,
+    name: str,
+    slots: int,
+    *,
+    replicas: int = 1,
+    memory: Memory = AMPLE,
+    front_end: FrontEnd = NO_FRONT_END,
 ) -> Records:
     options = {"batch_timeout_s": 0.0} if name == "static" else {}
     policy = make_policy(name, slots, BUDGET, **options)
@@ -64,17 +71,17 @@ def run(
         cost=Linear(STEP_S, 0.0, 0.0),
         replicas=replicas,
         router="least_loaded",
-        front_end_s=front_end_s,
-    ).records
+        front_end=front_end,
+    ).at_clients()
 
 
 # The law
 
 
-@pytest.mark.parametrize("front_end_s", [0.0, 0.02])
+@pytest.mark.parametrize("front_end", [NO_FRONT_END, FrontEnd(0.02), FrontEnd(0.02, 0.03)])
 @pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize("name", POLICIES)
-def test_interactive_response_time_law(name: str, replicas: int, front_end_s: float) -> None:
+def test_interactive_response_time_law(name: str, replicas: int, front_end: FrontEnd) -> None:
     """X = N / (R + Z), exactly, from time 0 until the first user finds nothing left to ask.
 
     X counts the answers in that time T, over T. R and Z are the time spent waiting and thinking within T, per answer:
@@ -82,13 +89,13 @@ def test_interactive_response_time_law(name: str, replicas: int, front_end_s: fl
     user was either thinking or waiting all the time, once: N T = C (R + Z).
     """
     case = Closed(users=7, think_s=0.4, requests=150, seed=1)
-    records = run(case, name, 3, replicas=replicas, front_end_s=front_end_s)
+    records = run(case, name, 3, replicas=replicas, front_end=front_end)
     requests = records.requests
     assert np.all(requests.status == Status.FINISHED)
     order = np.array([int(name) for name in records.request_ids or ()])
     think_s = case.pool(case.requests).delay_s
     assert think_s is not None
-    asked_s, answered_s = requests.arrival_s, requests.last_token_s + front_end_s
+    asked_s, answered_s = requests.arrival_s, requests.last_token_s
     begun_s = asked_s - think_s[order]
     until_s = float(np.sort(answered_s)[case.requests - case.users])  # the first who is answered, and has no next
     answers = int((answered_s <= until_s).sum())

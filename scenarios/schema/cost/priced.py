@@ -8,6 +8,15 @@ if TYPE_CHECKING:
     from simulator.errors import InputError
     from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model
+    from simulator.timing.host import Host
+
+
+_HOST_KEYS = {"host_s": "step_s", "host_per_seq_s": "per_seq_s"}
+
+
+def host_key(key: str) -> str | None:
+    """A hint for the host's times, which stand at the top level for all kinds of cost; None for any other word."""
+    return f"it is `host: {{{_HOST_KEYS[key]}: ...}}`, at the top level" if key in _HOST_KEYS else None
 
 
 class _Hardware(Protocol):
@@ -28,6 +37,13 @@ class Priced(Protocol):
 
     @property
     def engine(self) -> _Engine: ...
+
+    @property
+    def host(self) -> object | None:
+        """The host as given; None where nothing is."""
+
+    def resolve_host(self) -> Host:
+        """The host as given, completed by the engine's."""
 
     def resolve_model(self) -> Model: ...
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from annotated_types import doc
 from pydantic import AfterValidator, Field, model_validator
 
+from scenarios.schema.cost.priced import host_key
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.strict import Strict
+from simulator.errors import InputError
+from simulator.hardware.dimensions import CHANGED
 
 if TYPE_CHECKING:
     from scenarios.schema.cost.priced import Priced
     from simulator.timing.cost import CostModel
     from simulator.timing.profile import Profile
 
-CHANGED = " (changed)"
-"""Ends the name of a GPU or model that a scenario alters."""
+ASSUMED = "assumed"
+"""Where a profile's host comes from, if it was not measured with it."""
 
 GRAPH_TOKENS = 512
 """The largest batch for which vLLM captures CUDA graphs, unless twice max_num_seqs is less (vLLM 0.19)."""
-
-Seconds = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def _shipped(name: str) -> str:
@@ -37,6 +38,8 @@ def _shipped(name: str) -> str:
 class ProfileCostConfig(Strict):
     """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario."""
 
+    elsewhere: ClassVar = staticmethod(host_key)
+
     kind: Annotated[Literal["profile"], doc("measured kernels")]
     name: Annotated[
         Annotated[str, AfterValidator(_shipped)] | None,
@@ -44,10 +47,6 @@ class ProfileCostConfig(Strict):
     ] = None
     path: Annotated[
         Annotated[str, Field(min_length=1, description="the path of a profile")] | None, doc("a profile of your own")
-    ] = None
-    host_s: Annotated[Seconds | None, doc("the host's work on a step; null: the profile's")] = None
-    host_per_seq_s: Annotated[
-        Seconds | None, doc("the host's work for each request of a step; null: the profile's")
     ] = None
     cuda_graphs: Annotated[bool, doc("small steps run as CUDA graphs, padded to a captured size")] = True
     max_capture_tokens: Annotated[
@@ -72,12 +71,27 @@ class ProfileCostConfig(Strict):
         most = self.max_capture_tokens
         if most is None:
             most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
-        options = Options(self.host_s, self.host_per_seq_s, self.cuda_graphs, most, self.skew, self.all_reduce)
+        host = scenario.resolve_host() if scenario.host is not None or self._takes_host(profile) else None
+        step_s, per_seq_s = (None, None) if host is None else (host.step_s, host.per_seq_s)
+        options = Options(step_s, per_seq_s, self.cuda_graphs, most, self.skew, self.all_reduce)
         return ProfileCost(profile, options)
+
+    def takes_host(self, scenario: Priced) -> bool:
+        """Whether the engine's host is added by default: not where whole steps were measured, the host's part too."""
+        if self.path is None:
+            return True  # shipped profiles are of kernels
+        try:
+            return self._takes_host(self._find(scenario))
+        except InputError:
+            return True  # said when the cost is built
+
+    @staticmethod
+    def _takes_host(profile: Profile) -> bool:
+        return bool(profile.document["host"].get("from") == ASSUMED)
 
     def _find(self, scenario: Priced) -> Profile:
         from scenarios.profiles import shipped_profiles
-        from simulator.timing.profile import read_profile
+        from simulator.timing.profile import described, read_profile, refusal
 
         shipped = shipped_profiles()
         if self.name is not None:
@@ -90,32 +104,22 @@ class ProfileCostConfig(Strict):
                     near = f"a shipped profile is given by its name: `cost.name={path.name}`"
                 raise scenario.error("cost.path", f"no such file: {path}", near)
             return read_profile(path)
-        model, gpu, ranks = _wanted(scenario)
+        model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
         for name, path in shipped.items():
-            if not name.startswith(gpu):  # they are named so; reading all would take a while
+            if not name.startswith(gpu.name.removesuffix(CHANGED)):  # so named; reading all would take a while
                 continue
             profile = read_profile(path)
-            if (profile.model, profile.gpu, profile.tensor_parallel) == (model, gpu, ranks):
+            if refusal(profile, model, gpu, ranks) is None:
                 return profile
-        what = f"no shipped profile is of {model} on {gpu} with tensor_parallel {ranks}"
+        what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"
         hint = f"give a path, or kind: roofline, which needs none; there are: {', '.join(shipped) or 'none'}"
         raise scenario.error("cost.kind", what, hint)
 
     def _check(self, scenario: Priced, profile: Profile) -> None:
-        """Refuse a profile of another model, GPU or parallelism: its kernels say nothing of these."""
-        model, gpu, ranks = _wanted(scenario)
-        key = "cost.path" if self.path else "cost.name"
-        for what, ours, theirs in (
-            ("model", model, profile.model),
-            ("GPU", gpu, profile.gpu),
-            ("tensor_parallel", str(ranks), str(profile.tensor_parallel)),
-        ):
-            if ours != theirs and theirs:
-                text = f"{profile.name} is a profile for {what} {theirs}; the scenario has {ours}"
-                raise scenario.error(key, text, None)
+        """Refuse a profile of something else: its kernels say nothing of the scenario's."""
+        from simulator.timing.profile import refusal
 
-
-def _wanted(scenario: Priced) -> tuple[str, str, int]:
-    """Model, GPU and tensor_parallel that the profile has to be of."""
-    gpu = scenario.resolve_gpu().name.removesuffix(CHANGED)
-    return scenario.resolve_model().name, gpu, scenario.hardware.tensor_parallel
+        ranks = scenario.hardware.tensor_parallel
+        refused = refusal(profile, scenario.resolve_model(), scenario.resolve_gpu(), ranks)
+        if refused is not None:
+            raise scenario.error("cost.path" if self.path else "cost.name", refused, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import doc
 
+from scenarios.schema.cost.priced import host_key
 from scenarios.schema.strict import Strict
 
 if TYPE_CHECKING:
@@ -16,10 +17,23 @@ if TYPE_CHECKING:
 class RooflineCostConfig(Strict):
     """Step times from the dimensions of model and GPU."""
 
+    elsewhere: ClassVar = staticmethod(host_key)
+
     kind: Annotated[Literal["roofline"], doc("figures of model and GPU")]
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""
         from simulator.timing.roofline import Roofline
 
-        return Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
+        host = scenario.resolve_host()
+        return Roofline(
+            scenario.resolve_model(),
+            scenario.resolve_gpu(),
+            scenario.hardware.tensor_parallel,
+            host_s=host.step_s,
+            host_per_seq_s=host.per_seq_s,
+        )
+
+    def takes_host(self, scenario: Priced) -> bool:
+        """Whether the engine's host is added by default."""
+        return True

@@ -62,7 +62,8 @@ def _explain(kind: str, text: str, context: Mapping[str, Any], spot: _Spot, root
         key = spot.path[-1]
         named = [where(key) for model in spot.around if (where := getattr(model, "elsewhere", None)) is not None]
         listed = tuple(dict.fromkeys(word for model in spot.around for word in getattr(model, "listed", allowed)))
-        hint = next(filter(None, named), None) or key_hint(key, spot.value, allowed, known_keys(root), listed)
+        here = ".".join(step for step in spot.path[:-1] if not step.isdigit())
+        hint = next(filter(None, named), None) or key_hint(key, spot.value, allowed, known_keys(root), listed, here)
         return Finding(spot.path, "unknown key", hint)
     if kind == "missing":
         key = spot.inner[-1] if spot.inner else ""

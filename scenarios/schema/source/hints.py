@@ -90,11 +90,13 @@ def key_hint(
     allowed: Sequence[str],
     elsewhere: Mapping[str, Sequence[str]],
     listed: Sequence[str] | None = None,
+    here: str | None = None,
 ) -> str:
     """A hint for an unknown key: its unit, its spelling, or where it belongs; and the keys allowed here.
 
     `elsewhere` maps the keys of the whole file to the places where each is known; `listed` are the words for the
-    allowed keys where these are too many to list.
+    allowed keys where these are too many to list. `here` is the place of the key itself, where it is known too if
+    another kind of the same mapping takes it.
     """
     known = f"allowed: {', '.join(listed or allowed)}"
     called = _ELSEWHERE_CALLED.get(key)
@@ -105,6 +107,8 @@ def key_hint(
         under = " or ".join(f"`{place}`" for place in places if place)
         where = ["at the top level"] * ("" in places) + [f"under {under}"] * bool(under)
         meant = f"`{key}` belongs {' or '.join(where)}"
+        if here in places:
+            meant = f"`{key}` is a key of another kind of `{here}`"
     elif called is not None and called in allowed:
         meant = f"it is called `{called}` here"
     elif near := nearest(key, allowed):

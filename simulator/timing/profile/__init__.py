@@ -2,5 +2,8 @@
 
 from simulator.timing.profile.cost import Options, ProfileCost
 from simulator.timing.profile.schema import SCHEMA, VERSION, Profile, load_profile, read_profile
+from simulator.timing.profile.scope import described, refusal
 
-__all__ = ["SCHEMA", "VERSION", "Options", "Profile", "ProfileCost", "load_profile", "read_profile"]
+__all__ = [
+    "SCHEMA", "VERSION", "Options", "Profile", "ProfileCost", "described", "load_profile", "read_profile", "refusal",
+]  # fmt: skip

@@ -33,8 +33,7 @@ class Options:
     """What a scenario may say about a profile's server, beside the profile.
 
     `host_s` and `host_per_seq_s` replace the profile's seconds by which the host holds up a step, and those for each
-    request in it: a profile has those of an engine that schedules asynchronously. vLLM 0.12, which does not, took some
-    1.3 ms and 40 microseconds (the difference between kernels and TPOT in aiconfigurator's measured runs).
+    request in it (`simulator.servers` has those of real engines).
     `cuda_graphs` False computes batches at their size, True pads them to the sizes for which vLLM captures graphs up to
     `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
     """

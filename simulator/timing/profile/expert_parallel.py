@@ -111,4 +111,6 @@ class ExpertParallelCost:
         profile = self.cost.profile
         rows = max(shape.decode_seqs + shape.prefill_seqs, 1)
         us = sum(curve.at(tokens) for curve in profile.step_curves.values())
-        return us + sum(curve.at(rows) for curve in profile.row_curves.values()) + 1e6 * profile.host_per_seq_s * rows
+        us += sum(curve.at(rows) for curve in profile.row_curves.values())
+        given_s = self.cost.options.host_per_seq_s
+        return us + 1e6 * (profile.host_per_seq_s if given_s is None else given_s) * rows

@@ -12,8 +12,9 @@ from reports.sensitivity import sensitivity_picture
 from scenarios.accuracy.cases import CASES, CaseResult
 from scenarios.accuracy.page import page
 from scenarios.accuracy.sensitivity import Change, Effect, Sensitivity, changes_for, sensitivity
-from scenarios.accuracy.silicon import Overhead, Scored
+from scenarios.accuracy.silicon import Scored
 from scenarios.validate.compare import Side, compare
+from simulator.timing.host import Host
 from tests.command import small
 from tests.scenarios.accuracy.test_silicon import RUN
 from tests.shared_data import shared
@@ -49,7 +50,7 @@ def test_everything_given_is_on_the_page() -> None:
         [result],
         {"blind-x": {**summary, "preemptions": 7}},
         scored,
-        {"profile": Overhead(0.0015, 2e-5)},
+        {"profile": Host(0.0015, 2e-5)},
         [moved],
     )
     for part in (

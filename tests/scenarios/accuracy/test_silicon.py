@@ -10,10 +10,8 @@ import pytest
 from scenarios.accuracy import silicon
 from scenarios.accuracy.silicon import (
     Kernels,
-    Overhead,
     SiliconRun,
-    WithOverhead,
-    fit_overheads,
+    fit_hosts,
     grouped,
     median_error,
     read_silicon,
@@ -22,6 +20,7 @@ from scenarios.accuracy.silicon import (
 )
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
+from simulator.timing.host import Host, WithHost
 from simulator.timing.linear import Linear
 from tests.shared_data import shared
 
@@ -34,14 +33,14 @@ def kernels_of(run: SiliconRun) -> Kernels:
     return Kernels("linear", replace(KERNELS, base_s=KERNELS.base_s / run.tensor_parallel))
 
 
-def servers(overhead: Overhead) -> list[SiliconRun]:
+def servers(host: Host) -> list[SiliconRun]:
     """Runs of servers that add just this to every step."""
     runs = [
         replace(RUN, name=f"{ranks}-{concurrency}", tensor_parallel=ranks, concurrency=concurrency)
         for ranks in (2, 8)
         for concurrency in (4, 8, 16, 32, 64)
     ]
-    return [replace(run, tpot_s=simulated_tpot_s(run, WithOverhead(kernels_of(run).cost, overhead))) for run in runs]
+    return [replace(run, tpot_s=simulated_tpot_s(run, WithHost(kernels_of(run).cost, host))) for run in runs]
 
 
 def test_tpot_of_a_batch_that_stays_full() -> None:
@@ -53,30 +52,30 @@ def test_tpot_of_a_batch_that_stays_full() -> None:
 
 
 def test_the_constants_are_found_again() -> None:
-    true = Overhead(0.002, 50e-6)
+    true = Host(0.002, 50e-6)
     runs = servers(true)
-    found = fit_overheads(runs, kernels_of)["linear"]
-    assert found.base_s == pytest.approx(true.base_s, rel=0.1)
+    found = fit_hosts(runs, kernels_of)["linear"]
+    assert found.step_s == pytest.approx(true.step_s, rel=0.1)
     assert found.per_seq_s == pytest.approx(true.per_seq_s, rel=0.2)
     assert median_error(score(runs, kernels_of, {"linear": found})) < 0.01
 
 
 def test_runs_of_high_concurrency_have_no_say() -> None:
-    runs = servers(Overhead(0.002, 50e-6))
+    runs = servers(Host(0.002, 50e-6))
     spoilt = [run if run.is_low else replace(run, tpot_s=9.9) for run in runs]
-    assert fit_overheads(spoilt, kernels_of) == fit_overheads(runs, kernels_of)
+    assert fit_hosts(spoilt, kernels_of) == fit_hosts(runs, kernels_of)
 
 
 @pytest.mark.parametrize("shift", [-0.5, 0.0])
 def test_a_server_that_is_faster_than_its_kernels_gets_no_negative_constant(shift: float) -> None:
-    runs = [replace(run, tpot_s=run.tpot_s * (1 + shift)) for run in servers(Overhead())]
-    found = fit_overheads(runs, kernels_of)["linear"]
-    assert found.base_s == pytest.approx(0.0, abs=1e-6)
+    runs = [replace(run, tpot_s=run.tpot_s * (1 + shift)) for run in servers(Host())]
+    found = fit_hosts(runs, kernels_of)["linear"]
+    assert found.step_s == pytest.approx(0.0, abs=1e-6)
     assert found.per_seq_s == pytest.approx(0.0, abs=1e-7)
 
 
-def test_overhead_is_added_to_every_step_alike() -> None:
-    cost = WithOverhead(KERNELS, Overhead(0.001, 1e-5))
+def test_host_is_added_to_every_step_alike() -> None:
+    cost = WithHost(KERNELS, Host(0.001, 1e-5))
     shape = StepShape(4, 400)
     assert cost.step_s(shape) == pytest.approx(KERNELS.step_s(shape) + 0.001 + 4e-5)
     assert cost.decode_run_s(shape, 3) == [cost.step_s(shape.later(i)) for i in range(3)]
@@ -101,7 +100,7 @@ def test_rows_are_read_and_others_left(tmp_path: Path) -> None:
     )
     assert (second.dtype, second.tensor_parallel, second.concurrency) == ("fp8", 4, 16)
     assert second.resolve_model().dtype_bytes == 1
-    assert list(grouped(score([first], kernels_of, {"linear": Overhead()}))) == [("h100", "qwen3-32b", "bf16", 2, 8)]
+    assert list(grouped(score([first], kernels_of, {"linear": Host()}))) == [("h100", "qwen3-32b", "bf16", 2, 8)]
     path.write_text(HEADER + rows.replace("1024,128,8.0", "many,128,8.0", 1), encoding="utf-8")
     with pytest.raises(InputError, match=r"silicon\.csv:2: not a row"):
         read_silicon(path)
@@ -117,8 +116,8 @@ def test_real_servers_within_ten_per_cent() -> None:
     runs = read_silicon(shared("measured/ground_truth/aiconfigurator_silicon/silicon_vllm.csv"))
     assert len(runs) == 133
     found = kernels()
-    overheads = fit_overheads(runs, found)
-    scored = score(runs, found, overheads)
+    hosts = fit_hosts(runs, found)
+    scored = score(runs, found, hosts)
     assert median_error(scored) < 0.10
     assert median_error([each for each in scored if not each.run.is_low]) < 0.10
     assert silicon.LOW_CONCURRENCY == 16

@@ -104,16 +104,16 @@ def test_nothing_is_issued_after_the_duration_but_another_attempt(everything: Re
 
 def test_a_front_end_delays_what_follows() -> None:
     """The next turn comes after the answer that the client has, not the engine."""
-    measure = {"front_end_s": 0.25}
-    rows = scenarios.run(scenario(sessions(session={"turns": 3}), measure=measure)).requests
+    front_end = {"fixed_s": 0.25, "per_running_s": 0.01}
+    rows = scenarios.run(scenario(sessions(session={"turns": 3}), front_end=front_end)).requests
     for _, turns in rows.groupby("session_id"):
         found = turns.sort_values("turn")
         assert np.allclose(found["arrival_s"].to_numpy()[1:], found["last_token_s"].to_numpy()[:-1], atol=1e-12)
 
 
 def test_timeouts_must_leave_time_for_the_front_end() -> None:
-    with pytest.raises(InputError, match=r"timeout_s of 0.5 s.*front_end_s"):
-        scenarios.run(scenario(EVERYTHING, measure={"front_end_s": 0.6}))
+    with pytest.raises(InputError, match=r"timeout_s of 0.5 s.*front_end"):
+        scenarios.run(scenario(EVERYTHING, front_end={"fixed_s": 0.6, "per_running_s": 0}))
 
 
 # Counts

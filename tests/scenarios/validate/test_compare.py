@@ -183,7 +183,7 @@ def test_failed_requests_are_left_out_on_both_sides(tmp_path: Path) -> None:
 
 
 def test_what_lies_between_client_and_engine_is_added(tmp_path: Path) -> None:
-    found = validate(log_of(served(), tmp_path), served().records, client_s=0.02)
+    found = validate(log_of(served(), tmp_path), served("front_end={fixed_s: 0.02, per_running_s: 0}").records)
     late = found.simulated.ttft_s - found.measured.ttft_s
     assert late == pytest.approx(np.full(250, 0.02))
     assert found.errors["tpot"]["mean"] == pytest.approx(0.0, abs=1e-9)

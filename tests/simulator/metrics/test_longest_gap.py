@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from simulator.metrics.longest_gap import longest_gap_s
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.preemptive import Preemptive
 from simulator.results.records import Floats, Records
+from simulator.simulate import Run
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
@@ -78,12 +77,8 @@ def test_a_wild_policy(scenario: Scenario) -> None:
 @settings(max_examples=20)
 def test_what_lies_before_the_engine_adds_to_no_gap(data: st.DataObject, front_end_s: float) -> None:
     records, gaps = told(dealt_in_turn(data.draw(scenarios("chunked_prefill"))))
-    requests = replace(
-        records.requests,
-        first_token_s=records.requests.first_token_s + front_end_s,
-        last_token_s=records.requests.last_token_s + front_end_s,
-    )
-    check(replace(records, requests=requests, front_end_s=front_end_s), gaps, exact=True)
+    delays_s = as_floats(front_end_s * (1.0 + np.arange(len(records.requests.row)) % 3))
+    check(Run(records, None, delays_s).at_clients(), gaps, exact=True)
 
 
 def test_a_request_that_was_preempted_once_is_exact() -> None:

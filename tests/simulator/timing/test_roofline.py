@@ -259,3 +259,29 @@ def test_sanity(model: str, gpu: str, ranks: int, shape: StepShape, low_ms: floa
 def test_values_out_of_range(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Roofline(MODELS["llama-3.1-8b"], H200, **arguments)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_fp8_is_priced_at_the_peak_of_fp8() -> None:
+    """A long prompt of a model with fp8 weights: twice the compute where the GPU has it, else bf16's, with a remark."""
+    half = replace(MODELS["llama-3.1-8b"], dtype_bytes=1)
+    prompt = StepShape(0, 0, 1, 8192, 8192, 8192 * 8193 // 2, 0, 0, 8192)
+    plain, fast = (Roofline(model, GPUS["h100"]).step_s(prompt) for model in (MODELS["llama-3.1-8b"], half))
+    assert 0.5 < fast / plain < 0.75
+    a100 = GPUS["a100-80gb"]
+    assert Roofline(half, a100).step_s(prompt) > 0.95 * Roofline(MODELS["llama-3.1-8b"], a100).step_s(prompt)
+    assert "no fp8 peak on record" in Roofline(half, a100).remarks(None)[0]  # type: ignore[arg-type] # not looked at
+    assert not Roofline(half, GPUS["h100"]).remarks(None)  # type: ignore[arg-type] # not looked at
+
+
+def test_weights_of_any_width_are_read_in_their_bytes() -> None:
+    """Decodes wait for the weights; int4 with its scales is multiplied in bf16, nvfp4 in fp4 where it is asked for."""
+    whole = MODELS["llama-3.1-70b"]
+    small = replace(whole, dtype_bytes=0.53)
+    one = StepShape(1, 100)
+    cost = [Roofline(model, GPUS["b200"], 1, layer_overhead_s=0, host_s=0).step_s(one) for model in (whole, small)]
+    assert cost[1] / cost[0] == pytest.approx(0.53 / 2, rel=0.02)
+    assert small.weight_bytes() == pytest.approx(whole.weight_bytes() * 0.53 / 2, rel=1e-9)
+    prompt = StepShape(0, 0, 1, 8192, 8192, 8192 * 8193 // 2, 0, 0, 8192)
+    four = replace(small, matmul_dtype="fp4")
+    bf16, fp4 = (Roofline(model, GPUS["b200"]).step_s(prompt) for model in (small, four))
+    assert fp4 < 0.5 * bf16

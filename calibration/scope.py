@@ -1,0 +1,35 @@
+"""Which rows may be fitted for which model: what the model needs and the rows lack is refused, lest it cost nothing."""
+
+from __future__ import annotations
+
+from calibration.rows import KernelRows
+from simulator.errors import InputError
+from simulator.hardware.models import Model
+from simulator.timing.profile.scope import precision
+
+
+def check_scope(rows: KernelRows, model: Model) -> None:
+    """Raise InputError where the rows are of another precision than the model, or lack a part of its layers."""
+    needs = precision(model)
+    if rows.dtype and rows.dtype != needs:
+        hint = "rows of that precision, or the model as it was measured"
+        raise InputError(f"the rows are of {rows.dtype} weights, and {model.name} has {needs}", hint=hint)
+    has_experts = bool(len(rows.table("experts")["us"]))
+    if model.experts and not has_experts:
+        layers = f"{model.moe_layers} of its {model.layers} layers"
+        raise InputError(
+            f"no rows of experts, and {model.name} has {model.experts} in each of {layers}: they would cost nothing",
+            hint="rows of the kind experts beside these, or kind: roofline, which prices experts by their dimensions",
+        )
+    if has_experts and not model.experts:
+        raise InputError(f"the rows hold experts, and {model.name} has none", hint="--model M, one with experts")
+    if model.kv_lora_rank:
+        raise InputError(
+            f"{model.name} has multi-head latent attention, of which no kernels can be fitted yet",
+            hint="kind: roofline, which prices it by its dimensions",
+        )
+    if model.shared_experts or model.dense_layers:
+        raise InputError(
+            f"{model.name} has shared experts or layers without experts, whose matrices no rows tell apart yet",
+            hint="kind: roofline, which prices them by their dimensions",
+        )

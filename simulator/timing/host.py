@@ -1,0 +1,54 @@
+"""What the host adds to a step: scheduling, preparing inputs and taking up results, as far as the GPU waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+from simulator.errors import InputError
+from simulator.timing.cost import CostModel, StepCounts, StepShape
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Seconds by which the host holds up each step, and for each request in it. `source` says where they come from.
+
+    InputError for a time that is negative or not finite.
+    """
+
+    step_s: float = 0.0
+    per_seq_s: float = 0.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "per_seq_s"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0):
+                raise InputError(f"host: {name} must be 0 or more seconds, not {value}")
+
+    def s(self, seqs: int) -> float:
+        """Seconds of a step with so many requests."""
+        return self.step_s + self.per_seq_s * seqs
+
+
+@dataclass(frozen=True, slots=True)
+class WithHost:
+    """A cost model that knows no host, with a host on every step. Implements CostModel."""
+
+    cost: CostModel
+    host: Host
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return self.cost.wants_context_stats
+
+    def step_s(self, shape: StepShape) -> float:
+        return self.cost.step_s(shape) + self.host.s(shape.decode_seqs + shape.prefill_seqs) if shape.tokens else 0.0
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        added_s = self.host.s(shape.decode_seqs)
+        return [seconds + added_s for seconds in self.cost.decode_run_s(shape, repeat)]
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return self.cost.remarks(steps)

@@ -1,0 +1,46 @@
+"""Step times by a factor: to see what hangs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from simulator.timing.cost import CostModel, StepCounts, StepShape
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A cost model whose every step takes `factor` times as long. Implements CostModel."""
+
+    cost: CostModel
+    factor: float
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return self.cost.wants_context_stats
+
+    def step_s(self, shape: StepShape) -> float:
+        return self.factor * self.cost.step_s(shape)
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        factor = self.factor
+        return [factor * seconds for seconds in self.cost.decode_run_s(shape, repeat)]
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return self.cost.remarks(steps)
+
+
+class _GroupCost(Protocol):
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledGroup:
+    """The same of common steps. Implements GroupCost."""
+
+    cost: _GroupCost
+    factor: float
+
+    def group_step_s(self, shapes: Sequence[StepShape]) -> float:
+        return self.factor * self.cost.group_step_s(shapes)

@@ -1,0 +1,157 @@
+"""What the host adds to a step, by engine, version and scheduling; and that every kind of cost takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import scenarios
+from scenarios.build.parts import resolved_yaml
+from simulator.errors import InputError
+from simulator.servers import host_of, server
+from simulator.timing.cost import CostModel, StepShape
+from simulator.timing.host import Host, WithHost
+from simulator.timing.linear import Linear
+
+WORKLOAD = {
+    "requests": 20,
+    "classes": [
+        {
+            "name": "a",
+            "arrival": {"process": "poisson", "rate": 20},
+            "input": {"dist": "fixed", "value": 100},
+            "output": {"dist": "fixed", "value": 20},
+        }
+    ],
+}
+LINEAR = "cost={kind: linear, base_s: 0.01, per_token_s: 0, per_context_token_s: 0}"
+STEP = StepShape(8, 800)
+
+
+def scenario(*overrides: str, **engine: Any) -> scenarios.Scenario:
+    data = {"name": "t", "workload": WORKLOAD, "engine": {"policy": "vllm", **engine}}
+    return scenarios.load(data, list(overrides))
+
+
+def built(chosen: scenarios.Scenario) -> CostModel:
+    return chosen.cost.build(chosen)
+
+
+@pytest.mark.parametrize(
+    ("engine", "step_ms", "per_seq_us"),
+    [
+        ({}, 0.3, 0),
+        ({"version": "0.33"}, 0.3, 0),
+        ({"version": "0.20", "async_scheduling": True}, 0.3, 0),
+        ({"version": "0.15"}, 0.3, 15),
+        ({"version": "0.15", "async_scheduling": True}, 0.3, 15),
+        ({"version": "0.15", "async_scheduling": False}, 1.3, 72),
+        ({"version": "0.11"}, 1.3, 72),
+        ({"version": "0.11", "async_scheduling": True}, 0.3, 15),
+        ({"policy": "vllm_v0"}, 1.3, 72),
+        ({"policy": "sglang"}, 0.31, 0),
+        ({"policy": "tensorrt_llm"}, 0.58, 0),
+        ({"policy": "static"}, 0.3, 0),
+    ],
+)
+def test_the_default_is_the_engines(engine: dict[str, Any], step_ms: float, per_seq_us: float) -> None:
+    host = scenario(**engine).resolve_host()
+    assert (host.step_s * 1e3, host.per_seq_s * 1e6) == pytest.approx((step_ms, per_seq_us))
+
+
+def test_every_minor_version_has_a_host() -> None:
+    for minor in range(1, 60):
+        assert host_of("vllm", f"0.{minor}").step_s > 0
+    assert host_of("vllm", "0.13").step_s > host_of("vllm", "0.14").step_s
+
+
+def test_all_engines_say_where_their_figures_come_from() -> None:
+    for name in ("vllm", "sglang", "tensorrt_llm", "somebody's.py:Own"):
+        known = server(name)
+        assert known.host.source
+        assert known.front_end_source
+        assert known.front_end
+
+
+@pytest.mark.parametrize("cost", [LINEAR, "cost={kind: roofline}", "cost={kind: profile, name: h100-llama-3.1-8b}"])
+def test_every_kind_of_cost_takes_it(cost: str) -> None:
+    hardware = "hardware.gpu=h100"
+    bare = built(scenario(cost, hardware, "host={step_s: 0, per_seq_s: 0}"))
+    slow = built(scenario(cost, hardware, "host={step_s: 0.002, per_seq_s: 1e-5}"))
+    assert slow.step_s(STEP) - bare.step_s(STEP) == pytest.approx(0.002 + 8e-5)
+    mixed = StepShape(8, 800, 1, 100, 100, 5050, 0, 0, 100)
+    assert slow.step_s(mixed) - bare.step_s(mixed) == pytest.approx(0.002 + 9e-5)
+    run = slow.decode_run_s(STEP, 3)
+    assert run == [slow.step_s(STEP.later(i)) for i in range(3)]
+    assert slow.step_s(StepShape(0, 0)) == 0.0
+
+
+def test_linear_means_exactly_what_it_says_unless_a_host_is_given() -> None:
+    assert built(scenario(LINEAR)) == Linear(0.01)
+    assert built(scenario(LINEAR, "host={step_s: 0.001}")) == WithHost(Linear(0.01), Host(0.001, 0.0, "the scenario"))
+
+
+def test_a_run_is_as_its_resolved_scenario_says() -> None:
+    """Written out, a scheduling that was left to the version is no longer left: the host is written out too."""
+    for engine in ({"version": "0.15"}, {"version": "0.15", "async_scheduling": False}, {"policy": "sglang"}):
+        chosen = scenario(**engine)
+        again = scenarios.load({**_yaml(resolved_yaml(chosen))})
+        assert again.resolve_host().step_s == chosen.resolve_host().step_s
+        assert again.resolve_host().per_seq_s == chosen.resolve_host().per_seq_s
+    assert scenario(version="0.15") != scenario(version="0.15", async_scheduling=False)
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    import yaml
+
+    return dict(yaml.safe_load(text))
+
+
+def test_fast_forward_changes_nothing() -> None:
+    chosen = scenario(LINEAR, "host={step_s: 0.001, per_seq_s: 3e-5}")
+    fast, slow = scenarios.run(chosen), scenarios.run(chosen, fast_forward=False)
+    assert fast.requests.equals(slow.requests)
+
+
+@pytest.mark.parametrize("kind", ["{kind: roofline}", "{kind: profile}", LINEAR[5:]])
+@pytest.mark.parametrize(("key", "meant"), [("host_s", "step_s"), ("host_per_seq_s", "per_seq_s")])
+def test_the_hosts_keys_of_a_cost_say_where_they_are_now(kind: str, key: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"cost.{key}: unknown key") as found:
+        scenario(f"cost={kind[:-1]}, {key}: 0.001}}")
+    assert found.value.hint == f"it is `host: {{{meant}: ...}}`, at the top level"
+
+
+def test_a_key_of_another_kind_is_called_so() -> None:
+    with pytest.raises(InputError, match=r"cost\.skew: unknown key") as found:
+        scenario("cost={kind: roofline, skew: true}")
+    assert found.value.hint == "`skew` is a key of another kind of `cost`; allowed: kind"
+
+
+def test_times_below_nothing_are_refused() -> None:
+    with pytest.raises(InputError, match=r"host\.step_s: must be a number of at least 0"):
+        scenario("host={step_s: -1}")
+    with pytest.raises(InputError, match="per_seq_s must be 0 or more"):
+        Host(0.0, -1.0)
+
+
+def test_ranks_that_share_experts_take_it_too() -> None:
+    from scenarios.build.expert_parallel import build_group_cost
+
+    def step_s(host: str) -> float:
+        data = {
+            "name": "t",
+            "model": "qwen3-30b-a3b",
+            "hardware": {"gpu": "rtx-pro-6000", "enable_expert_parallel": True},
+            "cost": {"kind": "profile"},
+            "replicas": 2,
+            "workload": WORKLOAD,
+            "engine": {"policy": "vllm"},
+        }
+        chosen = scenarios.load(data, [host])
+        group_cost = build_group_cost(chosen, built(chosen))
+        assert group_cost is not None
+        return group_cost.group_step_s([STEP, STEP])
+
+    added_s = step_s("host={step_s: 0.002, per_seq_s: 1e-4}") - step_s("host={step_s: 0, per_seq_s: 0}")
+    assert added_s == pytest.approx(0.002 + 8e-4)
