@@ -1,0 +1,93 @@
+"""Requests wait at one replica while another has room."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.say import count, percent
+from scenarios.diagnosis.timeline import covered
+from simulator.fleet.router import RouterFeatures
+from simulator.fleet.routers import router_class
+from simulator.metrics.window import run_end_s
+from simulator.results.records import Floats
+
+
+def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
+    """When a replica had no queue, a free slot and the blocks that a late request takes: also while it did nothing."""
+    rows, slots = evidence.records.rows, evidence.prices.slots
+    free = (rows.waiting == 0) & (rows.running < slots[rows.replica]) & ~evidence.no_memory
+    starts, ends = [rows.start_s[free]], [rows.end_s[free]]
+    if evidence.records.lives is None:
+        same = rows.replica[1:] == rows.replica[:-1]
+        starts.append(rows.end_s[:-1][same])
+        ends.append(rows.start_s[1:][same])
+        of, first = np.unique(rows.replica, return_index=True)
+        last = np.append(first[1:], len(rows.replica)) - 1
+        begin, end = float(evidence.records.requests.arrival_s.min()), run_end_s(evidence.records)
+        starts += [np.full(len(of), begin), rows.end_s[last]]
+        ends += [rows.start_s[first], np.full(len(of), end)]
+        if len(of) < evidence.records.replicas:  # one that never did anything
+            starts.append(np.array([begin]))
+            ends.append(np.array([end]))
+    return np.concatenate(starts), np.concatenate(ends)
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    records = evidence.records
+    if records.replicas == 1 or records.transfers is not None or not len(records.rows.start_s):
+        return None
+    starts, ends = _rooms(evidence)
+    late = evidence.late
+    spared = covered(starts, ends, late.from_s, late.begun_s)
+    waited = float((late.begun_s - late.from_s).sum())
+    if waited <= 0:
+        return None
+    by_replica = np.bincount(evidence.replica, minlength=records.replicas)
+    served = np.bincount(
+        np.maximum(records.requests.replica, 0), records.requests.input_tokens + records.requests.output_tokens,
+        records.replicas,
+    )  # fmt: skip
+    worst = int(by_replica.argmax())
+    share = float(spared.sum()) / waited
+    kind = evidence.scenario.routing.kind
+    words = (
+        f"the router {kind} unbalances: late requests waited {percent(share)} of their time in the queue while another "
+        f"replica had room; replica {worst} has {percent(by_replica[worst] / max(len(left_s), 1))} of them and "
+        f"{count(served[worst] / served.mean())} times the mean tokens"
+    )
+    numbers = {
+        "waited_beside_room": share,
+        "busiest_replica": worst,
+        "late_at_busiest": int(by_replica[worst]),
+        "tokens_most_over_mean": float(served.max() / served.mean()),
+    }
+    return Claim(words, numbers, _remedies(evidence), waited_s=spared)
+
+
+def _remedies(evidence: Evidence) -> list[Remedy]:
+    routing = evidence.scenario.routing
+    found = []
+    if routing.signal_interval_s > 0 and RouterFeatures.of(router_class(routing.kind)).reads_loads:
+        found.append(Remedy({"router.signal_interval_s": 0.0}, "let the router see loads as they are"))
+    found += [
+        Remedy({"router": kind}, why)
+        for kind, why in (
+            ("least_loaded", "give each request to the replica with the fewest unfinished ones"),
+            ("least_kv", "give each request to the replica with the most free KV blocks"),
+        )
+        if kind != routing.kind
+    ]
+    return found
+
+
+RULE = Rule(
+    "unbalanced-router",
+    "a router that unbalances",
+    "Requests wait at one replica while another has no queue, a free slot and free memory.",
+    "The seconds that late requests waited while another replica had room. A second counts only while there was a "
+    "place to go, so a fleet that is full everywhere is not unbalanced, however its queues differ.",
+    "a router that looks at loads (`router: least_loaded`, `least_kv`), or at fresher ones (`signal_interval_s`)",
+    _find,
+)
