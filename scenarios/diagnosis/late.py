@@ -40,6 +40,7 @@ class Late:
     first_s: Floats
     last_s: Floats
     counted: int  # requests that could have been late
+    served_s: float  # how long requests are served on average
     broken: bool  # the SLO is missed: so many late ones are a failure
     by_slo: bool  # False: there is no SLO, and late is who waited longer than requests are served on average
     wait_limit_s: float  # the strictest limit of time to the first token, or in the queue; inf without one
@@ -51,18 +52,20 @@ class Late:
         return len(self.row) / self.counted if self.counted else 0.0
 
 
-def late_requests(records: Records, slo: Slo | None, summary: Mapping[str, Any], window: Window) -> Late:
+def late_requests(
+    records: Records, slo: Slo | None, summary: Mapping[str, Any], window: Window, served_s: float | None = None
+) -> Late:
     """The late among the measured requests. Those that can never fit were refused with a reason, and are not counted.
 
     Without a limit or target, late is who waited, in the queue and after preemptions, longer than requests are served
-    on average: the yardstick of `simulator.metrics.overload`.
+    on average: the yardstick of `simulator.metrics.overload`. `served_s` is that average where it is another run's.
     """
     requests = records.requests
     never = [row for row, reason in records.reject_reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)]
     counted = window.measured.copy()
     counted[never] = False
     limits = None if slo is None else _as_limits(slo, outcomes_of(summary))
-    served_s = service_s(records, counted)
+    served_s = service_s(records, counted) if served_s is None else served_s
     until_s = np.where(np.isnan(requests.released_s), run_end_s(records), requests.released_s)
     if limits is not None and limits.limits:
         excess, waits, paces = _excess(records, limits)
@@ -84,6 +87,7 @@ def late_requests(records: Records, slo: Slo | None, summary: Mapping[str, Any],
     return Late(
         row, excess[row], waits[row], paces[row], from_s[row], scheduled[row], first[row], last[row],
         counted=int(counted.sum()),
+        served_s=served_s,
         broken=_broken(records, limits, summary, counted, row),
         by_slo=limits is not None,
         wait_limit_s=served_s if limits is None else _strictest(limits, _BEFORE_FIRST),
