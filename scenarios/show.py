@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What was found of a run (`scenarios.diagnosis`), in words: its state, a line or two for a terminal, and rows of
+    finding, weight, time, evidence and remedy."""
+
+    state: str
+    lines: tuple[str, ...]
+    rows: tuple[tuple[str, str, str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Shown:
     """One line of a table or a report: a run, and the summaries of all its seeds."""
 
@@ -29,6 +39,7 @@ class Shown:
     scenario_yaml: str
     records: Records  # of the first seed
     summaries: Sequence[Mapping[str, Any]]
+    told: Told | None = None
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:
@@ -95,4 +106,6 @@ def report_run(run: Shown) -> ReportRun:
         slo=run.scenario.resolve_slo(),
         warmup_s=measure.warmup_s,
         cooldown_s=measure.cooldown_s,
+        state="" if run.told is None else run.told.state,
+        findings=() if run.told is None else run.told.rows,
     )

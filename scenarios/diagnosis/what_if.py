@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scenarios.build.parts import build_workload, with_policy
@@ -85,7 +85,7 @@ def explain(scenario: Scenario, *, what_if: bool = True, progress: ProgressMaker
             key = repr(sorted(remedy.change.items()))
             if key not in known:
                 known[key] = _try(remedy, result, workload, progress)
-            yield known[key]
+            yield replace(known[key], remedy=remedy)
             if known[key].solved:
                 return
 

@@ -32,7 +32,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     full = float(evidence.seen_s[evidence.no_slot].sum()) >= float(evidence.seen_s[evidence.held_back].sum())
     why = "every slot taken" if full else "slots, memory and tokens free, and still nobody let in"
     words = (
-        f"low occupancy, admission-bound: requests wait with {why}, {count(running)} of {count(slots)} slots running "
+        f"requests wait with {why}, {count(running)} of {count(slots)} slots running "
         f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of these steps' time a batch of one would "
         f"cost too, so a batch that fills the memory would serve {count(gain)} times as much"
     )

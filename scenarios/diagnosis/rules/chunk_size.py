@@ -27,7 +27,7 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     mean = float(prices.budget.mean())
     time_full = float(evidence.row_s[full].sum()) / float(evidence.row_s.sum())
     words = (
-        f"chunk too small: steps full of their {count(mean)} tokens are {percent(time_full)} of the busy time, and "
+        f"steps full of their {count(mean)} tokens are {percent(time_full)} of the busy time, and "
         f"{percent(fixed)} of that a step without prompts would cost too, so prompts take many times the steps they need"
     )
     numbers = {
@@ -61,7 +61,7 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     mean_s = float(evidence.row_s[over].sum() / rows.repeat[over].sum())
     tokens = evidence.mean(rows.prefill_tokens, over)
     words = (
-        f"chunk too large: {count(over.sum())} steps with {count(tokens)} prompt tokens on average took "
+        f"{count(over.sum())} steps with {count(tokens)} prompt tokens on average took "
         f"{seconds(mean_s)}, and no answer gets a token meanwhile; the limit is {seconds(limit_s)}, a step without "
         f"prompts takes {seconds(without)}"
     )

@@ -54,7 +54,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     rows = evidence.records.rows
     running = float(np.dot(rows.running, evidence.row_s)) / evidence.replica_seconds
     words = (
-        f"low occupancy, load-bound: {count(running)} requests run on average where {count(batch)} would fit, and the "
+        f"{count(running)} requests run on average where {count(batch)} would fit, and the "
         f"load is {percent(load)} of the capacity: the hardware would take some {count(1 / max(load, 1e-4))} times as much"
     )
     numbers = {"load_over_capacity": load, "mean_running": running, "batch_that_fits": batch}

@@ -48,10 +48,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if not blocked:
         return None
     mean = float(requests.input_tokens[long].mean())
+    behind_s = float((behind + slowed)[behind + slowed > 0].mean())
     words = (
-        f"short requests wait behind long prompts: {count(long.sum())} prompts of {count(mean)} tokens on average "
+        f"{count(long.sum())} prompts of {count(mean)} tokens on average "
         f"(median of all: {count(median)}) took {seconds(float((ends - starts).mean()))} each to compute, and "
-        f"{count(blocked)} late requests stood behind one of them, for {seconds(float(behind[behind > 0].mean()) if behind.any() else 0.0)} on average"
+        f"{count(blocked)} late requests stood behind one of them, for {seconds(behind_s)} on average"
     )
     numbers = {
         "long_prompts": int(long.sum()),

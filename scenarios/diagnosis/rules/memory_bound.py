@@ -71,7 +71,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     time_full = float(evidence.row_s[full].sum()) / max(float(evidence.row_s.sum()), 1e-9)
     slots = float(evidence.prices.slots.mean())
     words = (
-        f"low occupancy, memory-bound: with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
+        f"with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
         f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of these steps' time a batch of "
         f"one would cost too, so twice the memory would serve {count(gain)} times as much"
     )

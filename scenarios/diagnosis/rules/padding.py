@@ -26,7 +26,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     # Whoever waits behind a batch that pads waits for it to end: its padded places are what could have been had.
     queued = np.where(evidence.queued_s(padding) > 0, running_s, 0.0)
     words = (
-        f"padding waste: {percent(share)} of the computed tokens are padding, and {percent(held)} of the slots were "
+        f"{percent(share)} of the computed tokens are padding, and {percent(held)} of the slots were "
         f"held by finished requests, while others waited for the batch to end"
     )
     numbers = {"padding_of_computed": share, "slots_held_by_finished": held}

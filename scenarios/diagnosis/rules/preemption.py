@@ -31,7 +31,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     queued = evidence.queued_s(evidence.no_memory) * evidence.relieved(1 / (1 - lost))
     begun = ~np.isnan(requests.first_token_s[row])
     words = (
-        f"a preemption storm: {count(float(requests.preemptions.sum()))} preemptions of {percent(share)} of the "
+        f"{count(float(requests.preemptions.sum()))} preemptions of {percent(share)} of the "
         f"requests, {percent(again / computed if computed else 0.0)} of all tokens computed again; the preempted waited "
         f"{seconds(float(requests.requeued_s[hit].mean()))} more on average"
     )
@@ -49,12 +49,12 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 def _remedies(evidence: Evidence) -> list[Remedy]:
     engine, rows = evidence.scenario.engine, evidence.records.rows
     found = []
-    # What fits without preemption: a whole request, prompt and answer, for every slot.
+    # What fits without preemption: for every slot a prompt and the half of its answer that is there on average.
     requests = evidence.records.requests
-    whole = float((requests.input_tokens + requests.output_tokens).mean()) / evidence.block_size + 1
-    fit = max(int(evidence.records.num_blocks / whole), 1)
+    held = float((requests.input_tokens + requests.output_tokens / 2).mean()) / evidence.block_size + 1
+    fit = max(int(evidence.records.num_blocks / held), 1)
     if fit < int(rows.running.max(initial=0)):
-        found.append(Remedy({"engine.max_num_seqs": fit}, "run only as many requests as fit with their whole answers"))
+        found.append(Remedy({"engine.max_num_seqs": fit}, "run only as many requests as fit with half of their answers"))
     found += more_memory(evidence)
     return found
 
@@ -65,6 +65,6 @@ RULE = Rule(
     "Memory runs out under running requests: they lose their KV, wait again, and compute it again.",
     f"At least one request in ten preempted ({STORM:g} of them), not by more important ones. It accounts for the "
     "seconds that late requests waited again, and for the part of the queue that the recomputed tokens made.",
-    "fewer slots, so that requests fit with their whole answers; more memory for the KV cache",
+    "fewer slots, so that requests fit with their answers; more memory for the KV cache",
     _find,
 )

@@ -59,7 +59,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     queued = (evidence.late.begun_s - evidence.late.from_s) * evidence.relieved(gain)
     kind, why, remedies = _kind(evidence, hit, here, could)
     words = (
-        f"prefix cache {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been computed "
+        f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been computed "
         f"before{why}; computing them again took {percent(share)} of the busy time"
     )
     numbers = {

@@ -26,7 +26,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     full = max(why, key=lambda name: float(evidence.queued_s(why[name]).sum()))
     grows = "the queue grew as long as requests came" if evidence.summary.get("saturated") else "capacity is short"
     words = (
-        f"queue time beyond the limit: {grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
+        f"{grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
         f"average, mostly for {full}, with the GPU busy {percent(float(evidence.summary.get('busy_fraction') or 0.0))} "
         f"of the time; all were begun {count(above)} times as late as they came"
     )

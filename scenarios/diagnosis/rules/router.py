@@ -53,7 +53,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     share = float(spared.sum()) / waited
     kind = evidence.scenario.routing.kind
     words = (
-        f"the router {kind} unbalances: late requests waited {percent(share)} of their time in the queue while another "
+        f"under {kind}, late requests waited {percent(share)} of their time in the queue while another "
         f"replica had room; replica {worst} has {percent(by_replica[worst] / max(len(left_s), 1))} of them and "
         f"{count(served[worst] / served.mean())} times the mean tokens"
     )

@@ -25,7 +25,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     limit_s = late.pace_limit_s
     beyond = f", the limit between tokens {seconds(limit_s)}" if np.isfinite(limit_s) else ""
     words = (
-        f"answers are slow: a step takes {seconds(step_s)} with {count(running)} requests running, and "
+        f"a step takes {seconds(step_s)} with {count(running)} requests running, and "
         f"{seconds(base_s)} with one{beyond}"
     )
     numbers = {"mean_step_s": step_s, "step_of_one_s": base_s, "running": running}

@@ -29,7 +29,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
     words = (
-        f"overloaded for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
+        f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
         f"{count(found.arrival_rate)} requests/s came and {count(found.service_rate)} were begun, the queue reached "
         f"{count(found.peak)}, and {count(found.late)} requests waited too long, the longest {seconds(found.longest_s)}"
     )
