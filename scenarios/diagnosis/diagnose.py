@@ -17,7 +17,7 @@ from simulator.results.records import Floats, Records
 EXPLAINS = 0.1
 """Share of the late requests that a cause must explain to be told: a tenth of the trouble."""
 WASTES = 0.1
-"""Share of the GPU time that a cause must lose to be told where it made nobody late."""
+"""Share of the GPUs' time or tokens that a cause must lose to be told where it made nobody late."""
 
 
 def diagnose(
@@ -27,7 +27,7 @@ def diagnose(
 
     Each rule says how many seconds of every late request's lateness its cause accounts for, and takes them from what
     the rules before it left. A cause explains a request by the share of its lateness that it took. Where the SLO is
-    kept nobody is late, and only causes that lose GPU time are told.
+    kept nobody is late, and only causes that lose the GPUs' work are told.
     """
     try:
         evidence = Evidence(scenario, records, summary)
@@ -63,7 +63,7 @@ def _diagnose(evidence: Evidence, rules: Sequence[Rule]) -> Findings:
 
 
 _ALWAYS = tuple(rule for rule in RULES if rule.name in ("padding", "prefix-cache", "preemption-storm", "load-bound"))
-"""Rules of causes that lose GPU time, whether or not anybody is late."""
+"""Rules of causes that lose the GPUs' work, whether or not anybody is late."""
 
 
 def _seconds(claim: Claim, evidence: Evidence) -> Floats:
@@ -83,7 +83,7 @@ def _weighed(rule: Rule, claim: Claim, taken: Floats, evidence: Evidence) -> Fin
         from_s = float(late.from_s[mostly].min()) if claim.from_s is None else claim.from_s
         to_s = float(late.last_s[mostly].max()) if claim.to_s is None else claim.to_s
         return Finding(rule, claim, explains * late.share, explains, from_s, to_s)
-    if claim.lost_gpu >= WASTES and not late.broken:
+    if claim.lost >= WASTES and not late.broken:
         window = evidence.window
-        return Finding(rule, claim, claim.lost_gpu, 0.0, window.start_s, window.end_s)
+        return Finding(rule, claim, claim.lost, 0.0, window.start_s, window.end_s)
     return None

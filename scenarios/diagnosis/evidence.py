@@ -128,13 +128,48 @@ class Evidence:
     @cached_property
     def seen_s(self) -> Floats:
         """Of each row its seconds times the late requests that waited for their first token in it."""
-        rows = self.records.rows
-        place = self.timeline.place
+        return self._times_late(self.late.from_s, self.late.first_s)
+
+    @cached_property
+    def paced_s(self) -> Floats:
+        """Of each row its seconds times the late requests that were between their first and their last token in it."""
+        return self._times_late(self.late.first_s, self.late.last_s)
+
+    def _times_late(self, from_s: Floats, to_s: Floats) -> Floats:
+        """Of each row its seconds times the stretches, one a late request, that hold its middle."""
+        rows, place = self.records.rows, self.timeline.place
         middle = place(rows.replica, (rows.start_s + rows.end_s) / 2)
-        came = np.sort(place(self.replica, self.late.from_s))
-        gone = np.sort(place(self.replica, self.late.first_s))
-        waiting = np.searchsorted(came, middle, "right") - np.searchsorted(gone, middle, "right")
-        return np.asarray(self.row_s * np.maximum(waiting, 0))
+        came, gone = np.sort(place(self.replica, from_s)), np.sort(place(self.replica, to_s))
+        inside = np.searchsorted(came, middle, "right") - np.searchsorted(gone, middle, "right")
+        return np.asarray(self.row_s * np.maximum(inside, 0))
+
+    def plain_step_for_late_s(self) -> float:
+        """A step that only decodes, the mean over those in which late requests decoded; else that of the run."""
+        rows = self.records.rows
+        plain = (rows.prefilling == 0) & (rows.decoding > 0) & (self.paced_s > 0)
+        steps = float((self.paced_s * rows.repeat / np.maximum(self.row_s, 1e-12))[plain].sum())
+        return float(self.paced_s[plain].sum()) / steps if steps > 0 else self.plain_step_s
+
+    @cached_property
+    def plain_step_s(self) -> float:
+        """A step that only decodes, the mean over the run; where there is none, a step of a batch of one."""
+        rows = self.records.rows
+        plain = (rows.prefilling == 0) & (rows.decoding > 0)
+        if not plain.any():
+            return float(self.prices.base_s.mean())
+        return float(self.row_s[plain].sum() / rows.repeat[plain].sum())
+
+    @cached_property
+    def prompt_token_s(self) -> float:
+        """What a prompt token added to the steps of this run: nearly nothing where steps wait for memory anyway."""
+        rows = self.records.rows
+        prompts = rows.prefill_tokens > 0
+        tokens = float(np.dot(rows.repeat[prompts], rows.prefill_tokens[prompts]))
+        decoding = prompts & (rows.decoding > 0)
+        without = float(rows.repeat[decoding].sum()) * self.plain_step_s
+        without += float(self.base_row_s[prompts & ~decoding].sum())
+        added = max(float(self.row_s[prompts].sum()) - without, 0.0) / tokens if tokens else 0.0
+        return min(added, float(self.prices.token_s.mean()))
 
     def fixed_share(self, rows: Bools) -> float:
         """Share of the time of these rows, as the late requests saw it, that a batch of one would have cost as well."""
@@ -142,12 +177,12 @@ class Evidence:
         once = self.base_row_s[rows] / np.maximum(self.row_s[rows], 1e-12)
         return float(np.dot(once, self.seen_s[rows])) / total if total > 0 else 0.0
 
-    def seen(self, column: Ints, rows: Bools) -> float:
+    def seen(self, column: Ints | Floats, rows: Bools) -> float:
         """The mean of a column over the time of these rows, as the late requests saw it."""
         total = float(self.seen_s[rows].sum())
         return float(np.dot(column[rows], self.seen_s[rows])) / total if total > 0 else 0.0
 
-    def mean(self, column: Ints, rows: Bools) -> float:
+    def mean(self, column: Ints | Floats, rows: Bools) -> float:
         """The mean of a column over the time of these rows."""
         total = float(self.row_s[rows].sum())
         return float(np.dot(column[rows], self.row_s[rows])) / total if total > 0 else 0.0

@@ -26,8 +26,8 @@ class Remedy:
 class Claim:
     """What a rule found: for every late request the seconds of its lateness that the cause accounts for.
 
-    `waited_s` lie before its first token and `slowed_s` after it. `lost_gpu` is the share of the GPUs' time in the
-    run that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it holds for, by default
+    `waited_s` lie before its first token and `slowed_s` after it. `lost` is the share of `lost_of` (the GPU time, or the
+    tokens that it computed) that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it holds for, by default
     from when the first of the late requests explained came to when the last was served.
     """
 
@@ -36,7 +36,8 @@ class Claim:
     remedies: Sequence[Remedy]
     waited_s: Floats | None = None
     slowed_s: Floats | None = None
-    lost_gpu: float = 0.0
+    lost: float = 0.0
+    lost_of: str = "GPU time"
     from_s: float | None = None
     to_s: float | None = None
 
@@ -58,10 +59,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule's claim weighed: `severity` is the share of all requests that it made late, or of GPU time that it lost.
+    """A rule's claim weighed: `severity` is the share of all requests that it made late, or of the GPUs' work that it lost.
 
     `explains` is the share of the late requests that it made late. Findings that made requests late come before those
-    that only cost GPU time.
+    that only cost work.
     """
 
     rule: Rule

@@ -21,7 +21,7 @@ MOST = 3  # remedies of a finding that are tried
 GAIN = 0.1
 """Share of the late requests that a remedy must save to be called a gain: the least that a finding explains."""
 CHEAPER = 0.05
-"""Share of its cost, or of the busy time, that a remedy must save where nobody is late: more than step costs err."""
+"""Share of its cost, of the busy time or of the computed tokens, that a remedy must save where nobody is late: more than step costs err."""
 WORSE = 0.05  # relative change of a latency or a throughput that is told as a price
 
 LOOKED_AT = (
@@ -139,7 +139,7 @@ def _try(remedy: Remedy, before: Result, workload: Any, progress: ProgressMaker 
         solved = gained and not two.broken
     else:
         price = metrics["usd_per_million_output_tokens"]
-        pairs = [busy, metrics["gpu_hours"], price]
+        pairs = [busy, (_tokens(before), _tokens(after)), metrics["gpu_hours"], price]
         cheaper = any(old and new is not None and new <= (1 - CHEAPER) * old for old, new in pairs)
         dearer = bool(price[0]) and price[1] is not None and price[1] > (1 + CHEAPER) * price[0]
         gained = solved = cheaper and not dearer and not two.broken
@@ -153,3 +153,8 @@ def _late(result: Result, served_s: float | None) -> Any:
 
 def _busy_s(result: Result) -> float:
     return float((result.records.rows.end_s - result.records.rows.start_s).sum())
+
+
+def _tokens(result: Result) -> float:
+    rows = result.records.rows
+    return float((rows.repeat * rows.tokens).sum())

@@ -32,7 +32,7 @@ def weight(each: Finding) -> str:
     """What the finding explains, or what it lost."""
     if each.late:
         return f"explains {percent(each.explains)} of the late requests"
-    return f"costs {percent(each.severity)} of the GPU time"
+    return f"costs {percent(each.severity)} of the {each.claim.lost_of}"
 
 
 def when(each: Finding) -> str:

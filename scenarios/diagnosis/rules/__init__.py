@@ -23,10 +23,10 @@ from scenarios.diagnosis.rules import (
 )
 
 RULES: tuple[Rule, ...] = (
-    router.RULE,
-    starvation.RULE,
     padding.RULE,
     prefix_cache.RULE,
+    router.RULE,
+    starvation.RULE,
     preemption.RULE,
     long_prompts.RULE,
     chunk_size.TOO_SMALL,

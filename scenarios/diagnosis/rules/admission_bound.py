@@ -6,13 +6,9 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, gain_of
+from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, ROOM, gain_of
 from scenarios.diagnosis.say import count, percent
 from simulator.results.records import Floats
-
-ROOM = 2.0
-"""Times that what runs must fit into the memory: else slots and memory are in balance, and more slots gain little."""
-
 
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     rows, records = evidence.records.rows, evidence.records

@@ -8,7 +8,6 @@ from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, gain_of
 from scenarios.diagnosis.say import count, percent, seconds
-from simulator.metrics.window import Bools
 from simulator.results.records import Floats
 
 _LARGER = 8.0  # times the budget that "large enough" is thought of: beyond it the fixed part hardly counts
@@ -20,7 +19,8 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     full = (rows.prefilling > 0) & (rows.tokens >= budget) & ~evidence.no_memory
     if not full.any():
         return None
-    fixed = evidence.fixed_share(full)
+    prompts_s = rows.prefill_tokens * prices.token_s[rows.replica] / np.maximum(evidence.row_s, 1e-12)
+    fixed = 1 - evidence.seen(prompts_s, full)
     if fixed < MOSTLY_FIXED:
         return None
     gain = gain_of(fixed, _LARGER)
@@ -53,11 +53,13 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     over = prompts & (step_s > limit_s)
     if not over.any():
         return None
-    without = _without_prompts_s(evidence)
-    if without > limit_s:
-        return None  # answers would be late without any prompt
+    without = evidence.plain_step_for_late_s()
     stretch: Floats = np.where(prompts, np.maximum(1 - without / np.maximum(step_s, 1e-12), 0.0), 0.0)
     slowed = evidence.after_first_s(stretch)
+    answering_s = float((evidence.late.last_s - evidence.late.first_s)[evidence.late.paces].sum())
+    prompts_share = min(float(slowed[evidence.late.paces].sum()) / max(answering_s, 1e-12), 0.999)
+    if without / (1 - prompts_share) > limit_s:
+        return None  # prompts spread evenly over the steps would make answers late too: that is the load
     mean_s = float(evidence.row_s[over].sum() / rows.repeat[over].sum())
     tokens = evidence.mean(rows.prefill_tokens, over)
     words = (
@@ -75,15 +77,6 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     return Claim(words, numbers, _smaller(evidence, limit_s, without), slowed_s=slowed)
 
 
-def _without_prompts_s(evidence: Evidence) -> float:
-    """A step that only decodes, the mean over the run; where there is none, a step of a batch of one."""
-    rows = evidence.records.rows
-    plain: Bools = (rows.prefilling == 0) & (rows.decoding > 0)
-    if not plain.any():
-        return float(evidence.prices.base_s.mean())
-    return float(evidence.row_s[plain].sum() / rows.repeat[plain].sum())
-
-
 def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]:
     """A budget whose steps stay within the limit, by the price of a token; chunks, where prompts are whole."""
     engine = evidence.scenario.engine
@@ -95,7 +88,10 @@ def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]
         smaller = min(smaller, int(engine.parameter("max_num_batched_tokens")) // 2)
         slots = int(engine.parameter("max_num_seqs", 256) or 256)
         why = "a step of so many tokens stays within the limit"
-        found.append(Remedy({"engine.max_num_batched_tokens": max(smaller, slots, 64)}, why))
+        first = max(smaller, slots, 64)
+        found.append(Remedy({"engine.max_num_batched_tokens": first}, why))
+        if first // 4 >= max(slots, 64):
+            found.append(Remedy({"engine.max_num_batched_tokens": first // 4}, "a quarter of that"))
     else:
         change: dict[str, str | int] = {"engine.policy": "chunked_prefill", "engine.max_num_batched_tokens": smaller}
         found.append(Remedy(change, "prompts in chunks beside the answers, small enough for the limit"))
@@ -115,8 +111,8 @@ TOO_LARGE = Rule(
     "chunk-too-large",
     "chunk too large",
     "Steps with prompts in them take longer than the gap that the SLO allows between two tokens.",
-    "Steps with prompts that are longer than the limit of TPOT or ITL, where a step without prompts is not. It "
-    "accounts for what these steps take longer, after the first token of late requests.",
+    "Steps with prompts that are longer than the limit of TPOT or ITL, where the same prompts spread evenly over all "
+    "steps would keep it: a step without prompts / (1 - the share of the time that prompts take). It accounts for what these steps take longer, after the first token of late requests.",
     "a smaller `max_num_batched_tokens`; chunks (`chunked_prefill`) where prompts are computed whole",
     _large,
 )

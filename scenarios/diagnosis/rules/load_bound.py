@@ -8,17 +8,17 @@ from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import count, percent
 from simulator.results.records import Floats
-from simulator.timing.cost import StepShape
+from simulator.timing.cost import CostModel, StepShape
 
 LITTLE = 0.05
-"""Load over capacity below which hardware lies idle."""
+"""Load over capacity below which hardware lies idle: at a peak of five times the mean it would be used by a quarter."""
 
 
 def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
     """GPU time that the requests would take in batches that fill slots or memory, over what there was; and that batch.
 
     Prompts at the price of a token in a full step, answers at that of a step of the largest batch of their mean
-    context that fits, divided by the batch.
+    context that fits and keeps the SLO's pace, divided by the batch.
     """
     requests, records = evidence.records.requests, evidence.records
     served = ~np.isnan(requests.first_token_s)
@@ -34,15 +34,21 @@ def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
             context = float((requests.input_tokens[mine] + requests.output_tokens[mine] / 2).mean())
             fits = int(evidence.prices.blocks[first] * built.parts.kv.block_size / context)
             batch = max(min(int(evidence.prices.slots[first]), fits), 1)
-            shape = StepShape(batch, int(batch * context))
-            shape = shape._replace(decode_longest=int(context), decode_squares=int(batch * context * context))
-            answers = float(requests.output_tokens[mine].sum()) * built.parts.cost.step_s(shape) / batch
+            while (step_s := _step_s(built.parts.cost, batch, context)) > evidence.late.pace_limit_s and batch > 1:
+                batch //= 2
+            answers = float(requests.output_tokens[mine].sum()) * step_s / batch
             prompt = requests.input_tokens[mine] - np.minimum(requests.cached_tokens[mine], requests.input_tokens[mine])
             needed += answers + float(prompt.sum()) * float(evidence.prices.token_s[first])
             largest = max(largest, batch)
         first = end
     del records
     return needed / evidence.replica_seconds, largest
+
+
+def _step_s(cost: CostModel, batch: int, context: float) -> float:
+    """Seconds of a step in which so many answers go on, each behind so many tokens."""
+    squares = int(batch * context * context)
+    return cost.step_s(StepShape(batch, int(batch * context), decode_longest=int(context), decode_squares=squares))
 
 
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
@@ -58,7 +64,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         f"load is {percent(load)} of the capacity: the hardware would take some {count(1 / max(load, 1e-4))} times as much"
     )
     numbers = {"load_over_capacity": load, "mean_running": running, "batch_that_fits": batch}
-    return Claim(words, numbers, _remedies(evidence, load), lost_gpu=1 - load)
+    return Claim(words, numbers, _remedies(evidence, load), lost=1 - load)
 
 
 def _remedies(evidence: Evidence, load: float) -> list[Remedy]:

@@ -16,6 +16,11 @@ A step of b + m seconds, of which b does not depend on the batch, takes b + 2m w
 """
 
 
+ROOM = 2.0
+"""Times that the batch could be larger before slots (or memory) bound it: else the two are in balance, and more of one
+gains little."""
+
+
 def gain_of(fixed: float, factor: float) -> float:
     """How much more a batch `factor` times as large serves, where `fixed` is the share of a step that it shares."""
     return factor / (fixed + (1 - fixed) * factor)
@@ -67,13 +72,16 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     rows, records = evidence.records.rows, evidence.records
     running = evidence.seen(rows.running, full)
     waited = evidence.queued_s(full)
-    gain = gain_of(fixed, 2.0)
     time_full = float(evidence.row_s[full].sum()) / max(float(evidence.row_s.sum()), 1e-9)
     slots = float(evidence.prices.slots.mean())
+    room = slots / max(running, 1.0)
+    if room < ROOM:
+        return None
+    gain = gain_of(fixed, room)
     words = (
         f"with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
         f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of these steps' time a batch of "
-        f"one would cost too, so twice the memory would serve {count(gain)} times as much"
+        f"one would cost too, so memory for all slots would serve {count(gain)} times as much"
     )
     if evidence.reserves:
         words += "; the policy reserves memory for answers that are not there yet"
@@ -83,7 +91,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "slots": slots,
         "kv_blocks": records.num_blocks,
         "step_time_of_a_batch_of_one": fixed,
-        "gain_of_twice_the_batch": gain,
+        "gain_of_memory_for_all_slots": gain,
     }
     remedies = more_memory(evidence)
     if evidence.reserves:
@@ -97,8 +105,8 @@ RULE = Rule(
     "Requests wait because the KV cache is full, while the batch is too small to make good use of the GPU.",
     "The seconds that late requests waited while fewer blocks were free than one of them takes, if at least half of "
     "the time of those steps would be paid for a batch of one too: twice the batch would then serve a third more. "
-    "Where less is, a larger batch gains little and the GPU itself is what lacks. Of an overload it accounts for what "
-    "that gain would have served.",
+    "Where less is, a larger batch gains little and the GPU itself is what lacks. At least twice what runs must have a "
+    "slot. Of an overload it accounts for what a batch that fills the slots would have served.",
     "more memory for KV (`gpu_memory_utilization`, `tensor_parallel`), a policy that does not reserve it ahead",
     _find,
 )

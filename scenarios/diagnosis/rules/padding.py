@@ -39,7 +39,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     ]
     return Claim(
         words, numbers, remedies, waited_s=queued, slowed_s=evidence.after_first_s(padding) * share,
-        lost_gpu=lost / max(evidence.replica_seconds, 1e-9),
+        lost=lost / max(evidence.replica_seconds, 1e-9),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     computed = float(np.dot(rows.repeat, rows.tokens))
     again = float(requests.recomputed_tokens.sum())
     # Tokens computed again are prompt tokens, priced as such; a swap costs the time that its blocks take to move.
-    lost_s = float(np.dot(requests.recomputed_tokens, evidence.prices.token_s[np.maximum(requests.replica, 0)]))
+    lost_s = again * evidence.prompt_token_s
     busy = float(evidence.row_s.sum())
     lost = min(lost_s / busy, 0.99) if busy else 0.0
     row = evidence.late.row
@@ -43,7 +43,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "mean_wait_again_s": float(requests.requeued_s[hit].mean()),
     }
     waited = queued + np.where(begun, 0.0, requeued)
-    return Claim(words, numbers, _remedies(evidence), waited_s=waited, slowed_s=requeued, lost_gpu=lost)
+    share_again = again / computed if computed else 0.0
+    return Claim(
+        words, numbers, _remedies(evidence), waited_s=waited, slowed_s=requeued, lost=share_again,
+        lost_of="tokens computed",
+    )  # fmt: skip
 
 
 def _remedies(evidence: Evidence) -> list[Remedy]:

@@ -42,11 +42,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         same, anywhere = seen_before(workload, replica, evidence.block_size)
     except InputError:
         return None  # the trace is not there any more
-    token_s = evidence.prices.token_s[np.maximum(replica, 0)]
     begun = ~np.isnan(requests.first_token_s)
     found = np.minimum(requests.cached_tokens, requests.input_tokens)
     missed = np.where(begun, np.maximum(anywhere - found, 0), 0)
-    missed_s = missed * token_s
+    missed_s = missed * evidence.prompt_token_s
     busy = float(evidence.row_s.sum())
     share = float(missed_s.sum()) / busy if busy else 0.0
     if share < WASTE:
@@ -69,7 +68,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "seen_before_anywhere": could,
         "busy_time_computing_again": share,
     }
-    return Claim(words, numbers, remedies, waited_s=queued + missed_s[row], lost_gpu=share * _busy_share(evidence))
+    return Claim(words, numbers, remedies, waited_s=queued + missed_s[row], lost=share * _busy_share(evidence))
 
 
 def _busy_share(evidence: Evidence) -> float:
@@ -102,8 +101,8 @@ RULE = Rule(
     "a cold or thrashing prefix cache",
     "Prompts begin with what was computed before and is computed again: no cache keeps it (off), other replicas have "
     "it (cold), or it was evicted (thrashing).",
-    f"Prompt tokens that an earlier request had, were not found, and took at least {WASTE:.0%} of the busy time at the "
-    "price of a prompt token in a full step. It accounts for computing them, and for the part of the queue that this "
+    f"Prompt tokens that an earlier request had, were not found, and took at least {WASTE:.0%} of the busy time at what "
+    "a prompt token added to the steps of the run. It accounts for computing them, and for the part of the queue that this "
     "time would have served.",
     "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
     _find,

@@ -13,6 +13,9 @@ from simulator.fleet.routers import router_class
 from simulator.metrics.window import run_end_s
 from simulator.results.records import Floats
 
+SLOWER = 1.25
+"""Times the mean step of all replicas from which on a replica is slow for what it is given: equal ones differ less."""
+
 
 def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
     """When a replica had no queue, a free slot and the blocks that a late request takes: also while it did nothing."""
@@ -34,6 +37,19 @@ def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
     return np.concatenate(starts), np.concatenate(ends)
 
 
+def _slowed_s(evidence: Evidence) -> Floats:
+    """Of each late request the seconds after its first token that its replica took longer than the mean of all."""
+    rows, late = evidence.records.rows, evidence.late
+    decoding = rows.decoding > 0
+    n = evidence.records.replicas
+    seconds = np.bincount(rows.replica[decoding], evidence.row_s[decoding], n)
+    steps = np.bincount(rows.replica[decoding], rows.repeat[decoding], n)
+    pace = seconds / np.maximum(steps, 1)
+    mean = float(pace[steps > 0].mean()) if (steps > 0).any() else 0.0
+    longer = np.where(pace > SLOWER * mean, 1 - mean / np.maximum(pace, 1e-12), 0.0)
+    return np.asarray((late.last_s - late.first_s) * longer[evidence.replica])
+
+
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     records = evidence.records
     if records.replicas == 1 or records.transfers is not None or not len(records.rows.start_s):
@@ -42,15 +58,14 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     late = evidence.late
     spared = covered(starts, ends, late.from_s, late.begun_s)
     waited = float((late.begun_s - late.from_s).sum())
-    if waited <= 0:
-        return None
+    slowed = _slowed_s(evidence)
     by_replica = np.bincount(evidence.replica, minlength=records.replicas)
     served = np.bincount(
         np.maximum(records.requests.replica, 0), records.requests.input_tokens + records.requests.output_tokens,
         records.replicas,
     )  # fmt: skip
     worst = int(by_replica.argmax())
-    share = float(spared.sum()) / waited
+    share = float(spared.sum()) / max(waited, 1e-12)
     kind = evidence.scenario.routing.kind
     words = (
         f"under {kind}, late requests waited {percent(share)} of their time in the queue while another "
@@ -63,7 +78,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "late_at_busiest": int(by_replica[worst]),
         "tokens_most_over_mean": float(served.max() / served.mean()),
     }
-    return Claim(words, numbers, _remedies(evidence), waited_s=spared)
+    return Claim(words, numbers, _remedies(evidence), waited_s=spared, slowed_s=slowed)
 
 
 def _remedies(evidence: Evidence) -> list[Remedy]:
@@ -87,7 +102,8 @@ RULE = Rule(
     "a router that unbalances",
     "Requests wait at one replica while another has no queue, a free slot and free memory.",
     "The seconds that late requests waited while another replica had room. A second counts only while there was a "
-    "place to go, so a fleet that is full everywhere is not unbalanced, however its queues differ.",
+    "place to go, so a fleet that is full everywhere is not unbalanced, however its queues differ. After the first "
+    "token, what a step of their replica took longer than the mean of all replicas, from a quarter on.",
     "a router that looks at loads (`router: least_loaded`, `least_kv`), or at fresher ones (`signal_interval_s`)",
     _find,
 )

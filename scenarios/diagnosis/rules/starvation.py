@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import percent, seconds
 from simulator.metrics.window import Bools, run_end_s
 from simulator.results.records import Floats, Ints
@@ -89,7 +90,7 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
     elif order != "fcfs":
         found.append(Remedy({"engine.order": "fair"}, "give each class its share"))
         found.append(Remedy({"engine.order": "fcfs"}, "serve in order of arrival"))
-    return found
+    return [*found[:2], *more_replicas(evidence)]
 
 
 RULE = Rule(
