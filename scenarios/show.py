@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.results.records import Records
+from simulator.workload import Workload
 
 if TYPE_CHECKING:
     from reports.run import ReportRun
@@ -40,6 +41,7 @@ class Shown:
     records: Records  # of the first seed
     summaries: Sequence[Mapping[str, Any]]
     told: Told | None = None
+    workload: Workload | None = None  # the requests, where they are at hand
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:

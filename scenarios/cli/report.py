@@ -58,7 +58,9 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
     from scenarios.diagnosis.diagnose import diagnose
     from scenarios.diagnosis.words import told
 
-    return [replace(run, told=told(diagnose(run.scenario, run.records, run.summaries[0]))) for run in runs]
+    return [
+        replace(run, told=told(diagnose(run.scenario, run.records, run.summaries[0], run.workload))) for run in runs
+    ]
 
 
 def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
@@ -70,7 +72,9 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
     for run in runs:
         told = run.told.lines if run.told is not None else ()
         begin = f"{run.label}: " if len(runs) > 1 else ""
-        lines += [wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)]
+        lines += [
+            wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from scenarios.diagnosis.rules import RULES
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.results.records import Floats, Records
+from simulator.workload import Workload
 
 EXPLAINS = 0.1
 """Share of the late requests that a cause must explain to be told: a tenth of the trouble."""
@@ -21,16 +22,21 @@ WASTES = 0.1
 
 
 def diagnose(
-    scenario: Scenario, records: Records, summary: Mapping[str, Any], rules: Sequence[Rule] = RULES
+    scenario: Scenario,
+    records: Records,
+    summary: Mapping[str, Any],
+    workload: Workload | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Findings:
     """Every finding of a run. Nothing is simulated; all work is on columns.
 
     Each rule says how many seconds of every late request's lateness its cause accounts for, and takes them from what
     the rules before it left. A cause explains a request by the share of its lateness that it took. Where the SLO is
-    kept nobody is late, and only causes that lose the GPUs' work are told.
+    kept nobody is late, and only causes that lose the GPUs' work are told. `workload` spares building it again, for the
+    rules that look into prompts.
     """
     try:
-        evidence = Evidence(scenario, records, summary)
+        evidence = Evidence(scenario, records, summary, workload)
         return _diagnose(evidence, rules)
     except InputError as error:
         return Findings(notes=(f"no diagnosis: {error.message}",))

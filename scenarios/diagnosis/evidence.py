@@ -19,6 +19,7 @@ from simulator.metrics.overload import Overload, overload
 from simulator.metrics.window import Bools, Window, measured_window, run_end_s
 from simulator.results.records import Floats, Ints, Records
 from simulator.timing.cost import StepShape
+from simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,11 @@ class Prices:
 class Evidence:
     """A run as rules see it. Arrays are of rows, or have an entry for each late request."""
 
-    def __init__(self, scenario: Scenario, records: Records, summary: Mapping[str, Any]) -> None:
+    def __init__(
+        self, scenario: Scenario, records: Records, summary: Mapping[str, Any], workload: Workload | None = None
+    ) -> None:
         self.scenario, self.records, self.summary = scenario, records, summary
+        self.workload = workload  # None: to be built where it is needed
         self.window: Window = measured_window(records, **scenario.measure.window())
         self.late: Late = late_requests(records, scenario.resolve_slo(), summary, self.window)
 
@@ -83,7 +87,7 @@ class Evidence:
     def free_blocks(self) -> Ints:
         """Blocks that no request holds, in the last step of each row."""
         rows, used = self.records.rows, self.records.step_used_blocks
-        return self.prices.blocks[rows.replica] - used[rows.first_step + rows.repeat - 1]
+        return np.asarray(self.prices.blocks[rows.replica] - used[rows.first_step + rows.repeat - 1], dtype=np.int64)
 
     @cached_property
     def need_blocks(self) -> int:
@@ -136,12 +140,15 @@ class Evidence:
         return self._times_late(self.late.first_s, self.late.last_s)
 
     def _times_late(self, from_s: Floats, to_s: Floats) -> Floats:
-        """Of each row its seconds times the stretches, one a late request, that hold its middle."""
+        return np.asarray(self.row_s * self.inside(self.replica, from_s, to_s))
+
+    def inside(self, replica: Ints, from_s: Floats, to_s: Floats) -> Ints:
+        """Of each row how many of these stretches of time, each of a replica, hold its middle."""
         rows, place = self.records.rows, self.timeline.place
         middle = place(rows.replica, (rows.start_s + rows.end_s) / 2)
-        came, gone = np.sort(place(self.replica, from_s)), np.sort(place(self.replica, to_s))
-        inside = np.searchsorted(came, middle, "right") - np.searchsorted(gone, middle, "right")
-        return np.asarray(self.row_s * np.maximum(inside, 0))
+        came, gone = np.sort(place(replica, from_s)), np.sort(place(replica, to_s))
+        found = np.searchsorted(came, middle, "right") - np.searchsorted(gone, middle, "right")
+        return np.asarray(np.maximum(found, 0), dtype=np.int64)
 
     def plain_step_for_late_s(self) -> float:
         """A step that only decodes, the mean over those in which late requests decoded; else that of the run."""
@@ -168,8 +175,7 @@ class Evidence:
         decoding = prompts & (rows.decoding > 0)
         without = float(rows.repeat[decoding].sum()) * self.plain_step_s
         without += float(self.base_row_s[prompts & ~decoding].sum())
-        added = max(float(self.row_s[prompts].sum()) - without, 0.0) / tokens if tokens else 0.0
-        return min(added, float(self.prices.token_s.mean()))
+        return max(float(self.row_s[prompts].sum()) - without, 0.0) / tokens if tokens else 0.0
 
     def fixed_share(self, rows: Bools) -> float:
         """Share of the time of these rows, as the late requests saw it, that a batch of one would have cost as well."""
@@ -213,7 +219,7 @@ class Evidence:
         return np.asarray(np.maximum(waited - self.queued_s(np.ones(len(rows.repeat))), 0.0))
 
     def covered_queue_s(self, starts: Floats, ends: Floats, of: Ints, *, until_first: bool = False) -> Floats:
-        """Of each late request the seconds waited inside any of the intervals, the i-th of which is of replica `of[i]`."""
+        """Of each late request the seconds waited inside any of the intervals, the i-th of them on replica `of[i]`."""
         found = np.zeros(len(self.late.row))
         to_s = self.late.first_s if until_first else self.late.begun_s
         for replica in np.unique(of).tolist():

@@ -16,7 +16,7 @@ Value = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """Keys of the scenario to change, dotted, and why. `gpus` says that it is paid for in hardware."""
+    """Keys of the scenario to change, dotted, and why."""
 
     change: Mapping[str, Value]
     why: str
@@ -26,13 +26,13 @@ class Remedy:
 class Claim:
     """What a rule found: for every late request the seconds of its lateness that the cause accounts for.
 
-    `waited_s` lie before its first token and `slowed_s` after it. `lost` is the share of `lost_of` (the GPU time, or the
-    tokens that it computed) that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it holds for, by default
-    from when the first of the late requests explained came to when the last was served.
+    `waited_s` lie before its first token and `slowed_s` after it. `lost` is the share of `lost_of` (the GPU time, or
+    the tokens that it computed) that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it
+    holds for, by default from when the first of the late requests explained came to when the last was served.
     """
 
     words: str
-    numbers: Mapping[str, float | int | str]
+    numbers: Mapping[str, Value]
     remedies: Sequence[Remedy]
     waited_s: Floats | None = None
     slowed_s: Floats | None = None
@@ -59,10 +59,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule's claim weighed: `severity` is the share of all requests that it made late, or of the GPUs' work that it lost.
+    """A rule's claim weighed.
 
-    `explains` is the share of the late requests that it made late. Findings that made requests late come before those
-    that only cost work.
+    `severity` is the share of all requests that the cause made late, or of the GPUs' work that it lost; `explains` its
+    share of the late requests. Findings that made requests late come before those that only cost work.
     """
 
     rule: Rule
@@ -92,4 +92,5 @@ class Findings:
 
     @property
     def healthy(self) -> bool:
+        """Whether the SLO is kept and nothing was found."""
         return not self.found and not self.broken

@@ -112,14 +112,20 @@ def _as_limits(slo: Slo, found: Sequence[Outcome]) -> Slo:
             ]  # fmt: skip
             if name not in limits and targets:
                 limits[name] = min(missed) if missed else max(targets)
-        return {f"{name}_ms": limit for name, limit in limits.items()}
+        return limits
 
     default = filled(slo, None)
     classes = {}
     for name, own in slo.classes.items():
         limits = filled(own, name)
-        classes[name] = Slo(**(limits if own.limits or not limits else {**default, **limits}))
-    return replace(Slo(**default), classes=classes)
+        classes[name] = _of_limits(limits if own.limits or not limits else {**default, **limits})
+    return replace(_of_limits(default), classes=classes)
+
+
+def _of_limits(limits: Mapping[str, float]) -> Slo:
+    """An SLO of limits of each request, by latency."""
+    found = limits.get
+    return Slo(found("ttft"), found("tpot"), found("e2el"), found("itl"), found("queue_time"))
 
 
 def _excess(records: Records, slo: Slo) -> tuple[Floats, Bools, Bools]:
@@ -150,7 +156,7 @@ def _strictest(slo: Slo, names: Sequence[str]) -> float:
 
 
 def _broken(records: Records, limits: Slo | None, summary: Mapping[str, Any], counted: Bools, row: Ints) -> bool:
-    """Whether the SLO's targets are missed; without any, whether more than one in a hundred is late, also of a class."""
+    """Whether the SLO's targets are missed; without any, whether more are late than is tolerated, also of a class."""
     if MET in summary and not summary[MET]:
         return len(row) > 0
     if MET in summary:

@@ -21,7 +21,8 @@ MOST = 3  # remedies of a finding that are tried
 GAIN = 0.1
 """Share of the late requests that a remedy must save to be called a gain: the least that a finding explains."""
 CHEAPER = 0.05
-"""Share of its cost, of the busy time or of the computed tokens, that a remedy must save where nobody is late: more than step costs err."""
+"""Share of its cost, busy time or computed tokens that a remedy must save where nobody is late: more than step costs
+err."""
 WORSE = 0.05  # relative change of a latency or a throughput that is told as a price
 
 LOOKED_AT = (
@@ -75,7 +76,7 @@ def explain(scenario: Scenario, *, what_if: bool = True, progress: ProgressMaker
     """
     workload = build_workload(scenario)
     result = run_on(scenario, workload, progress=progress)
-    found = diagnose(scenario, result.records, result.summary)
+    found = diagnose(scenario, result.records, result.summary, workload)
     if not what_if:
         return Explanation(result, found, [() for _ in found.found])
     known: dict[str, WhatIf] = {}
@@ -140,10 +141,14 @@ def _try(remedy: Remedy, before: Result, workload: Any, progress: ProgressMaker 
     else:
         price = metrics["usd_per_million_output_tokens"]
         pairs = [busy, (_tokens(before), _tokens(after)), metrics["gpu_hours"], price]
-        cheaper = any(old and new is not None and new <= (1 - CHEAPER) * old for old, new in pairs)
+        cheaper = any(_less(*pair) for pair in pairs)
         dearer = bool(price[0]) and price[1] is not None and price[1] > (1 + CHEAPER) * price[0]
         gained = solved = cheaper and not dearer and not two.broken
     return WhatIf(remedy, gained, solved, len(one.row), len(two.row), one.counted, metrics, busy, left_out)
+
+
+def _less(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and before > 0 and after <= (1 - CHEAPER) * before
 
 
 def _late(result: Result, served_s: float | None) -> Any:

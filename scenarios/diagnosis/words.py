@@ -36,6 +36,7 @@ def weight(each: Finding) -> str:
 
 
 def when(each: Finding) -> str:
+    """From when to when: 32 s to 217 s."""
     return f"{moment(each.from_s)} to {moment(each.to_s)}"
 
 
@@ -55,7 +56,7 @@ def told(found: Findings) -> Told:
     rows = tuple(
         (
             capital(each.rule.title), weight(each), when(each), f"{capital(each.claim.words)}.",
-            f"{change_text(each.claim.remedies[0].change)}: {each.claim.remedies[0].why}" if each.claim.remedies else "",
+            "".join(f"{change_text(first.change)}: {first.why}" for first in each.claim.remedies[:1]),
         )
         for each in found.found
     )  # fmt: skip
@@ -63,6 +64,7 @@ def told(found: Findings) -> Told:
 
 
 def capital(text: str) -> str:
+    """The text with a capital."""
     return text[:1].upper() + text[1:]
 
 
@@ -124,7 +126,9 @@ def data(explained: Explanation) -> dict[str, Any]:
 
 
 def _finding(each: Finding, tried: Sequence[WhatIf]) -> dict[str, Any]:
-    numbers = {name: rounded(value) if isinstance(value, float) else value for name, value in each.claim.numbers.items()}
+    numbers = {
+        name: rounded(value) if isinstance(value, float) else value for name, value in each.claim.numbers.items()
+    }
     by_change = {id(trial.remedy): trial for trial in tried}
     return {
         "finding": each.rule.name,
@@ -163,8 +167,7 @@ def explained_told(shown: Shown, explained: Explanation) -> Shown:
     """The run with its findings for a page, each with what became of its remedies."""
     plain = told(explained.findings)
     rows = []
-    for row, each, tried in zip(plain.rows, explained.findings.found, explained.tried, strict=True):
+    for row, tried in zip(plain.rows, explained.tried, strict=True):
         remedies = [f"{change_text(trial.remedy.change)} ({trial.remedy.why}) - {outcome(trial)}" for trial in tried]
         rows.append((*row[:4], "; then ".join(remedies) if remedies else row[4]))
-        del each
     return replace(shown, told=Told(plain.state, plain.lines, tuple(rows)))

@@ -100,6 +100,7 @@ def run_on(
         },
         decisions=done.decisions,
         notes=(*workload.notes, *rejected, *remarks),
+        workload=workload,
     )
 
 

@@ -10,8 +10,9 @@ from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, ROOM, gain_of
 from scenarios.diagnosis.say import count, percent
 from simulator.results.records import Floats
 
+
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
-    rows, records = evidence.records.rows, evidence.records
+    rows = evidence.records.rows
     bound = (evidence.no_slot | evidence.held_back) & (rows.running > 0)
     if not bound.any():
         return None
@@ -29,8 +30,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     why = "every slot taken" if full else "slots, memory and tokens free, and still nobody let in"
     words = (
         f"requests wait with {why}, {count(running)} of {count(slots)} slots running "
-        f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of these steps' time a batch of one would "
-        f"cost too, so a batch that fills the memory would serve {count(gain)} times as much"
+        f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of these steps' time a batch of one "
+        f"would cost too, so a batch that fills the memory would serve {count(gain)} times as much"
     )
     numbers = {
         "running_while_requests_wait": running,

@@ -20,7 +20,10 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     if not full.any():
         return None
     prompts_s = rows.prefill_tokens * prices.token_s[rows.replica] / np.maximum(evidence.row_s, 1e-12)
-    fixed = 1 - evidence.seen(prompts_s, full)
+    step_s = evidence.row_s / rows.repeat
+    plain = np.minimum(evidence.plain_step_for_late_s() / np.maximum(step_s, 1e-12), 1.0)
+    # By the price of a token, and by the steps without prompts that there were: long contexts cost more than the price.
+    fixed = min(1 - evidence.seen(prompts_s, full), evidence.seen(plain, full))
     if fixed < MOSTLY_FIXED:
         return None
     gain = gain_of(fixed, _LARGER)
@@ -28,7 +31,7 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     time_full = float(evidence.row_s[full].sum()) / float(evidence.row_s.sum())
     words = (
         f"steps full of their {count(mean)} tokens are {percent(time_full)} of the busy time, and "
-        f"{percent(fixed)} of that a step without prompts would cost too, so prompts take many times the steps they need"
+        f"{percent(fixed)} of that a step without prompts would cost too: prompts take many times the steps they need"
     )
     numbers = {
         "max_num_batched_tokens": mean,
@@ -55,11 +58,12 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None
     without = evidence.plain_step_for_late_s()
     stretch: Floats = np.where(prompts, np.maximum(1 - without / np.maximum(step_s, 1e-12), 0.0), 0.0)
-    slowed = evidence.after_first_s(stretch)
-    answering_s = float((evidence.late.last_s - evidence.late.first_s)[evidence.late.paces].sum())
-    prompts_share = min(float(slowed[evidence.late.paces].sum()) / max(answering_s, 1e-12), 0.999)
+    paces = evidence.late.paces
+    answering_s = float((evidence.late.last_s - evidence.late.first_s)[paces].sum())
+    prompts_share = min(float(evidence.after_first_s(stretch)[paces].sum()) / max(answering_s, 1e-12), 0.999)
     if without / (1 - prompts_share) > limit_s:
         return None  # prompts spread evenly over the steps would make answers late too: that is the load
+    slowed = evidence.after_first_s(np.where(over, stretch, 0.0))
     mean_s = float(evidence.row_s[over].sum() / rows.repeat[over].sum())
     tokens = evidence.mean(rows.prefill_tokens, over)
     words = (
@@ -112,7 +116,8 @@ TOO_LARGE = Rule(
     "chunk too large",
     "Steps with prompts in them take longer than the gap that the SLO allows between two tokens.",
     "Steps with prompts that are longer than the limit of TPOT or ITL, where the same prompts spread evenly over all "
-    "steps would keep it: a step without prompts / (1 - the share of the time that prompts take). It accounts for what these steps take longer, after the first token of late requests.",
+    "steps would keep it: a step without prompts / (1 - the share of the time that prompts take). It "
+    "accounts for what these steps take longer, after the first token of late requests.",
     "a smaller `max_num_batched_tokens`; chunks (`chunked_prefill`) where prompts are computed whole",
     _large,
 )

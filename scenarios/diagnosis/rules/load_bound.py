@@ -20,7 +20,7 @@ def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
     Prompts at the price of a token in a full step, answers at that of a step of the largest batch of their mean
     context that fits and keeps the SLO's pace, divided by the batch.
     """
-    requests, records = evidence.records.requests, evidence.records
+    requests = evidence.records.requests
     served = ~np.isnan(requests.first_token_s)
     if not served.any() or evidence.replica_seconds <= 0:
         return 1.0, 1.0
@@ -41,7 +41,6 @@ def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
             needed += answers + float(prompt.sum()) * float(evidence.prices.token_s[first])
             largest = max(largest, batch)
         first = end
-    del records
     return needed / evidence.replica_seconds, largest
 
 
@@ -61,14 +60,14 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     running = float(np.dot(rows.running, evidence.row_s)) / evidence.replica_seconds
     words = (
         f"{count(running)} requests run on average where {count(batch)} would fit, and the "
-        f"load is {percent(load)} of the capacity: the hardware would take some {count(1 / max(load, 1e-4))} times as much"
+        f"load is {percent(load)} of the capacity: the hardware would take some {count(1 / max(load, 1e-4))} times it"
     )
     numbers = {"load_over_capacity": load, "mean_running": running, "batch_that_fits": batch}
     return Claim(words, numbers, _remedies(evidence, load), lost=1 - load)
 
 
 def _remedies(evidence: Evidence, load: float) -> list[Remedy]:
-    """Fewer replicas, else fewer GPUs to a replica, else a cheaper GPU: at half of the capacity, a factor for bursts."""
+    """Fewer replicas, at half of their capacity for bursts; else fewer GPUs to a replica, else a cheaper GPU."""
     scenario = evidence.scenario
     found = []
     if scenario.fleet is None and scenario.replicas > 1:
@@ -104,8 +103,8 @@ RULE = Rule(
     "load-bound",
     "low occupancy: load-bound",
     "Too little comes: the GPUs do nothing, or read their weights for a few tokens.",
-    f"The SLO is kept, and the GPU time that the requests would take in full batches is below {LITTLE:.0%} of what "
-    "there was.",
+    f"The SLO is kept, and the GPU time that the requests would take in full batches is below {percent(LITTLE)} of "
+    "what there was.",
     "fewer replicas, fewer GPUs to a replica, a cheaper GPU; more traffic on the same",
     _find,
 )

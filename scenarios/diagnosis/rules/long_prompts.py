@@ -6,7 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import count, percent, seconds
+from scenarios.diagnosis.say import count, seconds
 from scenarios.diagnosis.timeline import covered
 from simulator.results.records import Floats
 
@@ -43,7 +43,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None
     short = ~long[late.row]
     behind = np.where(short, behind, 0.0)
-    slowed = np.where(short, _stalled_s(evidence), 0.0) if evidence.late.paces.any() else evidence.nothing()
+    # Where prompts are computed in steps of their own, a long one keeps all answers from going on.
+    rows = evidence.records.rows
+    stopped = (rows.decoding == 0) & (rows.prefilling > 0) & (evidence.inside(replica, starts, ends) > 0)
+    slowed = np.where(short, evidence.after_first_s(stopped), 0.0)
     blocked = int(((behind + slowed)[left_s > 0] > 0).sum())
     if not blocked:
         return None
@@ -63,13 +66,6 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "requests_behind": blocked,
     }
     return Claim(words, numbers, _remedies(evidence, mean), waited_s=behind, slowed_s=slowed)
-
-
-def _stalled_s(evidence: Evidence) -> Floats:
-    """Of each late request the seconds after its first token in which a long prompt kept all answers from going on."""
-    rows = evidence.records.rows
-    stopped = (rows.decoding == 0) & (rows.prefilling > 0) & (rows.running > rows.prefilling)
-    return evidence.after_first_s(stopped)
 
 
 def _remedies(evidence: Evidence, mean: float) -> list[Remedy]:

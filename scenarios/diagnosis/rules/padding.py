@@ -47,8 +47,8 @@ RULE = Rule(
     "padding",
     "padding waste",
     "Prompts are padded to the longest, and finished requests compute on in their slots until the batch ends.",
-    f"At least {WASTE:.0%} of the computed tokens are padding. It accounts for the seconds that late requests waited "
-    "behind batches that pad, and loses that share of the GPU's time.",
+    f"At least {percent(WASTE)} of the computed tokens are padding. It accounts for the seconds that late requests "
+    "waited behind batches that pad, and loses that share of the GPU's time.",
     "a policy that batches by iteration (`engine.policy: chunked_prefill`, `continuous`)",
     _find,
 )

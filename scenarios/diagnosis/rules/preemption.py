@@ -30,20 +30,20 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     requeued = requests.requeued_s[row]
     queued = evidence.queued_s(evidence.no_memory) * evidence.relieved(1 / (1 - lost))
     begun = ~np.isnan(requests.first_token_s[row])
+    share_again = again / computed if computed else 0.0
     words = (
         f"{count(float(requests.preemptions.sum()))} preemptions of {percent(share)} of the "
-        f"requests, {percent(again / computed if computed else 0.0)} of all tokens computed again; the preempted waited "
+        f"requests, {percent(share_again)} of all tokens computed again; the preempted waited "
         f"{seconds(float(requests.requeued_s[hit].mean()))} more on average"
     )
     numbers = {
         "preemptions": int(requests.preemptions.sum()),
         "preempted_requests": share,
         "recomputed_tokens": int(again),
-        "recomputed_of_computed": again / computed if computed else 0.0,
+        "recomputed_of_computed": share_again,
         "mean_wait_again_s": float(requests.requeued_s[hit].mean()),
     }
     waited = queued + np.where(begun, 0.0, requeued)
-    share_again = again / computed if computed else 0.0
     return Claim(
         words, numbers, _remedies(evidence), waited_s=waited, slowed_s=requeued, lost=share_again,
         lost_of="tokens computed",
@@ -51,14 +51,14 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def _remedies(evidence: Evidence) -> list[Remedy]:
-    engine, rows = evidence.scenario.engine, evidence.records.rows
+    rows = evidence.records.rows
     found = []
     # What fits without preemption: for every slot a prompt and the half of its answer that is there on average.
     requests = evidence.records.requests
     held = float((requests.input_tokens + requests.output_tokens / 2).mean()) / evidence.block_size + 1
     fit = max(int(evidence.records.num_blocks / held), 1)
     if fit < int(rows.running.max(initial=0)):
-        found.append(Remedy({"engine.max_num_seqs": fit}, "run only as many requests as fit with half of their answers"))
+        found.append(Remedy({"engine.max_num_seqs": fit}, "run as many requests as fit with half of their answers"))
     found += more_memory(evidence)
     return found
 
@@ -67,7 +67,7 @@ RULE = Rule(
     "preemption-storm",
     "a preemption storm",
     "Memory runs out under running requests: they lose their KV, wait again, and compute it again.",
-    f"At least one request in ten preempted ({STORM:g} of them), not by more important ones. It accounts for the "
+    f"At least {percent(STORM)} of the requests preempted, not by more important ones. It accounts for the "
     "seconds that late requests waited again, and for the part of the queue that the recomputed tokens made.",
     "fewer slots, so that requests fit with their answers; more memory for the KV cache",
     _find,

@@ -7,41 +7,27 @@ import numpy as np
 from scenarios.build.parts import build_workload
 from scenarios.build.unused import caches_prefixes
 from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
 from scenarios.diagnosis.reuse import seen_before
 from scenarios.diagnosis.rules.memory_bound import more_memory
 from scenarios.diagnosis.say import percent
-from scenarios.schema.scenario import TraceWorkload
 from simulator.errors import InputError
-from simulator.results.records import Floats, Ints
+from simulator.results.records import Floats
 
 WASTE = 0.1
 """Share of the busy time spent on prompt tokens that a cache would have found, from which on it is a finding."""
 
 
-def _may_share(evidence: Evidence) -> bool:
-    """Whether prompts can have a common beginning, as far as can be told without reading them."""
-    scenario = evidence.scenario
-    if scenario.engine.enable_prefix_caching or evidence.records.session_ids is not None:
-        return True
-    workload = scenario.workload
-    if isinstance(workload, TraceWorkload):
-        return False
-    return any(getattr(each, "prefix", None) is not None for each in workload.all_classes())
-
-
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
-    if not _may_share(evidence):
-        return None
-    requests = evidence.records.requests
-    try:
-        workload = build_workload(evidence.scenario)
-        if len(workload) != len(requests.row) or workload.loops:
-            return None  # who asks what depends on the answers
-        replica: Ints = requests.replica
-        same, anywhere = seen_before(workload, replica, evidence.block_size)
-    except InputError:
-        return None  # the trace is not there any more
+    requests, workload = evidence.records.requests, evidence.workload
+    if workload is None:
+        try:
+            workload = build_workload(evidence.scenario)
+        except InputError:
+            return None  # the trace is not there any more
+    if workload.content is None or workload.loops or len(workload) != len(requests.row):
+        return None  # nothing is known of the prompts, or what is asked depends on the answers
+    same, anywhere = seen_before(workload, requests.replica, evidence.block_size)
     begun = ~np.isnan(requests.first_token_s)
     found = np.minimum(requests.cached_tokens, requests.input_tokens)
     missed = np.where(begun, np.maximum(anywhere - found, 0), 0)
@@ -58,10 +44,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     queued = (evidence.late.begun_s - evidence.late.from_s) * evidence.relieved(gain)
     kind, why, remedies = _kind(evidence, hit, here, could)
     words = (
-        f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been computed "
-        f"before{why}; computing them again took {percent(share)} of the busy time"
+        f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been "
+        f"computed before{why}; computing them again took {percent(share)} of the busy time"
     )
-    numbers = {
+    numbers: dict[str, Value] = {
         "prefix_cache": kind,
         "hit_rate": hit,
         "seen_before_on_the_replica": here,
@@ -101,9 +87,9 @@ RULE = Rule(
     "a cold or thrashing prefix cache",
     "Prompts begin with what was computed before and is computed again: no cache keeps it (off), other replicas have "
     "it (cold), or it was evicted (thrashing).",
-    f"Prompt tokens that an earlier request had, were not found, and took at least {WASTE:.0%} of the busy time at what "
-    "a prompt token added to the steps of the run. It accounts for computing them, and for the part of the queue that this "
-    "time would have served.",
+    f"Prompt tokens that an earlier request had, were not found, and took at least {percent(WASTE)} of the busy time, "
+    "at what a prompt token added to the steps of the run. It accounts for computing them, and for the part of the queue "
+    "that this time would have served.",
     "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
     _find,
 )

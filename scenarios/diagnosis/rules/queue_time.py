@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Rule
+from scenarios.diagnosis.finding import Claim, Rule, Value
 from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import count, percent, seconds
 from simulator.results.records import Floats
@@ -25,12 +25,13 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     why = {"memory": evidence.no_memory, "slots": evidence.no_slot, "tokens of a step": evidence.no_tokens}
     full = max(why, key=lambda name: float(evidence.queued_s(why[name]).sum()))
     grows = "the queue grew as long as requests came" if evidence.summary.get("saturated") else "capacity is short"
+    took = f"; it took {count(above)} times as long to begin all requests as they took to come" if above > 1.05 else ""
     words = (
         f"{grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
         f"average, mostly for {full}, with the GPU busy {percent(float(evidence.summary.get('busy_fraction') or 0.0))} "
-        f"of the time; all were begun {count(above)} times as late as they came"
+        f"of the time{took}"
     )
-    numbers = {
+    numbers: dict[str, Value] = {
         "mean_queue_time_of_late_s": float(queued.mean()),
         "longest_queue_time_s": float(queued.max()),
         "waited_mostly_for": full,
@@ -43,7 +44,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 RULE = Rule(
     "queue-time",
     "queue time beyond the SLO",
-    "The load is above the capacity, or too near to it: requests wait longer than the SLO allows, for no narrower cause.",
+    "The load is above the capacity, or too near to it: requests wait longer than allowed, for no narrower cause.",
     "What every rule before it leaves of the seconds until the first token of late requests.",
     "replicas, a faster GPU, or less load",
     _find,

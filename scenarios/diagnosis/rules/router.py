@@ -69,9 +69,13 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     kind = evidence.scenario.routing.kind
     words = (
         f"under {kind}, late requests waited {percent(share)} of their time in the queue while another "
-        f"replica had room; replica {worst} has {percent(by_replica[worst] / max(len(left_s), 1))} of them and "
-        f"{count(served[worst] / served.mean())} times the mean tokens"
+        f"replica had room; replica {worst} has {percent(by_replica[worst] / max(len(left_s), 1))} of them"
     )
+    if served.max() > SLOWER * served.mean():
+        most = int(served.argmax())
+        words += f", and replica {most} was given {count(served[most] / served.mean())} times the mean tokens"
+    if slowed.any():
+        words += "; steps on some replicas take longer than the mean of all, by a quarter and more"
     numbers = {
         "waited_beside_room": share,
         "busiest_replica": worst,

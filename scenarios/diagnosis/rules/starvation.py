@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
-from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
 from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import percent, seconds
 from simulator.metrics.window import Bools, run_end_s
@@ -66,7 +66,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         f"others {seconds(other_s)}; in order of arrival they would have waited "
         f"{percent(float(of_late[starved].mean()) / max(wait_s, 1e-9))} less"
     ).replace("starve", "starves" if name.startswith(("the class", "priority")) else "starve", 1)
-    numbers = {
+    numbers: dict[str, Value] = {
         "starved": name.removeprefix("the "),
         "late_of_it": int(starved.sum()),
         "mean_wait_s": wait_s,

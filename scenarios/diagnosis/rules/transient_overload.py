@@ -10,13 +10,14 @@ from scenarios.diagnosis.say import count, moment, seconds
 from simulator.results.records import Floats
 
 MOST_OF_IT = 0.5
-"""Share of the time in which requests come that a backlog may last and still be transient."""
+"""Share of the time in which requests come that a backlog may last, and of the requests that may be late, and it is
+still transient."""
 
 
 def is_transient(evidence: Evidence) -> bool:
-    """Whether the worst backlog is an episode: it lasts at most half of the time in which requests come."""
+    """Whether the worst backlog is an episode: at most half of the time in which requests come, and of the requests."""
     found = evidence.overload
-    if found is None or bool(evidence.summary.get("saturated")):
+    if found is None or bool(evidence.summary.get("saturated")) or evidence.late.share > MOST_OF_IT:
         return False
     arrivals = evidence.records.requests.arrival_s
     span_s = float(arrivals.max() - arrivals.min())
@@ -59,7 +60,8 @@ RULE = Rule(
     "transient overload",
     "For a while more requests came than could be begun, and those in the queue paid until it was worked off.",
     "A backlog (`simulator.metrics.overload`) that lasts at most half of the time in which requests come, in a run "
-    "that is not saturated. It accounts for what is left of the seconds that late requests waited.",
+    "that is not saturated and leaves at most half of its requests late. It accounts for what "
+    "is left of the seconds that late requests waited.",
     "replicas for the peak, or fewer promises at the peak: an autoscaler, a limit on the queue",
     _find,
 )
