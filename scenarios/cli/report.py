@@ -75,6 +75,8 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
         lines += [
             wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
         ]
+    if any(run.told is not None and run.told.rows for run in runs):
+        lines.append(terminal.paint("batchlab explain RUN_DIR tries what helps.", "dim"))
     return "\n".join(lines) + "\n"
 
 

@@ -74,8 +74,6 @@ def run(
         console.out(tables(shown, console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
-    if any(run.told is not None and run.told.rows for run in shown):
-        say(f"remedies, tried: batchlab explain {target}\n")
     if report:
         say(f"report: {target / REPORT}\n")
 

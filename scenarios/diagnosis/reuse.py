@@ -57,8 +57,9 @@ def _parts(content: PromptContent, inputs: int, answer: int, block_size: int) ->
             chain = hash((chain, tokens[start : start + block_size]))
             yield ("ids", chain), block_size
     elif content.block_hashes:
-        for place, key in enumerate(content.block_hashes[: inputs // content.hash_block_size]):
-            yield ("hash", key, place), content.hash_block_size
+        size = content.hash_block_size
+        for place, key in enumerate(content.block_hashes[: -(-inputs // size)]):
+            yield ("hash", key, place), min(size, inputs - place * size)
     else:
         shared = min(content.prefix_tokens, inputs)
         if shared:

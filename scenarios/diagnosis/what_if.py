@@ -142,7 +142,7 @@ def _try(remedy: Remedy, before: Result, workload: Any, progress: ProgressMaker 
         price = metrics["usd_per_million_output_tokens"]
         pairs = [busy, (_tokens(before), _tokens(after)), metrics["gpu_hours"], price]
         cheaper = any(_less(*pair) for pair in pairs)
-        dearer = bool(price[0]) and price[1] is not None and price[1] > (1 + CHEAPER) * price[0]
+        dearer = None not in price and float(price[1] or 0) > (1 + CHEAPER) * float(price[0] or 0)
         gained = solved = cheaper and not dearer and not two.broken
     return WhatIf(remedy, gained, solved, len(one.row), len(two.row), one.counted, metrics, busy, left_out)
 

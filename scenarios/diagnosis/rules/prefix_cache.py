@@ -88,8 +88,8 @@ RULE = Rule(
     "Prompts begin with what was computed before and is computed again: no cache keeps it (off), other replicas have "
     "it (cold), or it was evicted (thrashing).",
     f"Prompt tokens that an earlier request had, were not found, and took at least {percent(WASTE)} of the busy time, "
-    "at what a prompt token added to the steps of the run. It accounts for computing them, and for the part of the queue "
-    "that this time would have served.",
+    "at what a prompt token added to the steps of the run. It accounts for computing them, and for the part of the "
+    "queue that this time would have served.",
     "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
     _find,
 )
