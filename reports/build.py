@@ -86,6 +86,7 @@ def _page(
             html.paragraphs(words, "verdict"),
             html.verdict_tables(summaries, style, paired=paired),
         ),
+        html.section("Diagnosis" + of_first, *_diagnosis(runs)),
         *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
         html.section(
@@ -104,6 +105,20 @@ def _page(
         ),
     ]
     return html.page(_title(runs), _subtitle(runs), sections)
+
+
+def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
+    """How each run is, and what was found of it, a card a run; nothing where nothing was looked for."""
+    cards = []
+    for run in runs:
+        if not run.state:
+            continue
+        words = [f"{run.label}: {run.state}" if len(runs) > 1 else run.state]
+        for place, (title, weight, when, evidence, remedy) in enumerate(run.findings, 1):
+            first = f" First to try: {remedy}." if remedy else ""
+            words.append(f"{place}. {title} ({weight}, {when}). {evidence}{first}")
+        cards.append(html.paragraphs(words, "diagnosis"))
+    return cards
 
 
 def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:

@@ -16,7 +16,8 @@ class ReportRun:
 
     `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
     order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
-    summaries were made with.
+    summaries were made with. `state` says in a sentence how the run is, `findings` are rows of finding, weight, time,
+    evidence and remedy, of the first seed.
     """
 
     label: str
@@ -27,3 +28,5 @@ class ReportRun:
     slo: Slo | None = None
     warmup_s: float = 0.0
     cooldown_s: float = 0.0
+    state: str = ""
+    findings: Sequence[tuple[str, str, str, str, str]] = ()

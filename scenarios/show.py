@@ -14,10 +14,21 @@ from typing import TYPE_CHECKING, Any
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.results.records import Records
+from simulator.workload import Workload
 
 if TYPE_CHECKING:
     from reports.run import ReportRun
     from reports.style import Picture as Picture  # for the annotations of others
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was found of a run (`scenarios.diagnosis`), in words: its state, a line or two for a terminal, and rows of
+    finding, weight, time, evidence and remedy."""
+
+    state: str
+    lines: tuple[str, ...]
+    rows: tuple[tuple[str, str, str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +40,8 @@ class Shown:
     scenario_yaml: str
     records: Records  # of the first seed
     summaries: Sequence[Mapping[str, Any]]
+    told: Told | None = None
+    workload: Workload | None = None  # the requests, where they are at hand
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:
@@ -95,4 +108,6 @@ def report_run(run: Shown) -> ReportRun:
         slo=run.scenario.resolve_slo(),
         warmup_s=measure.warmup_s,
         cooldown_s=measure.cooldown_s,
+        state="" if run.told is None else run.told.state,
+        findings=() if run.told is None else run.told.rows,
     )

@@ -16,6 +16,7 @@ import typer
 
 from scenarios.cli.calibrate import check, fit, import_
 from scenarios.cli.check import policy as check_policy
+from scenarios.cli.explain import explain
 from scenarios.cli.guard import guarded
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
@@ -51,6 +52,7 @@ new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a fil
 app.command("run")(guarded(run))
 app.command("compare")(guarded(compare))
 app.command("sweep")(guarded(sweep))
+app.command("explain")(guarded(explain))
 app.command("validate")(guarded(validate))
 app.command("lockstep")(guarded(lockstep))
 app.command("report")(guarded(report))

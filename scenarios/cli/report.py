@@ -35,6 +35,8 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     summaries = {run.label: run.summaries for run in runs}
     known = {run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window()) for run in runs}
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
+    if found := [run for run in runs if run.told is not None]:
+        parts.append(_findings(found, terminal))
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
     by_class = class_table(lines, slo, **first.measure.window())
     if by_class is not None:
@@ -49,6 +51,33 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
+
+
+def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
+    """The runs with what is found of the first seed of each."""
+    from scenarios.diagnosis.diagnose import diagnose
+    from scenarios.diagnosis.words import told
+
+    return [
+        replace(run, told=told(diagnose(run.scenario, run.records, run.summaries[0], run.workload))) for run in runs
+    ]
+
+
+def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
+    """The diagnosis in a line or two a run."""
+    from reports.table import wrapped
+
+    of_first = " (first seed)" if len(runs[0].summaries) > 1 else ""
+    lines = [terminal.paint("Diagnosis", "title") + of_first]
+    for run in runs:
+        told = run.told.lines if run.told is not None else ()
+        begin = f"{run.label}: " if len(runs) > 1 else ""
+        lines += [
+            wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
+        ]
+    if any(run.told is not None and run.told.rows for run in runs):
+        lines.append(terminal.paint("batchlab explain RUN_DIR tries what helps.", "dim"))
+    return "\n".join(lines) + "\n"
 
 
 def report(
@@ -73,6 +102,7 @@ def report(
     runs, notes = _together([entry for folder in given for entry in _read(folder)])
     target = out or (given[0] if len(given) == 1 else default_folder("report", "+".join(map(str, given))))
     console.notes(notes)
+    runs = diagnosed(runs)
     own = target in given  # its rows stay, and the report is theirs
     expected: dict[str, str] | None = {} if own or kind_of(target) is None else None
     owned = report_files(target) if own else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
-from scenarios.cli.report import tables
+from scenarios.cli.report import diagnosed, tables
 
 if TYPE_CHECKING:
     from scenarios.runs.comparison import Compare
@@ -78,13 +78,14 @@ def run(
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)
+        shown = diagnosed([result.shown()]) if report or not json else []
         if report:
             console.note("drawing the report")
-            write_pictures(folder, [result.shown()], result.notes)
+            write_pictures(folder, shown, result.notes)
     if json:
         console.out(to_json(result.summary))
     else:
-        console.out(tables([result.shown()], console.terminal) + "\n")
+        console.out(tables(shown, console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if report:
@@ -138,13 +139,14 @@ def compare(
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
         write_means(folder, comparing.base, means)
+        shown = diagnosed(found.shown()) if not (json and no_report) else []
         if not no_report:
             console.note("drawing the report")
-            write_pictures(folder, found.shown(), found.notes)
+            write_pictures(folder, shown, found.notes)
     if json:
         console.out(to_json(means))
     else:
-        console.out(tables(found.shown(), console.terminal) + "\n")
+        console.out(tables(shown, console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folders: {target}\n")
     if not no_report:

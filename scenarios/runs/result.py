@@ -15,6 +15,7 @@ from scenarios.runs.storage.tables import Column, replica_columns, request_colum
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.results.records import Records
+from simulator.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,7 @@ class Result:
     summary: dict[str, Any]
     decisions: list[dict[str, Any]] | None = None
     notes: tuple[str, ...] = ()
+    workload: Workload | None = None  # the requests as they were read or drawn
 
     def __repr__(self) -> str:
         return f"<Result {self.scenario.name}, {self.label}: {one_line(self.summary)}>"
@@ -50,7 +52,7 @@ class Result:
     def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:
         """The run as a line of tables and reports, under a label of its own and with the summaries of all seeds."""
         shown = label or self.label, self.scenario, self.scenario_yaml, self.records, summaries or [self.summary]
-        return Shown(*shown)
+        return Shown(*shown, workload=self.workload)
 
     @cached_property
     def requests(self) -> pd.DataFrame:

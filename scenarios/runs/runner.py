@@ -102,6 +102,7 @@ def run_on(
         },
         decisions=done.decisions,
         notes=(*workload.notes, *rejected, *remarks),
+        workload=workload,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
+    EXPLANATION,
     FREE_RUNNING,
     LOCKSTEP,
     MEASUREMENT,
@@ -40,6 +41,7 @@ _KINDS = {
     FREE_RUNNING: "a free-running lockstep",
     MEASUREMENT: "a measurement",
     SUMMARY: "a run",
+    EXPLANATION: "an explanation",
 }
 """What a folder holds, by a file that tells; the first that is there says it."""
 

@@ -43,9 +43,11 @@ VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a s
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
+EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
     LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, STUDY, TABLE, PARQUET,
+    EXPLANATION,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
 """What batchlab calls the files and folders that it writes at the top of a folder."""

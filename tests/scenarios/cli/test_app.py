@@ -25,6 +25,7 @@ VERBS = [
     "run",
     "compare",
     "sweep",
+    "explain",
     "validate",
     "lockstep",
     "report",

@@ -1,0 +1,271 @@
+"""What rules look at: a run's rows and late requests, and what its steps would cost otherwise. All of it is columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from scenarios.build.fleet import BuiltGroup, build_fleet
+from scenarios.diagnosis.late import Late, late_requests
+from scenarios.diagnosis.timeline import Timeline, covered
+from scenarios.schema.engine import DEFAULT_BUDGET
+from scenarios.schema.scenario import Scenario
+from simulator.metrics.overload import Overload, overload
+from simulator.metrics.window import Bools, Window, measured_window, run_end_s
+from simulator.results.records import Floats, Ints, Records
+from simulator.timing.cost import StepShape
+from simulator.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Of each replica: what its steps cost, by its cost model, and what it may hold.
+
+    `base_s` is a step that decodes one token behind one, which reads the weights and little else: what a step costs
+    however small its batch. `token_s` is what a prompt token adds in a step full of them. `budget` bounds the tokens
+    of a step.
+    """
+
+    base_s: Floats
+    token_s: Floats
+    full_step_s: Floats  # a step full of prompt tokens
+    slots: Ints
+    budget: Ints
+    blocks: Ints
+
+
+class Evidence:
+    """A run as rules see it. Arrays are of rows, or have an entry for each late request."""
+
+    def __init__(
+        self, scenario: Scenario, records: Records, summary: Mapping[str, Any], workload: Workload | None = None
+    ) -> None:
+        self.scenario, self.records, self.summary = scenario, records, summary
+        self.workload = workload  # None: to be built where it is needed
+        self.window: Window = measured_window(records, **scenario.measure.window())
+        self.late: Late = late_requests(records, scenario.resolve_slo(), summary, self.window)
+
+    # Which replica, and what its steps cost
+
+    @cached_property
+    def fleet(self) -> tuple[BuiltGroup, ...]:
+        return build_fleet(self.scenario)
+
+    @cached_property
+    def prices(self) -> Prices:
+        groups = [_prices(built) for built in self.fleet]
+        times = [built.group.replicas for built in self.fleet]
+        return Prices(*[np.repeat(np.array(column), times) for column in zip(*groups, strict=True)])
+
+    @cached_property
+    def replica(self) -> Ints:
+        """Of each late request; 0 where it came to none."""
+        return np.maximum(self.records.requests.replica[self.late.row], 0)
+
+    @cached_property
+    def block_size(self) -> int:
+        return self.records.block_size
+
+    # Rows
+
+    @cached_property
+    def row_s(self) -> Floats:
+        return self.records.rows.end_s - self.records.rows.start_s
+
+    @cached_property
+    def base_row_s(self) -> Floats:
+        """What each row's steps would cost with a batch of one."""
+        rows = self.records.rows
+        return np.minimum(rows.repeat * self.prices.base_s[rows.replica], self.row_s)
+
+    @cached_property
+    def free_blocks(self) -> Ints:
+        """Blocks that no request holds, in the last step of each row."""
+        rows, used = self.records.rows, self.records.step_used_blocks
+        return np.asarray(self.prices.blocks[rows.replica] - used[rows.first_step + rows.repeat - 1], dtype=np.int64)
+
+    @cached_property
+    def need_blocks(self) -> int:
+        """Blocks that one of the late requests takes to be begun, on average: its prompt's, or its reservation's."""
+        requests, late = self.records.requests, self.late.row
+        if not len(late):
+            return 1
+        tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.reserves else 1)
+        return math.ceil(float(tokens.mean()) / self.block_size)
+
+    @cached_property
+    def reserves(self) -> bool:
+        """Whether the policy takes memory for all of `max_tokens` before it begins a request."""
+        engine = self.scenario.engine
+        guaranteed = engine.parameter("capacity_policy") == "guaranteed_no_evict"
+        return engine.policy in ("orca", "static", "tgi") or guaranteed
+
+    @cached_property
+    def no_memory(self) -> Bools:
+        """Rows that leave fewer blocks free than such a request takes."""
+        return np.asarray(self.free_blocks < self.need_blocks)
+
+    @cached_property
+    def no_slot(self) -> Bools:
+        """Of the others, rows in which every slot is taken."""
+        rows = self.records.rows
+        return ~self.no_memory & (rows.running >= self.prices.slots[rows.replica])
+
+    @cached_property
+    def no_tokens(self) -> Bools:
+        """Of the others, rows that compute prompts and have no room among a step's tokens for another one."""
+        rows, late = self.records.rows, self.late.row
+        prompt = float(self.records.requests.input_tokens[late].mean()) if len(late) else 1.0
+        full = rows.tokens + prompt > self.prices.budget[rows.replica]
+        return ~self.no_memory & ~self.no_slot & (rows.prefilling > 0) & full
+
+    @cached_property
+    def held_back(self) -> Bools:
+        """Of the others: slots, memory and tokens are there, and a request that waits is still not begun."""
+        return ~self.no_memory & ~self.no_slot & ~self.no_tokens
+
+    @cached_property
+    def seen_s(self) -> Floats:
+        """Of each row its seconds times the late requests that waited for their first token in it."""
+        return self._times_late(self.late.from_s, self.late.first_s)
+
+    @cached_property
+    def paced_s(self) -> Floats:
+        """Of each row its seconds times the late requests that were between their first and their last token in it."""
+        return self._times_late(self.late.first_s, self.late.last_s)
+
+    def _times_late(self, from_s: Floats, to_s: Floats) -> Floats:
+        return np.asarray(self.row_s * self.inside(self.replica, from_s, to_s))
+
+    def inside(self, replica: Ints, from_s: Floats, to_s: Floats) -> Ints:
+        """Of each row how many of these stretches of time, each of a replica, hold its middle."""
+        rows, place = self.records.rows, self.timeline.place
+        middle = place(rows.replica, (rows.start_s + rows.end_s) / 2)
+        came, gone = np.sort(place(replica, from_s)), np.sort(place(replica, to_s))
+        found = np.searchsorted(came, middle, "right") - np.searchsorted(gone, middle, "right")
+        return np.asarray(np.maximum(found, 0), dtype=np.int64)
+
+    def plain_step_for_late_s(self) -> float:
+        """A step that only decodes, the mean over those in which late requests decoded; else that of the run."""
+        rows = self.records.rows
+        plain = (rows.prefilling == 0) & (rows.decoding > 0) & (self.paced_s > 0)
+        steps = float((self.paced_s * rows.repeat / np.maximum(self.row_s, 1e-12))[plain].sum())
+        return float(self.paced_s[plain].sum()) / steps if steps > 0 else self.plain_step_s
+
+    @cached_property
+    def plain_step_s(self) -> float:
+        """A step that only decodes, the mean over the run; where there is none, a step of a batch of one."""
+        rows = self.records.rows
+        plain = (rows.prefilling == 0) & (rows.decoding > 0)
+        if not plain.any():
+            return float(self.prices.base_s.mean())
+        return float(self.row_s[plain].sum() / rows.repeat[plain].sum())
+
+    @cached_property
+    def prompt_token_s(self) -> float:
+        """What a prompt token added to the steps of this run: nearly nothing where steps wait for memory anyway."""
+        rows = self.records.rows
+        prompts = rows.prefill_tokens > 0
+        tokens = float(np.dot(rows.repeat[prompts], rows.prefill_tokens[prompts]))
+        decoding = prompts & (rows.decoding > 0)
+        without = float(rows.repeat[decoding].sum()) * self.plain_step_s
+        without += float(self.base_row_s[prompts & ~decoding].sum())
+        return max(float(self.row_s[prompts].sum()) - without, 0.0) / tokens if tokens else 0.0
+
+    def fixed_share(self, rows: Bools) -> float:
+        """Share of the time of these rows, as the late requests saw it, that a batch of one would have cost as well."""
+        total = float(self.seen_s[rows].sum())
+        once = self.base_row_s[rows] / np.maximum(self.row_s[rows], 1e-12)
+        return float(np.dot(once, self.seen_s[rows])) / total if total > 0 else 0.0
+
+    def seen(self, column: Ints | Floats, rows: Bools) -> float:
+        """The mean of a column over the time of these rows, as the late requests saw it."""
+        total = float(self.seen_s[rows].sum())
+        return float(np.dot(column[rows], self.seen_s[rows])) / total if total > 0 else 0.0
+
+    def mean(self, column: Ints | Floats, rows: Bools) -> float:
+        """The mean of a column over the time of these rows."""
+        total = float(self.row_s[rows].sum())
+        return float(np.dot(column[rows], self.row_s[rows])) / total if total > 0 else 0.0
+
+    # Late requests
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        first = float(self.records.requests.arrival_s.min()) if len(self.records.requests.row) else 0.0
+        return Timeline(self.records, first, run_end_s(self.records))
+
+    def queued_s(self, rows: Bools | Floats) -> Floats:
+        """Of each late request the seconds in the queue that fall into these rows of its replica."""
+        return self.timeline.seconds(rows, self.replica, self.late.from_s, self.late.begun_s)
+
+    def before_first_s(self, rows: Bools | Floats) -> Floats:
+        """The same of the seconds until its first token."""
+        return self.timeline.seconds(rows, self.replica, self.late.from_s, self.late.first_s)
+
+    def after_first_s(self, rows: Bools | Floats) -> Floats:
+        """The same of the seconds from its first token to its last."""
+        return self.timeline.seconds(rows, self.replica, self.late.first_s, self.late.last_s)
+
+    def resting_s(self) -> Floats:
+        """Of each late request the seconds in the queue while its replica computed nothing."""
+        rows = self.records.rows
+        waited = self.late.begun_s - self.late.from_s
+        return np.asarray(np.maximum(waited - self.queued_s(np.ones(len(rows.repeat))), 0.0))
+
+    def covered_queue_s(self, starts: Floats, ends: Floats, of: Ints, *, until_first: bool = False) -> Floats:
+        """Of each late request the seconds waited inside any of the intervals, the i-th of them on replica `of[i]`."""
+        found = np.zeros(len(self.late.row))
+        to_s = self.late.first_s if until_first else self.late.begun_s
+        for replica in np.unique(of).tolist():
+            mine, own = self.replica == replica, of == replica
+            found[mine] = covered(starts[own], ends[own], self.late.from_s[mine], to_s[mine])
+        return found
+
+    # Load against capacity
+
+    @cached_property
+    def overload(self) -> Overload | None:
+        """The worst backlog of the run that left requests late."""
+        limit_s = self.late.wait_limit_s
+        return overload(
+            self.records, limit_s=limit_s if math.isfinite(limit_s) else None, **self.scenario.measure.window()
+        )
+
+    @cached_property
+    def pressure(self) -> float:
+        """Requests that came over requests that were begun, while the worst backlog grew; 1 where there was none."""
+        found = self.overload
+        return max(1.0, found.arrival_rate / found.service_rate) if found is not None and found.service_rate else 1.0
+
+    def relieved(self, gain: float) -> float:
+        """Share of a queue's growth that serving `gain` times as much would have taken away.
+
+        In a fluid queue to which requests come at `pressure` times the rate of service, the queue grows by
+        pressure - 1 of what is served; with `gain` it grows by pressure - gain, and not at all from there on.
+        """
+        return 1.0 if self.pressure <= 1.0 else min(1.0, max(0.0, gain - 1.0) / (self.pressure - 1.0))
+
+    @cached_property
+    def replica_seconds(self) -> float:
+        """Time that replicas were there."""
+        return float(self.summary.get("replica_seconds") or 0.0)
+
+    def nothing(self) -> Floats:
+        """Zero for each late request."""
+        return np.zeros(len(self.late.row))
+
+
+def _prices(built: BuiltGroup) -> tuple[float, float, float, int, int, int]:
+    engine, cost = built.group.scenario.engine, built.parts.cost
+    budget = int(engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET) or DEFAULT_BUDGET)
+    slots = int(engine.parameter("max_num_active_seqs") or engine.parameter("max_num_seqs", 256) or 256)
+    base_s = cost.step_s(StepShape(1, 1, decode_longest=1, decode_squares=1))
+    pairs = budget * (budget + 1) // 2
+    full_s = cost.step_s(StepShape(0, 0, 1, budget, budget, pairs, prefill_longest=budget))
+    return base_s, max(full_s - base_s, 0.0) / budget, full_s, slots, budget, built.parts.kv.usable

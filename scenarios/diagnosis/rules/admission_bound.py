@@ -1,0 +1,73 @@
+"""Low occupancy: slots run out, or the policy admits nobody, while memory is free and a larger batch would pay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, ROOM, gain_of
+from scenarios.diagnosis.say import count, percent
+from simulator.results.records import Floats
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    rows = evidence.records.rows
+    bound = (evidence.no_slot | evidence.held_back) & (rows.running > 0)
+    if not bound.any():
+        return None
+    fixed = evidence.fixed_share(bound)
+    used = evidence.prices.blocks[rows.replica] - evidence.free_blocks
+    room = float(evidence.prices.blocks.mean()) / max(evidence.seen(used, bound), 1.0)
+    if fixed < MOSTLY_FIXED or room < ROOM:
+        return None
+    gain = gain_of(fixed, room)
+    waited = evidence.queued_s(evidence.no_slot) + evidence.queued_s(evidence.held_back)
+    waited = np.minimum(waited + evidence.resting_s(), evidence.late.begun_s - evidence.late.from_s)
+    running = evidence.seen(rows.running, bound)
+    slots = float(evidence.prices.slots.mean())
+    full = float(evidence.seen_s[evidence.no_slot].sum()) >= float(evidence.seen_s[evidence.held_back].sum())
+    why = "every slot taken" if full else "slots, memory and tokens free, and still nobody let in"
+    words = (
+        f"requests wait with {why}, {count(running)} of {count(slots)} slots running "
+        f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of these steps' time a batch of one "
+        f"would cost too, so a batch that fills the memory would serve {count(gain)} times as much"
+    )
+    numbers = {
+        "running_while_requests_wait": running,
+        "slots": slots,
+        "free_kv": 1 - 1 / room,
+        "step_time_of_a_batch_of_one": fixed,
+        "gain_of_a_batch_that_fills_the_memory": gain,
+        "every_slot_taken": full,
+    }
+    return Claim(words, numbers, _remedies(evidence, running, room, full), waited_s=waited * evidence.relieved(gain))
+
+
+def _remedies(evidence: Evidence, running: float, room: float, full: bool) -> list[Remedy]:
+    engine = evidence.scenario.engine
+    found = []
+    if engine.parameter("max_num_active_seqs") is not None:
+        found.append(Remedy({"engine.max_num_active_seqs": None}, "let all slots run"))
+    elif full:
+        slots = int(engine.parameter("max_num_seqs", 256) or 256)
+        factor = int(min(max(room, 2), 1 << 10))
+        more = min(slots * factor, max(256, 2 * slots))
+        found.append(Remedy({"engine.max_num_seqs": more}, "as many slots as the memory has room for, 256 or twice"))
+    if float(engine.parameter("watermark") or 0.0) > 0.01:
+        found.append(Remedy({"engine.watermark": 0.0}, "no blocks kept free at admission"))
+    if not full and engine.policy != "chunked_prefill":
+        found.append(Remedy({"engine.policy": "chunked_prefill"}, "admit at every step what fits"))
+    return found
+
+
+RULE = Rule(
+    "admission-bound",
+    "low occupancy: admission-bound",
+    "Requests wait for a slot, or for the policy to let them in, while memory is free and a larger batch would pay.",
+    "The seconds that late requests waited with every slot taken, or with slots, memory and tokens free, if what ran "
+    "would fit into the KV cache twice, and at least half of the time of those steps would be paid for a batch of one "
+    "too. Of an overload it accounts for what a batch that fills the memory would have served.",
+    "more slots (`max_num_seqs`), a smaller `watermark`, a policy that admits at every step",
+    _find,
+)

@@ -1,0 +1,112 @@
+"""Low occupancy: the KV cache is full long before the slots are, or the batch would pay."""
+
+from __future__ import annotations
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.say import count, percent
+from simulator.errors import InputError
+from simulator.results.records import Floats
+
+MOSTLY_FIXED = 0.5
+"""Share of the time of steps that a batch of one would cost as well, from which on a batch is small.
+
+A step of b + m seconds, of which b does not depend on the batch, takes b + 2m with twice the batch, which so serves
+2 (b + m) / (b + 2m) times as much: a third more at b = m, the limit here.
+"""
+
+
+ROOM = 2.0
+"""Times that the batch could be larger before slots (or memory) bound it: else the two are in balance, and more of one
+gains little."""
+
+
+def gain_of(fixed: float, factor: float) -> float:
+    """How much more a batch `factor` times as large serves, where `fixed` is the share of a step that it shares."""
+    return factor / (fixed + (1 - fixed) * factor)
+
+
+def more_memory(evidence: Evidence) -> list[Remedy]:
+    """More blocks for the KV cache: what is unused of the GPUs' memory, then twice the GPUs."""
+    hardware = evidence.scenario.hardware
+    found = []
+    if hardware.num_gpu_blocks is None and hardware.gpu_memory_utilization < 0.85:
+        found.append(Remedy({"hardware.gpu_memory_utilization": 0.92}, "leave the KV cache the memory that is unused"))
+    if hardware.num_gpu_blocks is not None:
+        blocks = 4 * hardware.num_gpu_blocks
+        if blocks <= _fits(evidence):
+            why = f"the GPU has room for {count(_fits(evidence))} KV blocks, and the scenario gives fewer"
+            found.append(Remedy({"hardware.num_gpu_blocks": _fits(evidence)}, why))
+    whole = 2 * hardware.tensor_parallel
+    try:
+        evidence.scenario.resolve_model().local_kv_heads(whole)
+    except InputError:
+        return found
+    change: dict[str, int] = {"hardware.tensor_parallel": whole}
+    if hardware.num_gpu_blocks is not None:
+        change["hardware.num_gpu_blocks"] = 2 * hardware.num_gpu_blocks
+    found.append(Remedy(change, "twice the GPUs hold the weights once and more than twice the KV blocks"))
+    return found
+
+
+def _fits(evidence: Evidence) -> int:
+    """KV blocks that the scenario's GPU would hold if it were not told how many."""
+    from scenarios.build.parts import build
+    from scenarios.schema.loader import load
+
+    data = evidence.scenario.model_dump(exclude_unset=True)
+    data["hardware"] = {**data.get("hardware", {}), "num_gpu_blocks": None}
+    try:
+        return build(load(data, check_files=False)).kv.num_gpu_blocks
+    except InputError:
+        return 0
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    full = evidence.no_memory
+    if not full.any():
+        return None
+    fixed = evidence.fixed_share(full)
+    if fixed < MOSTLY_FIXED:
+        return None
+    rows, records = evidence.records.rows, evidence.records
+    running = evidence.seen(rows.running, full)
+    waited = evidence.queued_s(full)
+    time_full = float(evidence.row_s[full].sum()) / max(float(evidence.row_s.sum()), 1e-9)
+    slots = float(evidence.prices.slots.mean())
+    room = slots / max(running, 1.0)
+    if room < ROOM:
+        return None
+    gain = gain_of(fixed, room)
+    words = (
+        f"with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
+        f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of these steps' time a batch of "
+        f"one would cost too, so memory for all slots would serve {count(gain)} times as much"
+    )
+    if evidence.reserves:
+        words += "; the policy reserves memory for answers that are not there yet"
+    numbers = {
+        "busy_time_without_free_blocks": time_full,
+        "running_while_full": running,
+        "slots": slots,
+        "kv_blocks": records.num_blocks,
+        "step_time_of_a_batch_of_one": fixed,
+        "gain_of_memory_for_all_slots": gain,
+    }
+    remedies = more_memory(evidence)
+    if evidence.reserves:
+        remedies.insert(0, Remedy({"engine.policy": "chunked_prefill"}, "take memory as answers grow"))
+    return Claim(words, numbers, remedies, waited_s=waited * evidence.relieved(gain))
+
+
+RULE = Rule(
+    "memory-bound",
+    "low occupancy: memory-bound",
+    "Requests wait because the KV cache is full, while the batch is too small to make good use of the GPU.",
+    "The seconds that late requests waited while fewer blocks were free than one of them takes, if at least half of "
+    "the time of those steps would be paid for a batch of one too: twice the batch would then serve a third more. "
+    "Where less is, a larger batch gains little and the GPU itself is what lacks. At least twice what runs must have a "
+    "slot. Of an overload it accounts for what a batch that fills the slots would have served.",
+    "more memory for KV (`gpu_memory_utilization`, `tensor_parallel`), a policy that does not reserve it ahead",
+    _find,
+)

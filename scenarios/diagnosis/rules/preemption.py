@@ -1,0 +1,74 @@
+"""Running requests are preempted again and again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.memory_bound import more_memory
+from scenarios.diagnosis.say import count, percent, seconds
+from simulator.results.records import Floats
+
+STORM = 0.1
+"""Share of the requests that were preempted from which on it is a storm, and no accident of a full moment."""
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    requests, rows = evidence.records.requests, evidence.records.rows
+    hit = requests.preemptions > 0
+    share = float(hit.mean()) if len(hit) else 0.0
+    if share < STORM or len(np.unique(requests.priority[hit])) < len(np.unique(requests.priority)) > 1:
+        return None  # displaced by more important ones: what a priority is for
+    computed = float(np.dot(rows.repeat, rows.tokens))
+    again = float(requests.recomputed_tokens.sum())
+    # Tokens computed again are prompt tokens, priced as such; a swap costs the time that its blocks take to move.
+    lost_s = again * evidence.prompt_token_s
+    busy = float(evidence.row_s.sum())
+    lost = min(lost_s / busy, 0.99) if busy else 0.0
+    row = evidence.late.row
+    requeued = requests.requeued_s[row]
+    queued = evidence.queued_s(evidence.no_memory) * evidence.relieved(1 / (1 - lost))
+    begun = ~np.isnan(requests.first_token_s[row])
+    share_again = again / computed if computed else 0.0
+    words = (
+        f"{count(float(requests.preemptions.sum()))} preemptions of {percent(share)} of the "
+        f"requests, {percent(share_again)} of all tokens computed again; the preempted waited "
+        f"{seconds(float(requests.requeued_s[hit].mean()))} more on average"
+    )
+    numbers = {
+        "preemptions": int(requests.preemptions.sum()),
+        "preempted_requests": share,
+        "recomputed_tokens": int(again),
+        "recomputed_of_computed": share_again,
+        "mean_wait_again_s": float(requests.requeued_s[hit].mean()),
+    }
+    waited = queued + np.where(begun, 0.0, requeued)
+    return Claim(
+        words, numbers, _remedies(evidence), waited_s=waited, slowed_s=requeued, lost=share_again,
+        lost_of="tokens computed",
+    )  # fmt: skip
+
+
+def _remedies(evidence: Evidence) -> list[Remedy]:
+    rows = evidence.records.rows
+    found = []
+    # What fits without preemption: for every slot a prompt and the half of its answer that is there on average.
+    requests = evidence.records.requests
+    held = float((requests.input_tokens + requests.output_tokens / 2).mean()) / evidence.block_size + 1
+    fit = max(int(evidence.records.num_blocks / held), 1)
+    if fit < int(rows.running.max(initial=0)):
+        found.append(Remedy({"engine.max_num_seqs": fit}, "run as many requests as fit with half of their answers"))
+    found += more_memory(evidence)
+    return found
+
+
+RULE = Rule(
+    "preemption-storm",
+    "a preemption storm",
+    "Memory runs out under running requests: they lose their KV, wait again, and compute it again.",
+    f"At least {percent(STORM)} of the requests preempted, not by more important ones. It accounts for the "
+    "seconds that late requests waited again, and for the part of the queue that the recomputed tokens made.",
+    "fewer slots, so that requests fit with their answers; more memory for the KV cache",
+    _find,
+)

@@ -1,0 +1,95 @@
+"""Prompts that were computed before are computed again: the cache is off, cold, or too small."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.build.parts import build_workload
+from scenarios.build.unused import caches_prefixes
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
+from scenarios.diagnosis.reuse import seen_before
+from scenarios.diagnosis.rules.memory_bound import more_memory
+from scenarios.diagnosis.say import percent
+from simulator.errors import InputError
+from simulator.results.records import Floats
+
+WASTE = 0.1
+"""Share of the busy time spent on prompt tokens that a cache would have found, from which on it is a finding."""
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    requests, workload = evidence.records.requests, evidence.workload
+    if workload is None:
+        try:
+            workload = build_workload(evidence.scenario)
+        except InputError:
+            return None  # the trace is not there any more
+    if workload.content is None or workload.loops or len(workload) != len(requests.row):
+        return None  # nothing is known of the prompts, or what is asked depends on the answers
+    same, anywhere = seen_before(workload, requests.replica, evidence.block_size)
+    begun = ~np.isnan(requests.first_token_s)
+    found = np.minimum(requests.cached_tokens, requests.input_tokens)
+    missed = np.where(begun, np.maximum(anywhere - found, 0), 0)
+    missed_s = missed * evidence.prompt_token_s
+    busy = float(evidence.row_s.sum())
+    share = float(missed_s.sum()) / busy if busy else 0.0
+    if share < WASTE:
+        return None
+    input_tokens = float(requests.input_tokens[begun].sum())
+    hit, could = float(found[begun].sum()) / input_tokens, float(anywhere[begun].sum()) / input_tokens
+    here = float(same[begun].sum()) / input_tokens
+    gain = 1 / (1 - min(share, 0.99))
+    row = evidence.late.row
+    queued = (evidence.late.begun_s - evidence.late.from_s) * evidence.relieved(gain)
+    kind, why, remedies = _kind(evidence, hit, here, could)
+    words = (
+        f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been "
+        f"computed before{why}; computing them again took {percent(share)} of the busy time"
+    )
+    numbers: dict[str, Value] = {
+        "prefix_cache": kind,
+        "hit_rate": hit,
+        "seen_before_on_the_replica": here,
+        "seen_before_anywhere": could,
+        "busy_time_computing_again": share,
+    }
+    return Claim(words, numbers, remedies, waited_s=queued + missed_s[row], lost=share * _busy_share(evidence))
+
+
+def _busy_share(evidence: Evidence) -> float:
+    return min(1.0, float(evidence.row_s.sum()) / max(evidence.replica_seconds, 1e-9))
+
+
+def _kind(evidence: Evidence, hit: float, here: float, could: float) -> tuple[str, str, list[Remedy]]:
+    """Off, thrashing (seen on the replica, and evicted) or cold (seen on another): by which most is missed."""
+    engine = evidence.scenario.engine
+    if not engine.enable_prefix_caching:
+        change: dict[str, bool | str] = {"engine.enable_prefix_caching": True}
+        if not caches_prefixes(engine.policy):
+            change["engine.policy"] = "chunked_prefill"
+        return "off", "", [Remedy(change, "keep the KV of prompts, and find it again")]
+    if here - hit >= could - here:
+        why = f", {percent(here)} on the same replica: it was evicted before it was asked for again"
+        return "thrashing", why, [*_affinity(evidence), *more_memory(evidence)]
+    why = f", but only {percent(here)} on the same replica: requests with a common beginning are sent to others"
+    return "cold", why, _affinity(evidence)
+
+
+def _affinity(evidence: Evidence) -> list[Remedy]:
+    if evidence.records.replicas == 1 or evidence.scenario.routing.kind == "prefix_affinity":
+        return []
+    return [Remedy({"router": "prefix_affinity"}, "send a prompt to the replica that has seen its beginning")]
+
+
+RULE = Rule(
+    "prefix-cache",
+    "a cold or thrashing prefix cache",
+    "Prompts begin with what was computed before and is computed again: no cache keeps it (off), other replicas have "
+    "it (cold), or it was evicted (thrashing).",
+    f"Prompt tokens that an earlier request had, were not found, and took at least {percent(WASTE)} of the busy time, "
+    "at what a prompt token added to the steps of the run. It accounts for computing them, and for the part of the "
+    "queue that this time would have served.",
+    "`enable_prefix_caching`, `router: prefix_affinity`, more memory for KV",
+    _find,
+)

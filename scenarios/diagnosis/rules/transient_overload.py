@@ -1,0 +1,67 @@
+"""More came for a while than could be begun."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scenarios.diagnosis.evidence import Evidence
+from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.say import count, moment, seconds
+from simulator.results.records import Floats
+
+MOST_OF_IT = 0.5
+"""Share of the time in which requests come that a backlog may last, and of the requests that may be late, and it is
+still transient."""
+
+
+def is_transient(evidence: Evidence) -> bool:
+    """Whether the worst backlog is an episode: at most half of the time in which requests come, and of the requests."""
+    found = evidence.overload
+    if found is None or bool(evidence.summary.get("saturated")) or evidence.late.share > MOST_OF_IT:
+        return False
+    arrivals = evidence.records.requests.arrival_s
+    span_s = float(arrivals.max() - arrivals.min())
+    return min(found.to_s, float(arrivals.max())) - found.from_s <= MOST_OF_IT * span_s
+
+
+def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
+    found = evidence.overload
+    if found is None or not is_transient(evidence):
+        return None
+    again = f", the worst of {found.times} such times" if found.times > 1 else ""
+    words = (
+        f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
+        f"{count(found.arrival_rate)} requests/s came and {count(found.service_rate)} were begun, the queue reached "
+        f"{count(found.peak)}, and {count(found.late)} requests waited too long, the longest {seconds(found.longest_s)}"
+    )
+    numbers = {
+        "arrival_rate": found.arrival_rate,
+        "service_rate": found.service_rate,
+        "peak_queue": found.peak,
+        "peak_s": found.peak_s,
+        "late_in_it": found.late,
+        "times": found.times,
+    }
+    waited: Floats = np.asarray(evidence.late.begun_s - evidence.late.from_s)
+    return Claim(words, numbers, more_replicas(evidence), waited_s=waited, from_s=found.from_s, to_s=found.to_s)
+
+
+def more_replicas(evidence: Evidence) -> list[Remedy]:
+    """As many replicas as the worst backlog asked for, at least one more."""
+    now = evidence.scenario.num_replicas
+    if evidence.scenario.fleet is not None:
+        return [Remedy({"replicas": 2.0}, "twice the replicas of each group")]
+    more = max(now + 1, int(np.ceil(now * min(evidence.pressure, 8.0))))
+    return [Remedy({"replicas": more}, "replicas for what came while the queue grew")]
+
+
+RULE = Rule(
+    "transient-overload",
+    "transient overload",
+    "For a while more requests came than could be begun, and those in the queue paid until it was worked off.",
+    "A backlog (`simulator.metrics.overload`) that lasts at most half of the time in which requests come, in a run "
+    "that is not saturated and leaves at most half of its requests late. It accounts for what "
+    "is left of the seconds that late requests waited.",
+    "replicas for the peak, or fewer promises at the peak: an autoscaler, a limit on the queue",
+    _find,
+)

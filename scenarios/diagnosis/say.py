@@ -1,0 +1,35 @@
+"""Numbers in the sentences of findings."""
+
+from __future__ import annotations
+
+import math
+
+
+def percent(share: float) -> str:
+    """93 %; below one per cent with a decimal."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
+
+
+def seconds(value: float) -> str:
+    """12.4 ms, 3.2 s, 181 s, 12.4 min."""
+    if not math.isfinite(value):
+        return "-"
+    if value < 1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:.3g} s" if value < 600 else f"{value / 60:.1f} min"
+
+
+def moment(value: float) -> str:
+    """A moment of the run: 181 s, 12.4 min."""
+    return f"{value:.0f} s" if value < 600 else f"{value / 60:.1f} min"
+
+
+def count(value: float) -> str:
+    """1,234; 12.3; 0.45."""
+    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
+
+
+def rounded(value: float) -> float:
+    """Four significant digits: what evidence in JSON is worth."""
+    return value if not math.isfinite(value) or value == 0 else float(f"{value:.4g}")
