@@ -200,27 +200,32 @@ class Executor:
             request.pause()
         return batch, paused
 
-    def launch(self, batch: dict[Active, int]) -> None:
-        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance, tokens are on their way."""
+    def launch(self, batch: dict[Active, int]) -> list[Active]:
+        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; whose tokens are to come.
+
+        A prompt takes all its blocks with its first chunk.
+        """
+        coming = []
         for request, tokens in batch.items():
             if request.is_context:
                 request.kv_tokens = request.prompt_len
                 request.position += tokens
-                request.on_its_way += not request.is_context
             else:
                 request.kv_tokens += 1
+            if not request.is_context:
                 request.on_its_way += 1
+                coming.append(request)
+        return coming
 
-    def update(self, batch: dict[Active, int]) -> list[str]:
+    def update(self, coming: list[Active]) -> list[str]:
         """`_update_requests` and `_handle_responses`: tokens are known, and those that have stopped leave."""
         finished = []
-        for request in batch:
-            if request.on_its_way and request in self.active:
-                request.on_its_way -= 1
-                request.generated += 1
-                if request.generated == request.answer:
-                    self.active.remove(request)
-                    finished.append(request.id)
+        for request in coming:
+            request.on_its_way -= 1
+            request.generated += 1
+            if request.generated == request.answer:
+                self.active.remove(request)
+                finished.append(request.id)  # a token more may be on its way, and is thrown away
         return sorted(finished)
 
     def arrive(self, requests: object) -> None:
@@ -239,32 +244,33 @@ class Executor:
             if not batch:
                 assert paused, "nothing can ever be scheduled"
                 continue
-            self.launch(batch)
+            coming = self.launch(batch)
             start_s, used = self.clock.now_s, self.case.num_blocks - self.free_blocks
-            finished = self.update(batch)
+            finished = self.update(coming)
             self.arrive(self.clock.run(sum(batch.values())))
             self.told.append(Told(start_s, self.tokens(batch), unsaid, finished, [], used))
             unsaid = []
 
     def serve_overlapped(self) -> list[Told]:
-        """`_executor_loop_overlap`: a step is launched before the results of the one before it are known."""
-        before: dict[Active, int] = {}
-        end_s = 0.0  # of the step before
+        """`_executor_loop_overlap`: a step is launched before the results of the one before it are known.
+
+        Where there is nothing to launch behind a running step, an empty one is told that takes no time.
+        """
+        running: list[Active] = []  # whose tokens come with the step before
+        is_running, end_s = False, 0.0
         while True:
             self.arrive(self.clock.wait(idle=not self.active and not self.waiting))
             self.fetch()
-            if not self.active and not before:
+            if not self.active:
                 return self.told
             batch, _ = self.schedule()
-            assert batch or before, "nothing can ever be scheduled"
-            self.launch(batch)
-            if before:
-                self.clock.now_s = end_s
-                self.told[-1].finished.extend(self.update(before))
-            if batch:
-                self.told.append(Told(self.clock.now_s, self.tokens(batch), [], [], [], 0))
-                end_s = self.clock.end_of(sum(batch.values()))
-            before = batch
+            assert batch or is_running, "nothing can ever be scheduled"
+            coming = self.launch(batch)
+            if is_running:
+                self.clock.now_s = max(self.clock.now_s, end_s)
+                self.told[-1].finished.extend(self.update(running))
+            self.told.append(Told(self.clock.now_s, self.tokens(batch), [], [], [], 0))
+            running, is_running, end_s = coming, bool(batch), self.clock.end_of(sum(batch.values()))
 
     @staticmethod
     def tokens(batch: dict[Active, int]) -> dict[str, int]:
