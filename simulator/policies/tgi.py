@@ -1,13 +1,14 @@
 """Text Generation Inference (Hugging Face): prompts in batches of their own, which make the running batch wait.
 
 The rules are those of `batching_task` in backends/v3/src/backend.rs and of `State::next_batch` in queue.rs beside it
-(TGI 3, lines of its revision with prefill chunking), for models without padding, sliding window and chunking.
+(TGI 3, lines of its revision with prefill chunking), for models without padding and sliding window; chunks go on as
+`generate_token` of server/text_generation_server/models/flash_causal_lm.py lets them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, cast
 
 from annotated_types import doc
 from numpy import float32
@@ -37,6 +38,11 @@ class Tgi:
     Without a value, `max_batch_prefill_tokens` is `max_num_batched_tokens`, which bounds it in any case, and
     `max_batch_total_tokens` what the KV blocks hold. `max_num_seqs` is TGI's `max_batch_size`. A prompt longer than a
     prefill, which TGI refuses, takes several in a row.
+
+    With `enable_chunked_prefill`, as for models that support it, ratio and waiting do not count (backend.rs:175). The
+    heads of the queue join the batch, decodes and all, in every second step at most, and in as many tokens as the batch
+    leaves of a prefill; the last is cut. What is left of prompts goes on beside the decodes, the newest first, each
+    with a token at least. TGI bounds such a batch by memory alone; `max_num_seqs` bounds it here.
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -48,6 +54,7 @@ class Tgi:
     max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
+    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes; no ratio counts")] = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -68,6 +75,8 @@ class Tgi:
         return refuse_reservation(request, num_blocks, block_size, _granted(request))
 
     def plan(self, view: View) -> StepPlan:
+        if self.enable_chunked_prefill:
+            return self._plan_mixed(view)
         if view.prefilling:  # one at most: it is longer than a prefill
             budget = self._prefill_tokens(view)
             chunks = [Chunk(request, min(request.num_tokens_to_compute, budget)) for request in view.prefilling]
@@ -82,29 +91,63 @@ class Tgi:
         least = 0 if is_late else int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
         if len(view.waiting) < least:
             return _DECODE
-        batch = self._next_batch(view)
+        batch = self._next_batch(view, self._prefill_tokens(view))
         if not batch:
-            # The head finds no room until a request has finished.
-            return _UNTIL_CHANGE if self.order == "fcfs" or running >= self._slots else _UNTIL_ARRIVAL
+            return self._until_room(view)
         if len(batch) < least:
             return _DECODE
         return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
+
+    def _plan_mixed(self, view: View) -> StepPlan:
+        """A step of a model that supports chunks: what is left of prompts, decodes, and every second time new prompts."""
+        joined, shares = cast("_Note", view.note or _NOTHING)
+        chunks = [Chunk(request, tokens) for request, tokens in shares if request in view.prefilling]
+        new: list[Chunk] = []
+        if view.waiting and not (joined and view.running):
+            current = view.num_decoding + sum([chunk.num_tokens for chunk in chunks])
+            new = self._next_batch(view, self._prefill_tokens(view, current))
+        if chunks or new:
+            chunks += new
+            joins = bool(new and view.running)
+            return StepPlan(prefill=tuple(chunks), note=(joins, self._shares(chunks, view.num_decoding)))
+        if not view.waiting:
+            return _UNTIL_ARRIVAL
+        return _DECODE if joined else self._until_room(view)
+
+    def _shares(self, chunks: list[Chunk], decoding: int) -> tuple[tuple[RequestView, int], ...]:
+        """What is left of prompts behind these chunks, and its tokens in the next step (`generate_token`).
+
+        The requests that stop with this step still count; the prompt that came last is served first.
+        """
+        budget = self._max_prefill_tokens - (decoding + len(chunks) - 1)
+        shares: list[tuple[RequestView, int]] = []
+        for request, tokens, *_ in reversed(chunks):
+            left = request.num_tokens_to_compute - tokens
+            if left:
+                shares.append((request, max(1, min(left, budget))))
+                budget -= shares[-1][1]
+        return tuple(reversed(shares))
 
     @property
     def _slots(self) -> int:
         return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
 
-    def _prefill_tokens(self, view: View) -> int:
-        """Tokens of a prefill, in whole blocks (queue.rs:265)."""
-        if self.max_batch_prefill_tokens is None:
-            return self.max_num_batched_tokens
-        padded = cdiv(self.max_batch_prefill_tokens, view.block_size) * view.block_size
-        return min(self.max_num_batched_tokens, padded)
+    @property
+    def _max_prefill_tokens(self) -> int:
+        return min(self.max_num_batched_tokens, self.max_batch_prefill_tokens or self.max_num_batched_tokens)
 
-    def _next_batch(self, view: View) -> list[Chunk]:
-        """The heads of the queue that fit: into slots, prefill and memory."""
+    def _prefill_tokens(self, view: View, current: int = 0) -> int:
+        """Tokens of a prefill beside `current` others, in whole blocks (queue.rs:265)."""
+        padded = cdiv(max(0, self._max_prefill_tokens - current), view.block_size) * view.block_size
+        return min(self.max_num_batched_tokens - current, padded)
+
+    def _until_room(self, view: View) -> StepPlan:
+        """The head finds no room until a request has finished."""
+        return _UNTIL_CHANGE if self.order == "fcfs" or len(view.running) >= self._slots else _UNTIL_ARRIVAL
+
+    def _next_batch(self, view: View, left: int) -> list[Chunk]:
+        """The heads of the queue that fit: into slots, into what is left of a prefill, and into memory."""
         size = view.block_size
-        left = self._prefill_tokens(view)
         slots = self._slots - len(view.running)
         free = view.num_free_blocks
         if self.max_batch_total_tokens is not None:
@@ -113,9 +156,10 @@ class Tgi:
         for request in view.waiting:
             granted = _granted(request)
             free -= cdiv(granted, size)
-            if len(batch) == slots or free < 0 or (batch and request.input_tokens > left):
-                break
             tokens = min(request.input_tokens, left)
+            cut = tokens < request.input_tokens and (tokens == 0 if self.enable_chunked_prefill else bool(batch))
+            if len(batch) == slots or free < 0 or cut:
+                break
             left -= tokens
             batch.append(Chunk(request, tokens, granted))
         return batch
@@ -131,6 +175,9 @@ def _blocks_of(tokens: int, block_size: int) -> int:
     return tokens // block_size - 1
 
 
+# Whether new prompts have joined a batch with this step, and the tokens of prompts under way in the next.
+_Note = tuple[bool, tuple[tuple[RequestView, int], ...]]
+_NOTHING: _Note = (False, ())
 _FROM_IDLE = "prefilled from idle"
 _DECODE = StepPlan()
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)

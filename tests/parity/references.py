@@ -51,13 +51,15 @@ def tensorrt_llm_case(seed: int, capacity: str) -> tuple[ReferenceCase, Policy]:
     return case, TensorrtLlm(slots, limit, capacity, chunking is not None, **options)  # type: ignore[arg-type] # a name
 
 
-def tgi_case(seed: int) -> tuple[ReferenceCase, Policy]:
-    """Ratios and waits of all sizes; no prompt is longer than a prefill."""
-    rng = random.Random(f"tgi {seed}")
+def tgi_case(seed: int, chunked: bool) -> tuple[ReferenceCase, Policy]:
+    """Ratios and waits of all sizes; without chunks no prompt is longer than a prefill, with them no batch too large."""
+    rng = random.Random(f"tgi {chunked} {seed}")
     requests = random_requests(rng, longest_prompt=90)
     size = rng.choice([1, 1, 2, 4, 16])
     slots = rng.choice([1, 2, 4, 8, 16, 64])
     prefill = max(r.input_tokens for r in requests) + rng.choice([0, 0, 1, 5, 40, 200])
+    if chunked:
+        slots, prefill = 64, rng.choice([1, 3, 8, 20, 50, 200])
     blocks = random_blocks(rng, requests, size, slots)
     total = (blocks + 1) * size + rng.randrange(size)
     config = {
@@ -66,6 +68,7 @@ def tgi_case(seed: int) -> tuple[ReferenceCase, Policy]:
         "max_batch_prefill_tokens": prefill,
         "max_batch_total_tokens": total,
         "max_batch_size": slots,
+        "support_chunking": chunked,
     }
     given = blocks if rng.random() < 0.5 else blocks + rng.choice([0, 3, 100])
     case = ReferenceCase(seed, config, given, size, requests)
@@ -76,6 +79,7 @@ def tgi_case(seed: int) -> tuple[ReferenceCase, Policy]:
         max_waiting_tokens=config["max_waiting_tokens"],
         max_batch_prefill_tokens=prefill,
         max_batch_total_tokens=None if given == blocks and rng.random() < 0.5 else total,
+        enable_chunked_prefill=chunked,
     )
     return case, policy
 
@@ -98,7 +102,14 @@ class Kind:
 
 _STEP = ("start_s", "scheduled", "preempted", "finished")
 KINDS = {
-    "tgi": Kind(tgi_case, lambda case: Router(case).serve(), (*_STEP, "waiting", "used_blocks")),
+    **{
+        name: Kind(
+            partial(tgi_case, chunked=chunked),
+            lambda case: Router(case).serve(),
+            (*_STEP, "waiting", "used_blocks"),
+        )
+        for name, chunked in (("tgi", False), ("tgi chunked", True))
+    },
     "tensorrt_llm max_utilization": Kind(
         partial(tensorrt_llm_case, capacity="max_utilization"),
         lambda case: Executor(case).serve(),

@@ -27,6 +27,12 @@ class Entry:
     answer: int  # tokens until it stops, of which the router knows nothing
     blocks: int = 0
     generated: int = 0
+    cache_length: int = 0  # tokens computed
+    chunk: int = 0  # tokens that it computes in the next forward pass
+
+    @property
+    def prefilling(self) -> bool:
+        return self.cache_length < self.input_length
 
 
 @dataclass(slots=True)
@@ -46,7 +52,7 @@ class Router:
         self.num_blocks = self.case.config["max_batch_total_tokens"] // self.case.block_size - 1
         self.free_blocks = self.num_blocks
 
-    def next_batch(self, min_size: int | None, max_size: int, prefill_token_budget: int) -> list[Entry]:
+    def next_batch(self, min_size: int | None, max_size: int | None, prefill_token_budget: int) -> list[Entry]:
         """queue.rs:241: the heads of the queue that fit; an empty list is its None."""
         if not self.queue or (min_size is not None and len(self.queue) < min_size) or max_size == 0:
             return []
@@ -58,14 +64,17 @@ class Router:
             entry = self.queue.popleft()
             tokens = entry.input_length + entry.max_new_tokens - 1  # :316
             needed = (tokens + size - 1) // size
-            if needed > self.free_blocks or prefill_tokens + entry.input_length > prefill_token_budget:
+            is_cut = prefill_tokens + entry.input_length > prefill_token_budget
+            chunk = max(0, prefill_token_budget - prefill_tokens) if is_cut else entry.input_length
+            if needed > self.free_blocks or (is_cut and not (self.case.config["support_chunking"] and chunk)):
                 self.queue.appendleft(entry)
                 break
+            entry.chunk = chunk
             self.free_blocks -= needed
             entry.blocks = needed
             prefill_tokens += entry.input_length
             batch.append(entry)
-            if len(batch) == max_size:
+            if is_cut or len(batch) == max_size:
                 break
         if min_size is not None and len(batch) < min_size:
             for entry in reversed(batch):
@@ -74,12 +83,22 @@ class Router:
             return []
         return batch
 
-    def forward(self, batch: list[Entry], *, prefill: bool) -> list[Entry]:
-        """`prefill` or `decode`: a token for each; those that have stopped leave, and their blocks are free."""
-        scheduled = {entry.id: entry.input_length if prefill else 1 for entry in batch}
+    def forward(self, batch: list[Entry]) -> list[Entry]:
+        """`prefill` or `decode`: who has its prompt gets a token; those that have stopped leave, their blocks are free.
+
+        The chunks of the next pass are those of `generate_token` (flash_causal_lm.py): the newest first.
+        """
+        scheduled = {entry.id: entry.chunk for entry in batch}
         used = self.num_blocks - self.free_blocks
-        for entry in batch:
-            entry.generated += 1
+        budget = self.case.config["max_batch_prefill_tokens"] - (len(batch) - 1)
+        for entry in reversed(batch):
+            entry.cache_length += entry.chunk
+            entry.chunk = 1
+            if entry.prefilling:
+                entry.chunk = max(1, min(entry.input_length - entry.cache_length, budget))
+                budget -= entry.chunk
+            else:
+                entry.generated += 1
         stopped = [entry for entry in batch if entry.generated == entry.answer]
         self.free_blocks += sum(entry.blocks for entry in stopped)
         waited = [entry.id for entry in self.queue]
@@ -91,24 +110,41 @@ class Router:
 
     def serve(self) -> list[Told]:
         """backend.rs:130, until all requests have been answered."""
-        config: dict[str, Any] = self.case.config
-        ratio, slots = np.float32(config["waiting_served_ratio"]), config["max_batch_size"]
-        prefill_tokens = config["max_batch_prefill_tokens"]
         while True:
             for arrived in self.clock.wait(idle=not self.queue):
                 self.queue.append(Entry(*arrived))
             if not self.queue:
                 return self.told
-            while new := self.next_batch(None, slots, prefill_tokens):
-                cached = self.forward(new, prefill=True)
-                waiting_tokens = 1  # :160
-                while cached:
-                    min_size = None
-                    if waiting_tokens < config["max_waiting_tokens"]:
-                        min_size = int(np.floor(np.float32(len(cached)) * ratio))  # :194
-                    concatenated = list(cached)
-                    if new := self.next_batch(min_size, max(0, slots - len(cached)), prefill_tokens):
-                        concatenated += self.forward(new, prefill=True)
-                        waiting_tokens = 1  # :264
-                    cached = self.forward(concatenated, prefill=False)
-                    waiting_tokens += 1
+            config = self.case.config
+            while new := self.next_batch(None, config["max_batch_size"], config["max_batch_prefill_tokens"]):
+                if config["support_chunking"]:
+                    self.chunked(self.forward(new))
+                else:
+                    self.whole(self.forward(new))
+
+    def whole(self, cached: list[Entry]) -> None:
+        """The inner loop for models that compute prompts whole."""
+        config: dict[str, Any] = self.case.config
+        ratio, slots = np.float32(config["waiting_served_ratio"]), config["max_batch_size"]
+        waiting_tokens = 1  # :160
+        while cached:
+            min_size = None
+            if waiting_tokens < config["max_waiting_tokens"]:
+                min_size = int(np.floor(np.float32(len(cached)) * ratio))  # :194
+            concatenated = list(cached)
+            if new := self.next_batch(min_size, max(0, slots - len(cached)), config["max_batch_prefill_tokens"]):
+                concatenated += self.forward(new)
+                waiting_tokens = 1  # :264
+            cached = self.forward(concatenated)
+            waiting_tokens += 1
+
+    def chunked(self, cached: list[Entry]) -> None:
+        """The inner loop for models that support chunks (:175): new prompts join the batch in its forward pass."""
+        while cached:
+            current_tokens = sum(entry.chunk for entry in cached)
+            budget = max(0, self.case.config["max_batch_prefill_tokens"] - current_tokens)
+            if new := self.next_batch(None, None, budget):
+                cached = self.forward([*cached, *new])
+                if not cached:
+                    return
+            cached = self.forward(cached)
