@@ -32,8 +32,8 @@ class Chunk(NamedTuple):
 
     A chunk of a waiting request admits it; one of 0 tokens gives it slot and memory now, and its prompt later. Two
     grants are made at admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens` but
-    for its last token, whose KV is never computed; without it a request owns the blocks of the tokens that it has. `padding_tokens` precede the prompt and are
-    computed like it; they need a reservation.
+    for the last, whose KV is never computed; without it a request owns the blocks of the tokens that it has.
+    `padding_tokens` precede the prompt and are computed like it; they need a reservation.
     """
 
     request: RequestView

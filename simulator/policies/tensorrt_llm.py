@@ -23,7 +23,7 @@ from simulator.policies.parts.context_chunks import equal_progress, first_come_f
 from simulator.policies.parts.decode_slots import takes_block
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
-from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
 
 CapacityPolicy = Annotated[
@@ -76,9 +76,7 @@ class TensorrtLlm:
 
     @property
     def traits(self) -> Traits:
-        return Traits(
-            order=self.order, async_scheduling=self.async_scheduling, takes_whole_prompt=not self._grants
-        )
+        return Traits(order=self.order, async_scheduling=self.async_scheduling, takes_whole_prompt=not self._grants)
 
     @property
     def _grants(self) -> bool:

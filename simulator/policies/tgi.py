@@ -17,7 +17,7 @@ from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
-from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.system import System
 from simulator.request import RequestView
 
 
@@ -54,7 +54,9 @@ class Tgi:
     max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
-    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes; no ratio counts")] = False
+    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes; no ratio counts")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -99,7 +101,7 @@ class Tgi:
         return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
 
     def _plan_mixed(self, view: View) -> StepPlan:
-        """A step of a model that supports chunks: what is left of prompts, decodes, and every second time new prompts."""
+        """A step of a model that supports chunks: decodes, what is left of prompts, and every second time new ones."""
         joined, shares = cast("_Note", view.note or _NOTHING)
         chunks = [Chunk(request, tokens) for request, tokens in shares if request in view.prefilling]
         new: list[Chunk] = []

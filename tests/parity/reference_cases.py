@@ -1,6 +1,6 @@
 """Random cases for schedulers that cannot be run here: a reference from their sources, and our policy beside it.
 
-All times are exact in binary: a step lasts `STEP_S` and `TOKEN_S` a token, and requests arrive at multiples of `TOKEN_S`.
+All times are exact in binary: a step lasts `STEP_S` and `TOKEN_S` a token, and arrivals are multiples of `TOKEN_S`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def tensorrt_llm_case(seed: int, capacity: str) -> tuple[ReferenceCase, Policy]:
 
 
 def tgi_case(seed: int, chunked: bool) -> tuple[ReferenceCase, Policy]:
-    """Ratios and waits of all sizes; without chunks no prompt is longer than a prefill, with them no batch too large."""
+    """Ratios and waits of all sizes; no prompt is longer than a prefill, or there are chunks and slots for all."""
     rng = random.Random(f"tgi {chunked} {seed}")
     requests = random_requests(rng, longest_prompt=90)
     size = rng.choice([1, 1, 2, 4, 16])
@@ -62,7 +62,7 @@ def tgi_case(seed: int, chunked: bool) -> tuple[ReferenceCase, Policy]:
         slots, prefill = 64, rng.choice([1, 3, 8, 20, 50, 200])
     blocks = random_blocks(rng, requests, size, slots)
     total = (blocks + 1) * size + rng.randrange(size)
-    config = {
+    config: dict[str, Any] = {
         "waiting_served_ratio": rng.choice([0.0, 0.1, 0.28, 0.3, 0.5, 1.2, 3.0, round(rng.random(), 2)]),
         "max_waiting_tokens": rng.choice([0, 1, 2, 3, 5, 20, 1000]),
         "max_batch_prefill_tokens": prefill,

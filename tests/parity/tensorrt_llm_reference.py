@@ -1,9 +1,9 @@
 """TensorRT-LLM's two schedulers and the executor around them, told again in a page, step by step.
 
 After tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py of NVIDIA/TensorRT-LLM (revision 002f3cc; the names in the
-docstrings are its own), for one beam, without drafts, block reuse, LoRA, pipeline stages and sliding windows; blocks are
-counted as `getNeededBlocksOneStep` and `getRemainingBlocksToCompletion` of
-cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp do; the loops are `_executor_loop` and `_executor_loop_overlap` of
+docstrings are its own), for one beam, without drafts, block reuse, LoRA, pipeline stages and sliding windows. Blocks
+are counted as by `getNeededBlocksOneStep` and `getRemainingBlocksToCompletion` of
+cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp; the loops are `_executor_loop` and `_executor_loop_overlap` of
 py_executor.py. Nothing is shared with `simulator`: it is what the policy is held against.
 """
 
@@ -201,7 +201,7 @@ class Executor:
         return batch, paused
 
     def launch(self, batch: dict[Active, int]) -> list[Active]:
-        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; whose tokens are to come.
+        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; returns whose tokens come.
 
         A prompt takes all its blocks with its first chunk.
         """
