@@ -30,7 +30,9 @@ docstring.
 _CHECKED = """## Checked against the systems themselves
 
 The system's own scheduler was given the same requests and the same step times, and its decisions were held against
-the policy's, step by step. A policy that is not listed was written from publications and sources alone.
+the policy's, step by step. Where that scheduler cannot be run apart from its server, a reference stands in for it,
+written anew from its sources; the table says so. A policy that is not listed was written from publications and sources
+alone.
 """
 
 

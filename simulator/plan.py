@@ -31,9 +31,9 @@ class Chunk(NamedTuple):
     """`num_tokens` of a request's prompt (after a preemption: of prompt and output) to compute in this step.
 
     A chunk of a waiting request admits it; one of 0 tokens gives it slot and memory now, and its prompt later. Two
-    grants are made at admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens`;
-    without it a request owns the blocks of the tokens that it has. `padding_tokens` precede the prompt and are
-    computed like it; they need a reservation.
+    grants are made at admission only. `reserve_tokens` is KV room that must cover padding, prompt and `max_tokens` but
+    for the last, whose KV is never computed; without it a request owns the blocks of the tokens that it has.
+    `padding_tokens` precede the prompt and are computed like it; they need a reservation.
     """
 
     request: RequestView

@@ -323,7 +323,7 @@ class ReplicaState:
         return hits
 
     def _grant(self, live: RequestState, reserve: int, padding: int) -> None:
-        most = live.input_tokens + padding + live.max_tokens
+        most = live.input_tokens + padding + live.max_tokens - 1  # the last token is never computed
         if reserve < most:
             raise self.broken(f"reserves {reserve} tokens for request {live.request_id}, which may come to need {most}")
         live.reserved_tokens = reserve

@@ -1,20 +1,26 @@
 """TensorRT-LLM: in-flight batching under one of three capacity policies.
 
-The rules are those of `GuaranteedNoEvictScheduler`, `MaxUtilizationScheduler` and `StaticBatchScheduler` in
-cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp and of `MicroBatchScheduler` in microBatchScheduler.cpp beside it
-(TensorRT-LLM 1.0), for requests of one beam and chunks by `FIRST_COME_FIRST_SERVED`.
+The rules are those of `PyCapacityScheduler` and `PyMicroBatchScheduler` in
+tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py (revision 002f3cc; the same as capacityScheduler.cpp and
+microBatchScheduler.cpp in cpp/tensorrt_llm/batch_manager), for requests of one beam without drafts. The first gives
+memory to requests, the second gives the tokens of a step to those that have memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import takewhile
+from heapq import merge
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Annotated, Literal
 
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.context_chunks import equal_progress, first_come_first_served, whole
+from simulator.policies.parts.decode_slots import takes_block
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
@@ -24,21 +30,35 @@ CapacityPolicy = Annotated[
     Literal["guaranteed_no_evict", "max_utilization", "static_batch"],
     doc("the memory that a request must find to enter"),
 ]
+ContextChunkingPolicy = Annotated[
+    Literal["first_come_first_served", "equal_progress"],
+    doc("who gets a step's tokens where the prompts together have more"),
+]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorrtLlm:
-    """Decodes first, then prompts in the same step, in the queue's order; `capacity_policy` bounds the admissions.
+    """Decodes first, then prompts in the same step, in order of arrival; `capacity_policy` says who has memory.
 
     guaranteed_no_evict: a request enters that finds blocks for prompt + `max_tokens`; these are granted, so that no
     request is ever preempted.
-    max_utilization: it enters if it finds blocks for its prompt. Blocks are taken on demand; when they run out the
-    latest is paused, which means that it loses its KV, goes to the head of the queue and is recomputed later.
-    static_batch: as guaranteed_no_evict, but only when the batch is empty. Finished requests leave at once.
+    max_utilization: it enters if it finds blocks for its prompt. Blocks are taken on demand; where one is missing, for
+    a decode or for a prompt, the latest to arrive of those that have begun is paused, unless it arrived before: it
+    loses its KV, keeps its place in the order of arrival, and is recomputed later.
+    static_batch: as guaranteed_no_evict, but no prompt is computed while any request decodes, be it new or begun.
+    Finished requests leave at once.
 
     `max_num_seqs` is TensorRT-LLM's `max_batch_size`, `max_num_batched_tokens` its `max_num_tokens`, and
-    `enable_chunked_prefill` its chunked context: a prompt that does not fit what a step has left is cut, to a multiple
-    of the block size; without it the prompt waits, and one longer than a whole step is refused.
+    `enable_chunked_prefill` its chunked context. A prompt that does not fit what a step has left is then cut, to a
+    multiple of the block size; one for which less than a block is left is passed over, and a shorter one behind it may
+    take the rest. By `equal_progress` all prompts advance by a block in turn. Without chunks a prompt waits for a step
+    that has room for it, others wait behind it, and one longer than a whole step is refused.
+
+    With `async_scheduling` a step is planned while the one before it runs, as under the overlap scheduler, which is
+    TensorRT-LLM's default; there an answer that ends before its `max_tokens` is decoded once more. Not with
+    max_utilization, where TensorRT-LLM may pause a request whose last token is on its way.
+
+    Where TensorRT-LLM would wait for ever, for a block is longer than a step, a whole step is the unit of chunks.
     """
 
     max_num_seqs: MaxNumSeqs = 256
@@ -46,17 +66,25 @@ class TensorrtLlm:
     capacity_policy: CapacityPolicy = "guaranteed_no_evict"
     enable_chunked_prefill: EnableChunkedPrefill = True
     order: OrderName = "fcfs"
+    context_chunking_policy: ContextChunkingPolicy = "first_come_first_served"
+    async_scheduling: Annotated[bool, doc("plan a step while the one before runs: the overlap scheduler")] = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        if self.async_scheduling and not self._grants:
+            raise ValueError("async_scheduling must be false with capacity_policy = max_utilization")
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        return Traits(order=self.order, async_scheduling=self.async_scheduling, takes_whole_prompt=not self._grants)
 
     @property
     def _grants(self) -> bool:
         return self.capacity_policy != "max_utilization"
+
+    @property
+    def _slots(self) -> int:
+        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         # A paused request computes what it has of its answer again with its prompt.
@@ -69,89 +97,123 @@ class TensorrtLlm:
         return refuse_reservation(request, num_blocks, block_size) if self._grants else None
 
     def plan(self, view: View) -> StepPlan:
-        if not view.prefilling and view.decode_blocks_needed <= view.num_free_blocks:
-            if self.capacity_policy == "static_batch" and len(view.running):
-                return _UNTIL_CHANGE
-            if not view.waiting:
-                return _UNTIL_ARRIVAL
-        builder = _StepBuilder(view, self)
-        builder.pause_latest()
-        builder.continue_prompts()
-        if not builder.paused:
-            builder.admit()
-        if builder.paused or builder.chunks:
-            return StepPlan(preempt=tuple(builder.paused.values()), prefill=tuple(builder.chunks))
-        # No slot for an arrival, or it queues behind a head that waits for a request to finish.
-        if len(view.running) >= builder.slots or (view.waiting and self.order == "fcfs"):
+        decoding = len(view.running) > len(view.prefilling)
+        if decoding and self.capacity_policy == "static_batch":
             return _UNTIL_CHANGE
-        return _UNTIL_ARRIVAL
+        if not view.prefilling and not view.waiting and view.decode_blocks_needed <= view.num_free_blocks:
+            return _UNTIL_ARRIVAL
+        prompts, paused, is_full = self._with_memory(view)
+        budget = self.max_num_batched_tokens - view.num_decoding + sum([request.is_decoding for request in paused])
+        chunks = self._chunks(view, prompts, budget)
+        if paused:
+            return StepPlan(
+                preempt=tuple([Preemption(request) for request in paused]),
+                prefill=chunks,
+                requeue=self._in_arrival_order(view, paused, chunks),
+            )
+        if chunks:
+            return StepPlan(prefill=chunks)
+        if prompts and not self._grants:
+            return _STEP  # memory is given to them anew at each step, though no tokens are left
+        stuck = is_full or (prompts and not self.enable_chunked_prefill)
+        return _UNTIL_CHANGE if (stuck and self.order == "fcfs") or not self._free_slots(view) else _UNTIL_ARRIVAL
 
+    def _free_slots(self, view: View) -> int:
+        return max(0, self._slots - len(view.running))
 
-class _StepBuilder:
-    """A step under construction: what is left of blocks and budget, the paused requests, and the prompts computed."""
+    def _prompts(self, view: View) -> Iterable[RequestView]:
+        """Prompts that have begun and waiting ones that have slots, in order of arrival (fcfs)."""
+        waiting = islice(view.waiting, self._free_slots(view))
+        if self.order == "fcfs" and view.prefilling:
+            return merge(sorted(view.prefilling, key=_ROW), waiting, key=_ROW)
+        return chain(view.prefilling, waiting)
 
-    def __init__(self, view: View, policy: TensorrtLlm) -> None:
-        self.view = view
-        self.policy = policy
-        self.paused: dict[RequestView, Preemption] = {}
-        self.chunks: list[Chunk] = []
-        self.slots = min(policy.max_num_seqs, policy.max_num_batched_tokens)  # a decode step computes a token a slot
-        self.budget = policy.max_num_batched_tokens - view.num_decoding
-        # Prompts begun own the blocks of all of them, though they take these with their chunks.
-        promised = [max(0, cdiv(r.num_tokens, view.block_size) - r.num_blocks) for r in view.prefilling]
-        self.free = view.num_free_blocks - view.decode_blocks_needed - sum(promised)
+    def _with_memory(self, view: View) -> tuple[list[RequestView], list[RequestView], bool]:
+        """The prompts that have memory, the requests paused for that, and whether the next prompt finds none."""
+        free = view.num_free_blocks - view.decode_blocks_needed
+        if free < 0:
+            return *self._pause(view), True
+        prompts: list[RequestView] = []
+        for request in self._prompts(view):
+            if request not in view.prefilling:
+                free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
+            if free < 0:
+                if not self._grants and any(other.row > request.row for other in view.running):
+                    return *self._pause(view), True
+                return prompts, [], True
+            prompts.append(request)
+        return prompts, [], False
 
-    def pause_latest(self) -> None:
-        """Pause the latest admitted until the others find blocks for this step."""
-        for request in takewhile(lambda _: self.free < 0, reversed(self.view.running)):
-            self.paused[request] = Preemption(request)
-            self.free += cdiv(request.num_tokens, self.view.block_size)
-            self.budget += request.is_decoding
+    def _pause(self, view: View) -> tuple[list[RequestView], list[RequestView]]:
+        """The prompts that have memory and the requests paused, as `MaxUtilizationPolicy.schedule` finds them.
 
-    def continue_prompts(self) -> None:
-        """Continue the prompts begun, in order of admission."""
-        for request in self.view.prefilling:
-            tokens = self._cut(request.num_tokens_to_compute)
-            if tokens == 0 or request in self.paused:
+        It walks the requests in order of arrival. Where one lacks blocks, the last that has begun is paused, unless
+        none has begun from this one on.
+        """
+        requests = [*view.running, *islice(view.waiting, self._free_slots(view))]
+        if self.order == "fcfs":
+            requests.sort(key=_ROW)
+        free, at, end = view.num_free_blocks, 0, len(requests)
+        paused: list[RequestView] = []
+        while at < end:
+            request = requests[at]
+            if request in view.running:
+                needed = int(takes_block(view, request))
+            else:
+                needed = cdiv(request.num_tokens, view.block_size)
+            if needed <= free:
+                free -= needed
+                at += 1
+                continue
+            end = next((i for i in range(end - 1, at - 1, -1) if requests[i] in view.running), at)
+            if requests[end] not in view.running:
                 break
-            self.chunks.append(Chunk(request, tokens))
-            self.budget -= tokens
+            paused.append(requests[end])
+            free += requests[end].num_blocks
+        return [request for request in requests[:at] if not request.is_decoding], paused
 
-    def admit(self) -> None:
-        """Admit heads of the queue while slots, blocks and budget last; a static batch gets all its slots at once."""
-        is_static = self.policy.capacity_policy == "static_batch"
-        running = len(self.view.running)
-        if is_static and running:
-            return
-        for request in self.view.waiting:
-            tokens = self._cut(request.num_tokens_to_compute)
-            reserve = most_tokens(request) if self.policy._grants else 0
-            self.free -= cdiv(reserve or request.num_tokens, self.view.block_size)
-            if running >= self.slots or self.free < 0 or (tokens == 0 and not is_static):
-                break
-            self.chunks.append(Chunk(request, tokens, reserve))
-            self.budget -= tokens
-            running += 1
+    def _in_arrival_order(
+        self, view: View, paused: list[RequestView], chunks: tuple[Chunk, ...]
+    ) -> tuple[RequestView, ...] | None:
+        """The front of the queue when the paused are back in it and those with chunks have left it."""
+        if self.order != "fcfs":
+            return None
+        entered = {chunk.request for chunk in chunks}
+        latest = max(map(_ROW, paused))
+        before = [request for request in view.waiting if request.row < latest and request not in entered]
+        return tuple(sorted([*paused, *before], key=_ROW))
 
-    def _cut(self, tokens: int) -> int:
-        """The part of a prompt's tokens that fits the step: all, whole blocks of it, or none."""
-        if tokens <= self.budget or not self.policy.enable_chunked_prefill:
-            return tokens if tokens <= self.budget else 0
-        # A budget below the block size is a unit of its own.
-        unit = min(self.view.block_size, self.policy.max_num_batched_tokens)
-        return self.budget // unit * unit
+    def _chunks(self, view: View, prompts: list[RequestView], budget: int) -> tuple[Chunk, ...]:
+        """The tokens that each prompt gets in this step (`PyMicroBatchScheduler.schedule`)."""
+        if not self.enable_chunked_prefill:
+            shares = whole(prompts, budget)
+        else:
+            unit = min(view.block_size, self.max_num_batched_tokens)
+            fill = equal_progress if self.context_chunking_policy == "equal_progress" else first_come_first_served
+            shares = fill(prompts, budget, unit)
+        grants = self._grants
+        return tuple(
+            [
+                Chunk(request, tokens, most_tokens(request) if grants else 0)
+                for request, tokens in zip(prompts, shares, strict=False)
+                if tokens
+            ]
+        )
 
 
+_ROW = attrgetter("row")
+_STEP = StepPlan()
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(
     name="TensorRT-LLM in-flight batching",
-    batch="every step (`static_batch`: when the batch is empty)",
+    batch="every step (`static_batch`: when no request decodes)",
     prompts="in the same step as the decodes, whole or in chunks",
     grant="prompt + `max_tokens` (`max_utilization`: the prompt)",
     order="fcfs and others",
-    victim="none (`max_utilization`: the latest)",
+    victim="none (`max_utilization`: the latest to arrive)",
     preemption="never (`max_utilization`: recompute)",
+    checked=None,
 )

@@ -25,11 +25,13 @@ from simulator.workload import Workload
 VARIANTS: dict[str, dict[str, Any]] = {
     "chunked_prefill async": {"async_scheduling": True},
     "sglang sync": {"async_scheduling": False},
+    "tensorrt_llm async": {"async_scheduling": True},
     "tensorrt_llm max_utilization": {"capacity_policy": "max_utilization"},
     "tensorrt_llm static_batch": {"capacity_policy": "static_batch"},
+    "tgi chunked": {"enable_chunked_prefill": True},
 }
 # Policies that leave a request waiting though there are slot, memory and budget.
-LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi")
+LEAVING_SLOTS = ("static", "tensorrt_llm static_batch", "tgi", "tgi chunked")
 # Policies that rest while a request waits, until a time of their own.
 RESTING = ("static",)
 # Memory on demand, but admissions depend on what the max_tokens of all may still come to.

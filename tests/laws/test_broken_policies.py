@@ -142,11 +142,11 @@ BROKEN = {
     "pauses who waits": Broken([lambda v: StepPlan(paused=(waiting(v),))], "waiting"),
     "pauses a prompt under way": Broken([admit_one_token, lambda v: StepPlan(paused=(first(v),))], "prefilling"),
     "pauses twice": Broken([admit_all, lambda v: StepPlan(paused=(first(v), first(v)))], "twice"),
-    "reserves too little": Broken([lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 10),))], "need 11"),
+    "reserves too little": Broken([lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 9),))], "need 10"),
     "reserves too little for its padding": Broken(
-        [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 12, 2),))], "need 13"
+        [lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 11, 2),))], "need 12"
     ),
-    "pads without reserving": Broken([lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 0, 2),))], "need 13"),
+    "pads without reserving": Broken([lambda v: StepPlan(prefill=(Chunk(waiting(v), 6, 0, 2),))], "need 12"),
     "holds slots without reserving": Broken([admit_all], "reserves 0", traits=Traits(keeps_finished=True)),
     "waits for the present": Broken([lambda v: StepPlan(wait_until_s=v.now_s)], "not after now"),
     "waits for the past": Broken(

@@ -11,9 +11,11 @@ def most_tokens(request: RequestView) -> int:
     return request.input_tokens + request.max_tokens
 
 
-def refuse_reservation(request: RequestView, num_blocks: int, block_size: int) -> str | None:
-    """Why a request that reserves `most_tokens` can never enter, or None if it can."""
-    needed = cdiv(most_tokens(request), block_size)
+def refuse_reservation(
+    request: RequestView, num_blocks: int, block_size: int, granted_tokens: int | None = None
+) -> str | None:
+    """Why a request that reserves `granted_tokens` (None: `most_tokens`) can never enter, or None if it can."""
+    needed = cdiv(most_tokens(request) if granted_tokens is None else granted_tokens, block_size)
     if needed <= num_blocks:
         return None
     return (

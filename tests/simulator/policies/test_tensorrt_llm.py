@@ -27,18 +27,47 @@ def test_a_cut_prompt_ends_with_a_block() -> None:
     assert told.scheduled == [{"0": 8, "1": 3}, {"0": 8, "1": 1}, {"0": 4}, {"0": 1}]
 
 
-def test_nobody_passes_a_prompt_that_finds_less_than_a_block() -> None:
-    """Beside two decodes 3 tokens of 5 are left: the third prompt waits for a decode less, the fourth behind it."""
+def test_a_prompt_that_finds_less_than_a_block_is_passed_over() -> None:
+    """Beside two decodes 3 tokens of 5 are left: the third prompt waits for a decode less, the fourth takes one."""
     told = serve(TensorrtLlm(8, 5), [(1, 4), (1, 6), (6, 2), (1, 2)], [0.0, 0.0, 0.5, 0.5])
     assert told.scheduled == [
         {"0": 1, "1": 1},
-        {"0": 1, "1": 1},
-        {"0": 1, "1": 1},
+        {"0": 1, "1": 1, "3": 1},
+        {"0": 1, "1": 1, "3": 1},
         {"0": 1, "1": 1},
         {"1": 1, "2": 4},
-        {"1": 1, "2": 2, "3": 1},
-        {"2": 1, "3": 1},
+        {"1": 1, "2": 2},
+        {"2": 1},
     ]
+
+
+def test_who_was_passed_over_is_served_before_those_that_passed() -> None:
+    """With 7 tokens beside one decode, 6 are left: 4 for the first prompt behind it, though another had begun."""
+    told = serve(TensorrtLlm(8, 8), [(1, 9), (3, 3), (3, 3), (9, 2), (3, 2)], [0.0, 0.5, 0.5, 1.5, 1.5])
+    assert told.scheduled[1:5] == [
+        {"0": 1, "1": 3, "2": 3},
+        {"0": 1, "1": 1, "2": 1, "3": 4},
+        {"0": 1, "1": 1, "2": 1, "3": 5},
+        {"0": 1, "3": 1, "4": 3},
+    ]
+
+
+def test_by_equal_progress_all_prompts_advance_by_a_block_in_turn() -> None:
+    """14 tokens, blocks of 4: two rounds for the first, one and the rest of its prompt for the second, none left."""
+    told = serve(TensorrtLlm(8, 14, context_chunking_policy="equal_progress"), [(20, 2), (6, 2), (9, 2)])
+    assert told.scheduled[:3] == [{"0": 4, "1": 6, "2": 4}, {"0": 8, "1": 1, "2": 5}, {"0": 8, "2": 1}]
+
+
+def test_under_the_overlap_scheduler_an_answer_that_ends_by_itself_is_decoded_once_more() -> None:
+    told = serve(TensorrtLlm(1, 64, async_scheduling=True), [(4, 2), (4, 2)], max_tokens=9)
+    assert told.scheduled == [{"0": 4}, {"0": 1}, {"0": 1}, {"1": 4}, {"1": 1}, {"1": 1}]
+    told = serve(TensorrtLlm(1, 64, async_scheduling=True), [(4, 2), (4, 2)], max_tokens=2)
+    assert told.scheduled == [{"0": 4}, {"0": 1}, {}, {"1": 4}, {"1": 1}, {}]
+
+
+def test_no_overlap_scheduler_with_max_utilization() -> None:
+    with pytest.raises(ValueError, match=r"^async_scheduling must be false with capacity_policy = max_utilization"):
+        TensorrtLlm(capacity_policy="max_utilization", async_scheduling=True)
 
 
 def test_without_chunks_a_prompt_waits_for_room_in_a_step() -> None:
@@ -122,11 +151,32 @@ def test_a_static_batch_does_not_wait_for_more() -> None:
     assert told.column("scheduled_s") == [0.0, 3.0, 3.0]
 
 
-def test_a_static_batch_gets_its_slots_at_once_and_its_prompts_as_the_steps_allow() -> None:
-    told = serve(TensorrtLlm(3, 8, "static_batch"), [(8, 3), (8, 3), (8, 3), (8, 3)])
-    assert told.steps("admitted")[0] == {"0": 0, "1": 0, "2": 0}
-    assert told.scheduled[:4] == [{"0": 8}, {"0": 1, "1": 4}, {"0": 1, "1": 4}, {"1": 1, "2": 4}]
-    assert told.column("scheduled_s")[3] == max(told.column("last_token_s")[:3])
+def test_a_static_batch_computes_no_prompt_while_any_request_decodes() -> None:
+    """12 tokens a step: the second prompt is cut, and goes on with the third when the first has been answered."""
+    told = serve(TensorrtLlm(3, 12, "static_batch"), [(8, 3), (8, 2), (8, 2)])
+    assert told.scheduled == [
+        {"0": 8, "1": 4},
+        {"0": 1},
+        {"0": 1},
+        {"1": 4, "2": 8},
+        {"1": 1, "2": 1},
+    ]
+
+
+def test_max_utilization_pauses_who_passed_a_prompt_that_lacks_memory() -> None:
+    """Blocks of 4, 6 tokens a step. The fourth prompt, of 8 tokens, is passed over, and the last takes a block.
+
+    When the others have taken blocks, the third prompt, of which nothing has begun, finds two no more: the last, which
+    has begun behind it, is paused.
+    """
+    told = serve(
+        TensorrtLlm(8, 6, "max_utilization"),
+        [(6, 9), (1, 9), (1, 9), (8, 2), (1, 9)],
+        [0.0, 0.5, 0.5, 1.5, 1.5],
+        memory=Memory(8, 4),
+    )
+    assert next(paused for paused in told.steps("preempted") if paused) == ["4"]
+    assert told.scheduled[2] == {"0": 1, "1": 1, "2": 1, "4": 1}
 
 
 @given(data=st.data())
@@ -148,25 +198,24 @@ def test_the_guarantee_is_never_broken(name: str, data: st.DataObject) -> None:
 
 @given(scenario=scenarios("tensorrt_llm static_batch"))
 @settings(max_examples=60)
-def test_static_batches_never_overlap(scenario: Scenario) -> None:
-    run = scenario.run(log_decisions=True)
-    assert run.decisions is not None
-    running: dict[int, set[str]] = {}
-    for step in run.decisions:
-        left = running.get(step["replica"], set())
-        assert not (step["admitted"] and left)
-        running[step["replica"]] = set(step["running"]) - set(step["finished"])
+def test_static_batches_never_mix_prompts_and_decodes(scenario: Scenario) -> None:
+    rows = scenario.run().records.rows
+    assert ((rows.decoding == 0) | (rows.prefilling == 0)).all()
 
 
 @given(scenario=scenarios("tensorrt_llm max_utilization"))
 @settings(max_examples=60)
 def test_the_latest_is_the_victim(scenario: Scenario) -> None:
+    """To arrive, where requests are served in order of arrival; else to be admitted."""
     run = scenario.run(log_decisions=True)
     assert run.decisions is not None
+    assert isinstance(scenario.policy, TensorrtLlm)
     order: dict[int, list[str]] = {}
     for step in run.decisions:
         before = order.get(step["replica"], [])
-        paused = step["preempted"]
+        paused = [*step.get("preempted_before", []), *step["preempted"]]
+        if scenario.policy.order == "fcfs":
+            before.sort(key=int)
         assert paused == before[::-1][: len(paused)]
         order[step["replica"]] = [request for request in step["running"] if request not in step["finished"]]
 
