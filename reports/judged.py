@@ -11,7 +11,6 @@ import numpy as np
 from reports.columns import Summary
 from reports.compare import joined, values
 from reports.units import latency, short
-from simulator.metrics.intervals import mean_interval
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FRACTION, MS
 from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
@@ -20,6 +19,7 @@ from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.table import METRICS
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Records, Status
+from simulator.statistics.intervals import mean_interval
 
 KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
 
