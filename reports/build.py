@@ -84,7 +84,7 @@ def _page(
         html.section(
             "Verdict",
             html.paragraphs(words, "verdict"),
-            html.verdict_tables(summaries, style, paired=paired),
+            html.verdict_tables(summaries, style, known, paired=paired),
         ),
         *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),

@@ -31,17 +31,21 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     from scenarios.show import are_paired
 
     first, paired = runs[0].scenario, are_paired(runs)
+    cuts = first.measure.window(runs[0].records)
     slo = first.resolve_slo() if paired else None
     summaries = {run.label: run.summaries for run in runs}
-    known = {run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window()) for run in runs}
+    known = {
+        run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window(run.records))
+        for run in runs
+    }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
-    by_class = class_table(lines, slo, **first.measure.window())
+    by_class = class_table(lines, slo, **cuts)
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
         parts.append(f"{title}\n{rows}\n")
-    by_replica = replica_table(lines, **first.measure.window())
+    by_replica = replica_table(lines, **cuts)
     if by_replica is not None:
         title = terminal.paint("By replica", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_replica.head, *by_replica.body], by_replica.text_columns, terminal.width)

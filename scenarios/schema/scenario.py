@@ -27,6 +27,7 @@ from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
+from scenarios.schema.measure import Measure
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
@@ -217,22 +218,6 @@ def _workload_tag(value: object) -> str:
 def _engine_tag(value: object) -> str:
     policy = value.get("policy") if isinstance(value, Mapping) else getattr(value, "policy", None)
     return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
-
-
-class Measure(Strict):
-    """The window over which metrics are taken, and what the client adds.
-
-    `front_end_s` lies between the client and the engine: it adds to TTFT and end-to-end latency and leaves the gaps
-    between tokens alone. 15 to 28 ms were seen through HTTP; a client in the engine's process has 0.
-    """
-
-    warmup_s: Annotated[Seconds, doc("time cut off at the start")] = 0.0
-    cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
-    front_end_s: Annotated[Seconds, doc("delay between engine and client, added to TTFT and E2E")] = 0.0
-
-    def window(self) -> dict[str, float]:
-        """What is cut off, as the metrics take it."""
-        return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
 
 
 class GroupConfig(Strict):
