@@ -39,6 +39,8 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
         for run in runs
     }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
+    if paired and len(runs) > 1:
+        parts += _difference_lines(runs, cuts, terminal)
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
     by_class = class_table(lines, slo, **cuts)
     if by_class is not None:
@@ -53,6 +55,24 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
+
+
+def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
+    """By how much the runs differ from the first, if that is known."""
+    from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
+    from reports.table import MOST_OF_A_LABEL, wrapped
+    from reports.terminal import aligned
+    from reports.units import fitted
+
+    labels = {run.label: fitted(run.label, MOST_OF_A_LABEL) for run in runs}
+    found = differences({run.label: run.summaries for run in runs}, {run.label: run.records for run in runs}, **cuts)
+    rows = difference_table({labels[label]: of_run for label, of_run in found.items()})
+    if rows is None:
+        return []
+    title = terminal.paint(f"Differences to {labels[runs[0].label]}", "title")
+    basis = OVER_SEEDS if len(runs[0].summaries) > 1 else WITHIN_RUNS
+    basis = terminal.paint(wrapped(basis, terminal.prose_width), "dim")
+    return [f"{title}\n{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n{basis}\n"]
 
 
 def report(

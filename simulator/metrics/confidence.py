@@ -16,6 +16,7 @@ from simulator.metrics.sample import PERCENTILES
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
 from simulator.statistics.batch_means import batch_means_interval
+from simulator.statistics.bootstrap import bootstrap_difference
 from simulator.statistics.intervals import Interval
 from simulator.statistics.percentiles import PercentileInterval, percentile_interval
 
@@ -49,6 +50,31 @@ def run_means(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.
         f"mean_{name}_ms": batch_means_interval(values, bounds=(0.0, math.inf))
         for name, values in _series(records, warmup_s, cooldown_s).items()
     }
+
+
+def percentile_differences(
+    one: Records, other: Records, keys: Iterable[str], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> dict[str, Interval]:
+    """Percentiles of one run less those of another on the same requests, with 95 % intervals, in milliseconds.
+
+    The intervals are by the paired bootstrap over blocks of requests. A key is left out where the runs did not finish
+    the same requests, and where either run is too short for the percentile.
+    """
+    if len(one.requests.row) != len(other.requests.row) or one.request_ids != other.request_ids:
+        return {}
+    ours_done, theirs_done = (
+        measured_window(each, warmup_s, cooldown_s).measured & finished(each) for each in (one, other)
+    )
+    if not np.array_equal(ours_done, theirs_done):
+        return {}
+    ours, theirs = (_series(each, warmup_s, cooldown_s) for each in (one, other))
+    found = {}
+    for key in keys:
+        percent, name = PERCENTILE_KEYS[key]
+        a, b = ours[name], theirs[name]
+        if len(a) == len(b) and all(percentile_interval(each, percent).is_bounded for each in (a, b)):
+            found[key] = bootstrap_difference(a, b, percent)
+    return found
 
 
 def _series(records: Records, warmup_s: float, cooldown_s: float) -> dict[str, Floats]:
