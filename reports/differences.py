@@ -58,9 +58,10 @@ def difference_table(found: Mapping[str, Mapping[str, Interval]]) -> TableRows |
 
 
 def _column(key: str, found: list[Interval | None]) -> list[str]:
-    scale = COLUMNS[key].scale
-    means = [each.mean * scale for each in found if each is not None]
-    places = decimals((mean for mean in means if math.isfinite(mean)), most=COLUMNS[key].most)
+    scale, places = COLUMNS[key].scale, COLUMNS[key].places
+    if places is None:
+        means = (each.mean * scale for each in found if each is not None and math.isfinite(each.mean))
+        places = decimals(means, COLUMNS[key].most)
     return [MISSING if each is None else _cell(each, scale, places) for each in found]
 
 
