@@ -14,6 +14,7 @@ from markupsafe import Markup
 from reports import definitions, html
 from reports.columns import Summaries
 from reports.compare import joined, seeds
+from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.files import write
 from reports.judged import facts
 from reports.pictures import plots
@@ -84,9 +85,10 @@ def _page(
         html.section(
             "Verdict",
             html.paragraphs(words, "verdict"),
-            html.verdict_tables(summaries, style, paired=paired),
+            html.verdict_tables(summaries, style, known, paired=paired),
         ),
         html.section("Diagnosis" + of_first, *_diagnosis(runs)),
+        *_differences(runs, summaries, paired),
         *_plots(runs, style, pictures),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
         html.section(
@@ -119,6 +121,17 @@ def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
             words.append(f"{place}. {title} ({weight}, {when}). {evidence}{first}")
         cards.append(html.paragraphs(words, "diagnosis"))
     return cards
+
+
+def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) -> list[Markup]:
+    """By how much the runs differ from the first; nothing for a run alone."""
+    if not paired or len(runs) < 2:
+        return []
+    first = runs[0]
+    cuts = {"warmup_s": first.warmup_s, "cooldown_s": first.cooldown_s}
+    rows = difference_table(differences(summaries, {run.label: run.records for run in runs}, **cuts))
+    basis = OVER_SEEDS if seeds(summaries) > 1 else WITHIN_RUNS
+    return [html.section(f"Differences to {first.label}", html.table(rows), *([html.text(basis)] if rows else []))]
 
 
 def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:

@@ -16,6 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from reports.columns import BLOCKS, Column, Summaries
+from reports.enough import own_intervals
+from reports.judged import Facts
 from reports.style import Picture, Style
 from reports.svg import inline
 from reports.table import Cell, note, shown
@@ -78,16 +80,23 @@ class _Block:
     lines: Sequence[_Line]
 
 
-def verdict_tables(summaries: Summaries, style: Mapping[str, Style], *, paired: bool = True) -> Markup:
+def verdict_tables(
+    summaries: Summaries,
+    style: Mapping[str, Style],
+    facts: Mapping[str, Facts] | None = None,
+    *,
+    paired: bool = True,
+) -> Markup:
     """The blocks of the verdict table, and what their marks mean; without marks where the runs are not paired."""
+    own = own_intervals(summaries, facts)
     blocks = []
     for block in BLOCKS:
-        if columns := shown(summaries, block, paired=paired):
+        if columns := shown(summaries, block, own, paired=paired):
             lines = [
                 _Line(label, style[label].color, [by_label[label] for _, by_label in columns]) for label in summaries
             ]
             blocks.append(_Block(block.title, [column for column, _ in columns], lines))
-    return _render("verdict_tables", blocks, note(summaries, paired=paired).replace("* best", "Highlighted: best"))
+    return _render("verdict_tables", blocks, note(summaries, own, paired=paired).replace("* best", "Highlighted: best"))
 
 
 def table(rows: TableRows | None, *, prose: bool = False, title: str = "") -> Markup:

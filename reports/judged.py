@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from reports.columns import Summary
+from reports.columns import COLUMNS, Summary
 from reports.compare import joined, values
 from reports.units import latency, short
-from simulator.metrics.intervals import mean_interval
+from simulator.metrics.confidence import PERCENTILE_KEYS, run_percentiles
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FRACTION, MS
 from simulator.metrics.outcomes import ATTAINMENT, Outcome, mean_outcomes, outcomes_of
@@ -20,6 +20,8 @@ from simulator.metrics.slo import Slo, limited_requests
 from simulator.metrics.table import METRICS
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Records, Status
+from simulator.statistics.intervals import mean_interval
+from simulator.statistics.percentiles import PercentileInterval
 
 KEPT = 0.99  # the attainment asked for where an SLO has limits of a request and no target
 
@@ -38,10 +40,12 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the records of a run say beside its summary: its worst overload, and the limits that requests missed."""
+    """What the records of a run say beside its summary: its worst overload, the limits that requests missed, and how
+    sure the percentiles of the verdict table are, by key."""
 
     overload: Overload | None = None
     misses: tuple[Miss, ...] = ()
+    percentiles: Mapping[str, PercentileInterval] = field(default_factory=dict)
 
 
 def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> Facts:
@@ -53,7 +57,10 @@ def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_
     found = overload(
         records, limit_s=None if limit_ms is None else limit_ms / 1e3, warmup_s=warmup_s, cooldown_s=cooldown_s
     )
-    return Facts(found, () if slo is None else _misses(records, slo, warmup_s, cooldown_s))
+    percentiles = run_percentiles(
+        records, [key for key in COLUMNS if key in PERCENTILE_KEYS], warmup_s=warmup_s, cooldown_s=cooldown_s
+    )
+    return Facts(found, () if slo is None else _misses(records, slo, warmup_s, cooldown_s), percentiles)
 
 
 def _misses(records: Records, slo: Slo, warmup_s: float, cooldown_s: float) -> tuple[Miss, ...]:

@@ -11,9 +11,11 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from reports.columns import BLOCKS, Block, Column, Summaries
 from reports.compare import Estimate, best, estimate, seeds, values
+from reports.enough import Own, own_intervals
 from reports.judged import Facts
 from reports.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
 from reports.units import MISSING, column_unit, decimals, fitted, intervals, number, tied, time_unit
@@ -35,12 +37,15 @@ class Cell:
     is_best: bool = False
 
 
-def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
-    """A column's cells by label: with the same number of decimals, or each with its own unit of time."""
+def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({})) -> dict[str, Cell]:
+    """A column's cells by label: with the same number of decimals, or each with its own unit of time.
+
+    `own` are the intervals within a run that stands alone.
+    """
     if column.flag:
         return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
     column = _in_its_unit(summaries, column)
-    found = _estimates(summaries, column)
+    found = _estimates(summaries, column, own)
     marked = best(summaries, column)
     if not column.unit and METRICS[column.key].unit == MS:
         made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
@@ -58,8 +63,12 @@ def cells(summaries: Summaries, column: Column) -> dict[str, Cell]:
     return made
 
 
-def _estimates(summaries: Summaries, column: Column) -> dict[str, Estimate]:
-    return {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+def _estimates(summaries: Summaries, column: Column, own: Own = MappingProxyType({})) -> dict[str, Estimate]:
+    found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+    if (inside := own.get(column.key)) is None or not inside.n:
+        return found
+    low, high = max(inside.low, 0.0) * column.scale, inside.high * column.scale
+    return {label: replace(each, low=low, high=high) for label, each in found.items()}
 
 
 def _in_its_unit(summaries: Summaries, column: Column) -> Column:
@@ -100,9 +109,12 @@ def _flag(seen: Sequence[float]) -> str:
     return ("yes" if yes else "no") if yes in (0, len(known)) else f"{yes} of {len(known)}"
 
 
-def note(summaries: Summaries, *, paired: bool = True) -> str:
+def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool = True) -> str:
     """What the marks and the ± mean; empty where there is neither."""
     count = seeds(summaries)
+    if any(each.n for each in own.values()):
+        few = " -: too few requests for that end." if not all(each.is_bounded for each in own.values()) else ""
+        return f"Percentiles with the [ends] of their 95 % interval, from this run alone.{few}"
     if count > 1:
         text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
         if len(summaries) > 1 and paired:
@@ -131,8 +143,9 @@ def verdict_table(
     """
     if not summaries:
         return "nothing to compare\n"
-    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, paired=paired))]
-    parts.append(terminal.paint(wrapped(note(summaries, paired=paired), terminal.prose_width), "dim"))
+    own = own_intervals(summaries, facts)
+    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, own, paired=paired))]
+    parts.append(terminal.paint(wrapped(note(summaries, own, paired=paired), terminal.prose_width), "dim"))
     words = verdict_words(summaries, slo, facts, paired=paired)
     parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -143,14 +156,16 @@ def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
     return textwrap.fill(tied(text), width).replace("\u00a0", " ")
 
 
-def shown(summaries: Summaries, block: Block, *, paired: bool = True) -> list[tuple[Column, dict[str, Cell]]]:
+def shown(
+    summaries: Summaries, block: Block, own: Own = MappingProxyType({}), *, paired: bool = True
+) -> list[tuple[Column, dict[str, Cell]]]:
     """The block's columns that tell something, in the units that suit them, with their cells."""
     pairs = []
     for column in block.columns:
         if _tells_nothing(summaries, column):
             continue
         head = _in_its_unit(summaries, column)
-        found = cells(summaries, head)
+        found = cells(summaries, head, own)
         unmarked = {label: replace(cell, is_best=False) for label, cell in found.items()}
         pairs.append((head, found if paired else unmarked))
     return pairs
@@ -162,8 +177,8 @@ def _tells_nothing(summaries: Summaries, column: Column) -> bool:
     return not known or (column.better < 0 and not column.flag and not any(known))
 
 
-def _block(block: Block, summaries: Summaries, terminal: Terminal, *, paired: bool) -> str:
-    columns = shown(summaries, block, paired=paired)
+def _block(block: Block, summaries: Summaries, terminal: Terminal, own: Own, *, paired: bool) -> str:
+    columns = shown(summaries, block, own, paired=paired)
     if not columns:
         return ""
     labels = list(summaries)

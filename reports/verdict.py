@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from reports.choice import alike, choice, is_saturated, twins, winner
 from reports.columns import Summaries
 from reports.compare import estimate, joined, seeds, values
+from reports.enough import too_few_words
 from reports.judged import Facts, Judged, how_text, judged, missed_text, misses_text, slo_text
 from reports.overloads import overload_words
 from reports.units import short
@@ -40,7 +41,8 @@ def verdict_words(
     overloads = {label: None if is_saturated(summaries, label) else each.overload for label, each in known.items()}
     if not paired:
         overloaded = overload_words(overloads, of_first=seeds(summaries) > 1)
-        return [_UNPAIRED, *_losses(summaries), *filter(None, [_saturated(summaries, known)]), *overloaded]
+        few = too_few_words(summaries, known)
+        return [_UNPAIRED, *_losses(summaries), *filter(None, [_saturated(summaries, known)]), *overloaded, *few]
     sentences = [
         *choice(summaries, against, first),
         *_slo(summaries, slo, against, known),
@@ -48,6 +50,7 @@ def verdict_words(
         *_losses(summaries),
         _saturated(summaries, known),
         *overload_words(overloads, first, of_first=seeds(summaries) > 1),
+        *too_few_words(summaries, known),
     ]
     return [sentence for sentence in sentences if sentence]
 

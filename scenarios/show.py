@@ -98,7 +98,6 @@ def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
     from reports.run import ReportRun
 
-    measure = run.scenario.measure
     return ReportRun(
         label=run.label,
         policy=run.scenario.engine.policy,
@@ -106,8 +105,7 @@ def report_run(run: Shown) -> ReportRun:
         summaries=run.summaries,
         scenario_yaml=run.scenario_yaml,
         slo=run.scenario.resolve_slo(),
-        warmup_s=measure.warmup_s,
-        cooldown_s=measure.cooldown_s,
+        **run.scenario.measure.window(run.records),
         state="" if run.told is None else run.told.state,
         findings=() if run.told is None else run.told.rows,
     )

@@ -31,19 +31,25 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     from scenarios.show import are_paired
 
     first, paired = runs[0].scenario, are_paired(runs)
+    cuts = first.measure.window(runs[0].records)
     slo = first.resolve_slo() if paired else None
     summaries = {run.label: run.summaries for run in runs}
-    known = {run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window()) for run in runs}
+    known = {
+        run.label: facts(run.records, run.scenario.resolve_slo(), **run.scenario.measure.window(run.records))
+        for run in runs
+    }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
     if found := [run for run in runs if run.told is not None]:
         parts.append(_findings(found, terminal))
+    if paired and len(runs) > 1:
+        parts += _difference_lines(runs, cuts, terminal)
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
-    by_class = class_table(lines, slo, **first.measure.window())
+    by_class = class_table(lines, slo, **cuts)
     if by_class is not None:
         title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
         parts.append(f"{title}\n{rows}\n")
-    by_replica = replica_table(lines, **first.measure.window())
+    by_replica = replica_table(lines, **cuts)
     if by_replica is not None:
         title = terminal.paint("By replica", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
         rows = aligned([by_replica.head, *by_replica.body], by_replica.text_columns, terminal.width)
@@ -78,6 +84,24 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
     if any(run.told is not None and run.told.rows for run in runs):
         lines.append(terminal.paint("batchlab explain RUN_DIR tries what helps.", "dim"))
     return "\n".join(lines) + "\n"
+
+
+def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
+    """By how much the runs differ from the first, if that is known."""
+    from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
+    from reports.table import MOST_OF_A_LABEL, wrapped
+    from reports.terminal import aligned
+    from reports.units import fitted
+
+    labels = {run.label: fitted(run.label, MOST_OF_A_LABEL) for run in runs}
+    found = differences({run.label: run.summaries for run in runs}, {run.label: run.records for run in runs}, **cuts)
+    rows = difference_table({labels[label]: of_run for label, of_run in found.items()})
+    if rows is None:
+        return []
+    title = terminal.paint(f"Differences to {labels[runs[0].label]}", "title")
+    basis = OVER_SEEDS if len(runs[0].summaries) > 1 else WITHIN_RUNS
+    basis = terminal.paint(wrapped(basis, terminal.prose_width), "dim")
+    return [f"{title}\n{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n{basis}\n"]
 
 
 def report(

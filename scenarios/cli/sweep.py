@@ -10,6 +10,7 @@ from scenarios.cli.flags import Console, Json, NoReport, Out, Quiet, Seed, Set, 
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from reports.sweep.points import SweepResult
     from scenarios.studies.study import Study
 
 Executor = Annotated[str, typer.Option("--executor", metavar="local|ray", help="Processes here, or a Ray cluster.")]
@@ -19,7 +20,7 @@ Address = Annotated[str | None, typer.Option("--address", metavar="A", help="Of 
 
 def sweep(
     study: Annotated[
-        str, typer.Argument(metavar="STUDY", help="A study file, or a scenario (path or name) with --vary.")
+        str, typer.Argument(metavar="STUDY", help="A study (path or name), or a scenario (path or name) with --vary.")
     ],
     vary: Annotated[
         list[str] | None,
@@ -46,12 +47,14 @@ def sweep(
 ) -> None:
     """Run a grid of scenarios, in parallel.
 
-    The table goes to --out, else to runs/NAME-sweep-KEYS: a row a point and seed. Finished runs are kept there: a sweep
+    The table goes to --out, else to runs/NAME-sweep-KEYS: a row a point and seed; beside it a report with the best
+    points, knees, Pareto fronts and heat maps. Finished runs are kept there: a sweep
     that was stopped goes on, and one that was changed runs only what changed. A point that fails has its error in the
     table and stops no other.
     """
+    from scenarios.cli.sweep_report import write_sweep_report
     from scenarios.runs.storage.names import default_folder
-    from scenarios.runs.storage.run_folder import TABLE, to_json
+    from scenarios.runs.storage.run_folder import REPORT, TABLE, to_json
     from scenarios.studies.executors import executor as make_executor
     from scenarios.studies.sweep import sweep as run_sweep
 
@@ -67,21 +70,43 @@ def sweep(
     if counts["failed"]:
         first = next(outcome.error for _, _, outcome in swept.rows if outcome.error)
         console.note(f"warning: {counts['failed']:,} of {counts['points']:,} runs failed; the first: {first}")
+    result = None
+    if not no_report:
+        console.note("drawing the report")
+        result = write_sweep_report(target, swept)
     if json:
         console.out(to_json({**counts, "table": str(target / TABLE)}))
-    else:
-        console.out(f"{counts['done']:,} runs done, {counts['reused']:,} reused, {counts['failed']:,} failed\n")
-        console.out(f"table: {target / TABLE}\n")
+        return
+    console.out(f"{counts['done']:,} runs done, {counts['reused']:,} reused, {counts['failed']:,} failed\n")
+    if result is not None:
+        console.out(_best(result, console))
+    console.out(f"table: {target / TABLE}\n")
+    if result is not None:
+        console.out(f"report: {target / REPORT}\n")
+
+
+def _best(result: SweepResult, console: Console) -> str:
+    """The best points as a table, and what it rests on."""
+    from reports.sweep.best import best_points
+    from reports.sweep.build import best_table, best_words
+    from reports.table import wrapped
+    from reports.terminal import aligned
+
+    found, terminal = best_points(result), console.terminal
+    rows = best_table(found, named=0)
+    words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
+    table = "" if rows is None else f"{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n\n"
+    return f"\n{table}{words}\n\n"
 
 
 def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -> Study:
     from scenarios.studies.axes import parse_vary
-    from scenarios.studies.study import is_study, load_study, study_of
+    from scenarios.studies.study import find_study, load_study, study_of
 
-    if is_study(given):
+    if (file := find_study(given)) is not None:
         if vary:
             raise InputError("a study file says itself what varies", file="--vary", hint="change `vary:` in the file")
-        return load_study(given, changed, seeds)
+        return load_study(file, changed, seeds)
     if not vary:
         raise InputError(
             f"{given} is a scenario: nothing varies",

@@ -47,7 +47,7 @@ class Evidence:
     ) -> None:
         self.scenario, self.records, self.summary = scenario, records, summary
         self.workload = workload  # None: to be built where it is needed
-        self.window: Window = measured_window(records, **scenario.measure.window())
+        self.window: Window = measured_window(records, **scenario.measure.window(records))
         self.late: Late = late_requests(records, scenario.resolve_slo(), summary, self.window)
 
     # Which replica, and what its steps cost
@@ -234,7 +234,9 @@ class Evidence:
         """The worst backlog of the run that left requests late."""
         limit_s = self.late.wait_limit_s
         return overload(
-            self.records, limit_s=limit_s if math.isfinite(limit_s) else None, **self.scenario.measure.window()
+            self.records,
+            limit_s=limit_s if math.isfinite(limit_s) else None,
+            **self.scenario.measure.window(self.records),
         )
 
     @cached_property

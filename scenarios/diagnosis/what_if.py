@@ -152,7 +152,7 @@ def _less(before: float | None, after: float | None) -> bool:
 
 
 def _late(result: Result, served_s: float | None) -> Any:
-    window = measured_window(result.records, **result.scenario.measure.window())
+    window = measured_window(result.records, **result.scenario.measure.window(result.records))
     return late_requests(result.records, result.scenario.resolve_slo(), result.summary, window, served_s)
 
 

@@ -67,7 +67,7 @@ class Result:
     @cached_property
     def replicas(self) -> pd.DataFrame:
         """One row a replica; the columns of replicas.csv.gz."""
-        return _frame(replica_columns(self.records, **self.scenario.measure.window()))
+        return _frame(replica_columns(self.records, **self.scenario.measure.window(self.records)))
 
     def plot(self, kind: str = "timeline") -> Picture:
         """A picture of the report: a notebook shows it, `.save("x.png")` or `.save("x.svg")` writes it.
@@ -96,7 +96,7 @@ class Result:
             records=self.records,
             decisions=self.decisions,
             notes=self.notes,
-            cuts=self.scenario.measure.window(),
+            cuts=self.scenario.measure.window(self.records),
         )
 
 

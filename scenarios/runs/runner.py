@@ -26,6 +26,7 @@ from simulator.hardware.kv import KVCache
 from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
+from simulator.metrics.warmup import WARMUP
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
@@ -79,7 +80,7 @@ def run_on(
     records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
-    slo, cuts = scenario.resolve_slo(), scenario.measure.window()
+    slo, cuts, warmup = scenario.resolve_slo(), scenario.measure.window(records), scenario.measure.warmup(records)
     summary = summarize(records, slo=slo, **cuts)
     found = outcomes(records, slo, summary, **cuts)
     throughput = summary["output_throughput"]
@@ -98,10 +99,11 @@ def run_on(
             "usd_per_million_output_tokens": price,
             **_groups(records, cuts),
             **entries(found),
+            **({} if warmup is None else {WARMUP: warmup.entry()}),
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
-        notes=(*workload.notes, *rejected, *remarks),
+        notes=(*workload.notes, *rejected, *remarks, *(() if warmup is None else (warmup.words(),))),
         workload=workload,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Unit, doc
 from pydantic import (
@@ -28,6 +28,7 @@ from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
 from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
+from scenarios.schema.measure import Measure
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
@@ -220,23 +221,6 @@ def _workload_tag(value: object) -> str:
 def _engine_tag(value: object) -> str:
     policy = value.get("policy") if isinstance(value, Mapping) else getattr(value, "policy", None)
     return "<user>" if isinstance(policy, str) and ".py" in policy else "<built-in>"
-
-
-def _moved(key: str) -> str | None:
-    return "is the top-level `front_end: {fixed_s: ...}`" if key == "front_end_s" else None
-
-
-class Measure(Strict):
-    """The window over which metrics are taken."""
-
-    elsewhere: ClassVar = staticmethod(_moved)
-
-    warmup_s: Annotated[Seconds, doc("time cut off at the start")] = 0.0
-    cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
-
-    def window(self) -> dict[str, float]:
-        """What is cut off, as the metrics take it."""
-        return {"warmup_s": self.warmup_s, "cooldown_s": self.cooldown_s}
 
 
 class GroupConfig(Strict):

@@ -25,6 +25,7 @@ from scenarios.schema.strict import Strict
 from scenarios.studies.axes import Axis, Setting, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
 
+_LIBRARY = Path(__file__).parents[1] / "library" / "studies"
 _MOST_RUNS = 1_000_000
 _POLICY = "engine.policy"
 _INSIDE = 0.3183  # of a range: a place at which hardly a range has a whole number
@@ -118,13 +119,14 @@ def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = (), seed
     return _read(read_yaml(Path(path)), Path(path), overrides, seeds)
 
 
-def is_study(path: str) -> bool:
-    """Whether a file on the command line is a study rather than a scenario: it has the key `scenario`."""
-    file = Path(path)
-    if file.suffix not in (".yaml", ".yml") or not file.is_file():
-        return False
-    data = read_yaml(file).data
-    return isinstance(data, dict) and "scenario" in data
+def find_study(given: str) -> Path | None:
+    """The file of a study that the command line names by its path, or, of a shipped one, by its name; else None."""
+    file = Path(given)
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        data = read_yaml(file).data
+        return file if isinstance(data, dict) and "scenario" in data else None  # a scenario has no such key
+    shipped = _LIBRARY / f"{given}.yaml"
+    return shipped if given == file.name and shipped.is_file() else None
 
 
 def parse_study(text: str, name: str, folder: Path) -> Study:

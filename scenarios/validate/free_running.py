@@ -71,8 +71,7 @@ def free_running(
 
 
 def _summary(records: Records, scenario: Scenario) -> Summary:
-    measure = scenario.measure
-    found = summarize(records, slo=scenario.resolve_slo(), warmup_s=measure.warmup_s, cooldown_s=measure.cooldown_s)
+    found = summarize(records, slo=scenario.resolve_slo(), **scenario.measure.window(records))
     return {**found, "num_steps": records.num_steps}
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.metrics.intervals import Interval, mean_interval
 from simulator.results.records import Floats, Ints, Records
+from simulator.statistics.intervals import Interval, mean_interval
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory, Scenario, make_policy

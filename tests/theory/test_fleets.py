@@ -12,8 +12,8 @@ import pytest
 from scipy.sparse import lil_matrix
 from scipy.sparse.linalg import spsolve
 
-from simulator.metrics.intervals import Interval
 from simulator.results.records import Ints
+from simulator.statistics.intervals import Interval
 from simulator.timing.linear import Linear
 from tests.laws.scenarios import Scenario, make_policy
 from tests.theory.queues import AMPLE, BUDGET, Service, holds, interval, sample, settled, sojourns_s

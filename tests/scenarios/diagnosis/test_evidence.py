@@ -96,9 +96,7 @@ def test_late_is_who_misses_a_limit_by_the_largest_factor() -> None:
     by_ttft = requests["ttft_ms"] / 300 >= (requests["tpot_ms"] / 12).fillna(0)
     assert late.waits.tolist() == by_ttft[missed].tolist()
     assert (late.waits != late.paces).all()
-    excess = np.where(
-        by_ttft, requests["ttft_ms"] - 300, (requests["tpot_ms"] - 12) * (requests["output_tokens"] - 1)
-    )
+    excess = np.where(by_ttft, requests["ttft_ms"] - 300, (requests["tpot_ms"] - 12) * (requests["output_tokens"] - 1))
     assert late.excess_s == pytest.approx(excess[missed] / 1e3)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.studies.axes import parse_vary
-from scenarios.studies.study import is_study, load_study, parse_study, study_of
+from scenarios.studies.study import find_study, load_study, parse_study, study_of
 from simulator.errors import InputError
 
 TINY = """\
@@ -40,8 +40,12 @@ def test_the_contracts_own_study(scenario: Path) -> None:
         '  "engine.max_num_seqs, engine.policy": [[64, static], [256, chunked_prefill]]\n'
         "seeds: 3\n"
     )
-    assert is_study(str(file))
-    assert not is_study(str(scenario))
+    assert find_study(str(file)) == file
+    assert find_study(str(scenario)) is None
+    assert find_study("quickstart") is None
+    shipped = find_study("load-and-budget")
+    assert shipped is not None
+    assert len(load_study(shipped)) == 36
     study = load_study(file)
     assert study.name == "chunk-and-load"
     assert len(study) == 3 * 4 * 2 * 3

@@ -1,0 +1,39 @@
+"""Colours of what varies: in the order of a number from dark to light, or a policy's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+
+from reports.style import styles
+from reports.sweep.points import SweepAxis
+
+MAP = "viridis"
+DARK, LIGHT = "#10141a", "#fafbfc"  # text on a cell: no ink of the page's, which changes with its theme
+_FIRST, _LAST = 0.0, 0.86  # of the map: its lightest yellows are hard to see on a white page
+MARKS = "osD^vPX*"
+
+
+def colours(axis: SweepAxis) -> list[str]:
+    """A colour for each place of an axis."""
+    if not axis.numbers:
+        named = styles([(label, label) for label in axis.labels])
+        return [named[label].color for label in axis.labels]
+    order = sorted(range(len(axis.numbers)), key=lambda place: axis.numbers[place])
+    shares = ramp(len(order))
+    return [shares[order.index(place)] for place in range(len(order))]
+
+
+def ramp(count: int) -> list[str]:
+    """So many colours from dark to light."""
+    steps = max(count - 1, 1)
+    return [to_hex(colormaps[MAP](_FIRST + (_LAST - _FIRST) * place / steps)) for place in range(count)]
+
+
+def text_on(rgba: Sequence[float]) -> str:
+    """The colour of text that can be read on this one (relative luminance, WCAG 2)."""
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgba[:3]]
+    luminance = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+    return DARK if luminance > 0.18 else LIGHT

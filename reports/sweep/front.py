@@ -1,0 +1,126 @@
+"""Pareto fronts as pictures, and their points as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.style import CARD, INK, MUTED, Picture, draw, shorten
+from reports.sweep.colours import MARKS, colours
+from reports.sweep.pareto import Trade, eligible, trades
+from reports.sweep.points import SweepPoint, SweepResult
+from reports.tables import TableRows
+from reports.units import short
+
+_MOST_IN_LEGEND = 12
+_APART = 0.035  # of an axis: points of the front that are nearer share a number's place, and the first has it
+MOST_ROWS = 30
+
+
+def front_pictures(result: SweepResult) -> list[Picture]:
+    """A picture for each trade."""
+    return [_picture(result, trade) for trade in trades(result)]
+
+
+def _picture(result: SweepResult, trade: Trade) -> Picture:
+    front = trade.front(eligible(result))
+    by = _coloured(result)
+
+    def paint(figure: Figure) -> str:
+        axes = figure.subplots()
+        handles = []
+        if by is None:
+            _scatter(axes, result.done, trade, MUTED, "o")
+        else:
+            axis = result.axes[by]
+            for place, tint in enumerate(colours(axis)):
+                mark = MARKS[place % len(MARKS)]
+                _scatter(axes, [point for point in result.done if point.places[by] == place], trade, tint, mark)
+                handles.append(
+                    Line2D(
+                        [], [], color=tint, marker=mark, markersize=5, linestyle="", label=shorten(axis.labels[place])
+                    )
+                )
+        x, y = [trade.x(point) for point in front], [trade.y(point) for point in front]
+        axes.plot(x, y, color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), zorder=1.8)
+        handles.append(Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), label="front"))
+        if any(point.is_saturated for point in result.done):
+            hollow = Line2D([], [], color=MUTED, marker="o", markersize=5, markerfacecolor=CARD, linestyle="")
+            hollow.set_label("saturated")
+            handles.append(hollow)
+        _scale(axes, trade, result.done)
+        _numbers(axes, front, trade)
+        title = None if by is None else result.axes[by].title
+        columns = 1 if len(handles) <= _MOST_IN_LEGEND else 2
+        figure.legend(handles=handles, loc="outside right upper", title=title, ncols=columns)
+        axes.set_title(trade.title)
+        axes.set_xlabel(trade.x_title)
+        axes.set_ylabel(trade.y_title)
+        return (
+            "Points on the front are numbered as in the table, the first of those that lie together: no other is "
+            "better in both. Saturated points are not on it, unless all are."
+        )
+
+    return draw(f"front_{trade.name}", (8.6, 4.4), paint)
+
+
+def _coloured(result: SweepResult) -> int | None:
+    """The axis that colours tell apart: of several the first that is not the load, and has at most a dozen places."""
+    few = [at for at, axis in enumerate(result.axes) if 1 < len(axis.labels) <= _MOST_IN_LEGEND]
+    return next((at for at in few if not result.axes[at].is_load), few[0] if few else None)
+
+
+def _scatter(axes: Axes, points: Sequence[SweepPoint], trade: Trade, tint: str, mark: str) -> None:
+    for point in points:
+        x, y = trade.x(point), trade.y(point)
+        if math.isfinite(x) and math.isfinite(y):
+            face = CARD if point.is_saturated else tint
+            axes.plot([x], [y], color=tint, marker=mark, markersize=5, markerfacecolor=face, linestyle="", zorder=3)
+
+
+def _scale(axes: Axes, trade: Trade, points: Sequence[SweepPoint]) -> None:
+    for axis, of in ((axes.xaxis, trade.x), (axes.yaxis, trade.y)):
+        values = [value for point in points if math.isfinite(value := of(point))]
+        if min(values) > 0 and max(values) / min(values) > LOG_FROM:
+            log_numbers(axis, max(values) / min(values))
+        else:
+            plain_numbers(axis)
+    axes.margins(0.07)
+
+
+def _numbers(axes: Axes, front: Sequence[SweepPoint], trade: Trade) -> None:
+    """The places in the table beside the points of the front, on the side away from the other points."""
+    axes.autoscale_view()
+    transform = (axes.transData + axes.transAxes.inverted()).transform
+    taken: list[tuple[float, float]] = []
+    for place, point in enumerate(front, start=1):
+        x, y = transform((trade.x(point), trade.y(point))).tolist()
+        if any(abs(x - a) < _APART and abs(y - b) < _APART for a, b in taken):
+            continue
+        taken.append((x, y))
+        axes.annotate(
+            str(place),
+            (trade.x(point), trade.y(point)),
+            xytext=(5 * trade.x_better, 4 * trade.y_better),
+            textcoords="offset points",
+            ha="left" if trade.x_better > 0 else "right",
+            va="bottom" if trade.y_better > 0 else "top",
+            fontsize=8.0,
+            color=INK,
+        )
+
+
+def front_table(result: SweepResult, trade: Trade) -> TableRows:
+    """The points of a front as the picture numbers them."""
+    front = trade.front(eligible(result))
+    body = tuple(
+        (str(place), point.label, short(trade.x(point)), short(trade.y(point)))
+        for place, point in enumerate(front[:MOST_ROWS], start=1)
+    )
+    more = (("", f"and {len(front) - MOST_ROWS:,} more", "", ""),) if len(front) > MOST_ROWS else ()
+    return TableRows(("", "point", trade.x_title, trade.y_title), (*body, *more), text_columns=2)

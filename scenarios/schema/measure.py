@@ -1,0 +1,48 @@
+"""What of a run is measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from annotated_types import doc
+from pydantic import Discriminator, Field, Tag
+
+from scenarios.schema.engine import Seconds
+from scenarios.schema.strict import Strict
+
+if TYPE_CHECKING:
+    from simulator.metrics.warmup import WarmupCut
+    from simulator.results.records import Records
+
+
+def _moved(key: str) -> str | None:
+    return "is the top-level `front_end: {fixed_s: ...}`" if key == "front_end_s" else None
+
+
+class Measure(Strict):
+    """The window over which metrics are taken."""
+
+    elsewhere: ClassVar = staticmethod(_moved)
+
+    warmup_s: Annotated[
+        Annotated[Seconds, Tag("<number>")] | Annotated[Literal["auto"], Tag("<word>")],
+        Discriminator(lambda value: "<word>" if value == "auto" else "<number>"),
+        Field(description="a number of at least 0, or auto"),
+        doc(
+            "time cut off at the start; `auto`: until TTFT and TPOT have settled, by MSER-5, and the summary says when"
+        ),
+    ] = 0.0
+    cooldown_s: Annotated[Seconds, doc("time cut off at the end")] = 0.0
+
+    def warmup(self, records: Records) -> WarmupCut | None:
+        """The warm-up that was found in a run; None where it is given in seconds."""
+        from simulator.metrics.warmup import warmup_cut
+
+        return warmup_cut(records) if self.warmup_s == "auto" else None
+
+    def window(self, records: Records) -> dict[str, float]:
+        """What is cut off a run, as the metrics take it."""
+        found = self.warmup(records)
+        warmup_s = self.warmup_s if found is None else found.cut_s
+        assert warmup_s != "auto"
+        return {"warmup_s": warmup_s, "cooldown_s": self.cooldown_s}

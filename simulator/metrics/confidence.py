@@ -1,0 +1,89 @@
+"""How sure one run is of its own latencies: intervals of means and percentiles, without a second run.
+
+They hold for the steady state that the run is a piece of: a run that is saturated has none. The requests of one queue
+wait together, so n of them say less than n independent ones would (`simulator.statistics`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from simulator.metrics.latency import e2el_s, finished, queue_s, tpot_s, ttft_s
+from simulator.metrics.sample import PERCENTILES
+from simulator.metrics.window import measured_window
+from simulator.results.records import Floats, Records
+from simulator.statistics.batch_means import batch_means_interval
+from simulator.statistics.bootstrap import bootstrap_difference
+from simulator.statistics.intervals import Interval
+from simulator.statistics.percentiles import PercentileInterval, percentile_interval
+
+_OF_REQUESTS = {"ttft": ttft_s, "tpot": tpot_s, "e2el": e2el_s, "queue_time": queue_s}  # pooled gaps have no order
+
+PERCENTILE_KEYS: Mapping[str, tuple[int, str]] = {
+    f"p{percent}_{name}_ms": (percent, name) for name in _OF_REQUESTS for percent in PERCENTILES
+}
+"""The keys of summary.json that a run alone has an interval for: percentile and latency of each."""
+
+
+def run_percentiles(
+    records: Records,
+    keys: Iterable[str] = PERCENTILE_KEYS,
+    *,
+    warmup_s: float = 0.0,
+    cooldown_s: float = 0.0,
+) -> dict[str, PercentileInterval]:
+    """The 95 % interval of each percentile of the measured requests, in milliseconds, by key of summary.json."""
+    series = _series(records, warmup_s, cooldown_s)
+    found = {}
+    for key in keys:
+        percent, name = PERCENTILE_KEYS[key]
+        found[key] = percentile_interval(series[name], percent)
+    return found
+
+
+def run_means(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Interval]:
+    """The mean of each latency of the measured requests and its 95 % interval by batch means, as `run_percentiles`."""
+    return {
+        f"mean_{name}_ms": batch_means_interval(values, bounds=(0.0, math.inf))
+        for name, values in _series(records, warmup_s, cooldown_s).items()
+    }
+
+
+def percentile_differences(
+    one: Records, other: Records, keys: Iterable[str], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> dict[str, Interval]:
+    """Percentiles of one run less those of another on the same requests, with 95 % intervals, in milliseconds.
+
+    The intervals are by the paired bootstrap over blocks of requests. A key is left out where the runs did not finish
+    the same requests, and where either run is too short for the percentile.
+    """
+    if len(one.requests.row) != len(other.requests.row) or one.request_ids != other.request_ids:
+        return {}
+    ours_done, theirs_done = (
+        measured_window(each, warmup_s, cooldown_s).measured & finished(each) for each in (one, other)
+    )
+    if not np.array_equal(ours_done, theirs_done):
+        return {}
+    ours, theirs = (_series(each, warmup_s, cooldown_s) for each in (one, other))
+    found = {}
+    for key in keys:
+        percent, name = PERCENTILE_KEYS[key]
+        a, b = ours[name], theirs[name]
+        if len(a) == len(b) and all(percentile_interval(each, percent).is_bounded for each in (a, b)):
+            found[key] = bootstrap_difference(a, b, percent)
+    return found
+
+
+def _series(records: Records, warmup_s: float, cooldown_s: float) -> dict[str, Floats]:
+    """Each latency in milliseconds, of the finished requests that have it, in the order in which they arrived."""
+    done = measured_window(records, warmup_s, cooldown_s).measured & finished(records)
+    order = np.argsort(records.requests.arrival_s, kind="stable")
+    order = order[done[order]]
+    found = {}
+    for name, of in _OF_REQUESTS.items():
+        seconds = of(records)[order]
+        found[name] = seconds[~np.isnan(seconds)] * 1e3
+    return found
