@@ -96,8 +96,18 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
 
 
 def _elsewhere(runs: Sequence[Flat]) -> list[str]:
-    """The keys outside `engine` in which runs of one scenario differ: those of others differ as their names say."""
-    return _common([key for key in _differing(runs) if not key.startswith("engine.")], runs)
+    """The keys outside `engine` in which runs of one scenario differ: those of others differ as their names say.
+
+    A host that comes with the engine, whose keys tell the runs apart already, is not named beside it.
+    """
+    keys = [key for key in _differing(runs) if not key.startswith("engine.")]
+    hosts: dict[str, set[str]] = {}
+    for run in runs:
+        engine, host = (str([(k, v) for k, v in run.items() if k.startswith(part)]) for part in ("engine.", "host."))
+        hosts.setdefault(engine, set()).add(host)
+    if all(len(found) == 1 for found in hosts.values()):
+        keys = [key for key in keys if not key.startswith("host.") and key != "host"]
+    return _common(keys, runs)
 
 
 def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:

@@ -10,38 +10,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from annotated_types import Unit, doc
+from annotated_types import doc
 from pydantic import (
     AfterValidator,
     Discriminator,
     Field,
     PrivateAttr,
     Tag,
-    field_validator,
     model_validator,
 )
 
-from scenarios.schema.allowed import engine_schema, formats_schema, gpu_schema, model_schema, router_schema
+from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
 from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
-from scenarios.schema.client import ClientConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
-from scenarios.schema.engine import BuiltInEngine, Count, Engine, Seconds
+from scenarios.schema.engine import BuiltInEngine, Engine, Seconds
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.measure import Measure
-from scenarios.schema.predictor import Predictor
 from scenarios.schema.router import Router, RouterConfig, as_config
 from scenarios.schema.slo import SloConfig
 from scenarios.schema.source.explain import Finding
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.workload import ArrivalConfig, GeneratedWorkload
+from scenarios.schema.trace import TraceConfig, TraceWorkload
+from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
 from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
-    from scenarios.traces.options import TraceOptions
     from simulator.front_end import FrontEnd
     from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
     from simulator.timing.host import Host
 
 __all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "TraceConfig", "TraceWorkload"]
-
-Scale = Annotated[float, Field(gt=0, le=1e6)]
 
 
 def _by_shape(name: str, mapping: str) -> Discriminator:
@@ -116,100 +111,6 @@ class Hardware(Strict):
     enable_expert_parallel: Annotated[
         bool, doc("replicas are data-parallel ranks that share the experts and step together")
     ] = False
-
-
-class TraceConfig(Strict):
-    """A trace to replay, the part of it, and changes on the way."""
-
-    path: Annotated[
-        str,
-        Field(min_length=1, description="the path of a trace file"),
-        doc("trace file, gzipped or not; relative to the scenario's file"),
-    ]
-    format: Annotated[str, JsonSchema(formats_schema), doc("format of the trace")] = "auto"
-    rate_scale: Annotated[Scale, doc("factor on the rate of arrivals: times are divided by it")] = 1.0
-    start_s: Annotated[Seconds, doc("start of the part to replay, in the trace's time")] = 0.0
-    duration_s: Annotated[
-        Annotated[float, Field(gt=0, le=1e9)] | None, doc("length of the part to replay; null: to the end")
-    ] = None
-    limit: Annotated[Count | None, doc("requests to replay; null: all"), Unit("requests")] = None
-    sample: Annotated[
-        float, Field(gt=0, le=1), doc("probability of keeping a request; a session is kept or left out as a whole")
-    ] = 1.0
-    loop: Annotated[
-        int, Field(ge=1, le=1_000_000), doc("passes over the part, each after the one before"), Unit("passes")
-    ] = 1
-    arrival: Annotated[
-        ArrivalConfig | None, doc("arrivals drawn in place of the recorded ones; null: those of the trace, or all at 0")
-    ] = None
-    jitter_s: Annotated[Seconds, doc("each arrival moves by a random time below this")] = 0.0
-    strict: Annotated[bool, doc("a row that cannot be used is an error; otherwise it is skipped and counted")] = False
-    time_unit: Annotated[
-        Literal["s", "ms", "us", "ns"] | None, doc("unit of bare time stamps; null: the format's, or guessed")
-    ] = None
-    columns: Annotated[
-        dict[str, str] | None, doc("native columns and what the file calls them, to read a log of any other layout")
-    ] = None
-    input_scale: Annotated[Scale, doc("factor on the input tokens")] = 1.0
-    output_scale: Annotated[Scale, doc("factor on the output tokens")] = 1.0
-    zero_output: Annotated[
-        Literal["skip", "one"], doc("rows whose answer has no token, mostly failed requests: left out, or given one")
-    ] = "skip"
-    sessions: Annotated[
-        Literal["recorded", "closed_loop"],
-        doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
-    ] = "recorded"
-
-    @field_validator("columns")
-    @classmethod
-    def _native(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
-        from scenarios.traces.options import TraceOptions
-
-        try:
-            TraceOptions(columns=columns)
-        except InputError as error:
-            raise refusal(error.message.removeprefix("columns: "), error.hint) from None
-        return columns
-
-    @model_validator(mode="after")
-    def _either_recorded_or_not(self) -> Self:
-        if self.sessions == "closed_loop" and self.arrival is not None:
-            raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
-        return self
-
-    @field_validator("format")
-    @classmethod
-    def _readable(cls, name: str) -> str:
-        from scenarios.traces.options import TraceOptions
-
-        try:
-            TraceOptions(format=name)
-        except InputError as error:
-            raise refusal(error.message.removeprefix("format: "), error.hint) from None
-        return name
-
-
-class TraceWorkload(Strict):
-    """Requests read from a trace."""
-
-    trace: Annotated[TraceConfig, doc("trace to replay")]
-    max_tokens: Annotated[
-        Count | None, doc("cap on the output of requests that bring none; null: the trace's largest output")
-    ] = None
-    client: Annotated[ClientConfig | None, doc("timeouts and retries; null: none")] = None
-    predictor: Annotated[Predictor | None, doc("predictions of output lengths; null: those of the trace")] = None
-
-    @property
-    def path(self) -> Path:
-        """Where the trace is: absolute, if the scenario came from `load`."""
-        return Path(self.trace.path)
-
-    def options(self, seed: int) -> TraceOptions:
-        """How to read it; `seed` is of the sample and the jitter."""
-        from scenarios.traces.options import TraceOptions
-
-        settings = self.trace.model_dump(exclude={"path", "arrival", "sessions"})
-        return TraceOptions(**settings, seed=seed, max_tokens=self.max_tokens)
 
 
 def _workload_tag(value: object) -> str:

@@ -165,7 +165,7 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
     matched, mine, theirs = _match(log, measured, simulated, total)
     notes = []
     found = _front_end(records, measured.only(mine), simulated, theirs) if matched else None
-    own = records.front_end_s is not None
+    own = not isinstance(records.front_end_s, float)
     applies = found is not None and (front_end == "log" or (front_end == "auto" and log.at_client and not own))
     if found is not None and applies:
         simulated = simulated_side(_behind(records, found.front_end))
@@ -185,8 +185,7 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
 def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) -> Estimate | None:
     """The front end of the log, by its matched requests; `theirs` are their places among the simulated."""
     done = np.flatnonzero(finished(records))
-    own_s = np.zeros(len(done)) if records.front_end_s is None else records.front_end_s[done]
-    of_engine_s = (simulated.ttft_s - own_s)[theirs]
+    of_engine_s = (simulated.ttft_s - records.front_end_of(done))[theirs]
     queued_s = np.fmax(simulated.queue_s[theirs], measured.queue_s)
     return estimate(measured.ttft_s - of_engine_s, running_at_first(records)[done][theirs], queued_s)
 
@@ -195,7 +194,7 @@ def _behind(records: Records, front_end: FrontEnd) -> Records:
     """The records behind another front end than their own."""
     running = running_at_first(records)
     delays_s = np.where(np.isnan(running), 0.0, front_end.fixed_s + front_end.per_running_s * running)
-    moved_s = delays_s if records.front_end_s is None else delays_s - records.front_end_s
+    moved_s = delays_s - records.front_end_s
     requests = records.requests
     seen = {name: getattr(requests, name) + moved_s for name in ("first_token_s", "last_token_s")}
     return replace(records, requests=replace(requests, **seen), front_end_s=delays_s)

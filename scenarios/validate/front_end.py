@@ -67,9 +67,7 @@ class Estimate:
 def running_at_first(records: Records) -> Floats:
     """How many ran on its replica when each request's first token was sampled; NaN without one."""
     found = np.full(len(records.requests.row), np.nan)
-    first_s = records.requests.first_token_s
-    if records.front_end_s is not None:
-        first_s = first_s - records.front_end_s
+    first_s = records.requests.first_token_s - records.front_end_s
     rows = records.rows
     for replica in np.unique(rows.replica).tolist():
         own = np.flatnonzero(rows.replica == replica)

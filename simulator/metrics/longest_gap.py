@@ -65,7 +65,7 @@ class _Steps:
 
 def _of_replica(records: Records, steps: _Steps, served: Ints, returns: Bools) -> Floats:
     requests = records.requests
-    delay_s = 0.0 if records.front_end_s is None else records.front_end_s[served]
+    delay_s = records.front_end_of(served)
     first = _nearest(steps.end_s, requests.first_token_s[served] - delay_s)
     last = _nearest(steps.end_s, requests.last_token_s[served] - delay_s)
     decoding = np.flatnonzero(steps.decodes)

@@ -185,11 +185,15 @@ class Records:
     calls: CallColumns | None = None  # None: nobody answers back, every request arrives at a time of its own
     session_ids: tuple[str | None, ...] | None = None  # None: no request is part of a session
     turns: Ints | None = None  # place of a request in its session, from 1; None like `session_ids`
-    front_end_s: Floats | None = None  # of each request, added to its first_token_s and last_token_s; None: nothing
+    front_end_s: Floats | float = 0.0  # of each request, added to its first_token_s and last_token_s; 0.0: of none
 
     lives: LifeColumns | None = None  # None: all replicas are there all the time
     transfers: TransferColumns | None = None  # None: requests are prefilled and decoded by the same replica
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
+
+    def front_end_of(self, rows: Ints) -> Floats | float:
+        """What lies between the engine and the clients of these requests, in seconds."""
+        return self.front_end_s if isinstance(self.front_end_s, float) else self.front_end_s[rows]
 
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]

@@ -160,7 +160,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "requeue_from_s": records.requeues.from_s,
         "requeue_to_s": records.requeues.to_s,
         "requeue_swapped": records.requeues.swapped,
-        **({} if records.front_end_s is None else {"front_end_s": records.front_end_s}),
+        **({} if isinstance(records.front_end_s, float) else {"front_end_s": records.front_end_s}),
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, array in arrays.items():

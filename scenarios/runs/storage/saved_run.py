@@ -180,7 +180,7 @@ def _assemble(
         **sessions_from(table),
         **{name: about[name] for name in SCALARS},
         groups=tuple(GroupSizes(**group) for group in about.get("groups", ())),
-        front_end_s=rest.get("front_end_s"),
+        front_end_s=rest.get("front_end_s", 0.0),
     )
 
 

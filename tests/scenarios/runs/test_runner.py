@@ -406,26 +406,3 @@ def test_a_full_queue_rejects(tmp_path: Path) -> None:
     assert (result.summary["aborted"], result.summary["aborted_computed_tokens"]) == (0, 0)
     with pytest.raises(InputError, match="max_queued_requests"):
         scenarios.load(small(engine__max_queued_requests=0))
-
-
-def test_a_comparison_says_that_its_policies_have_unlike_hosts() -> None:
-    """Engines differ in their hosts: what differs between the runs may be these and not the policies."""
-    data = {"name": "t", "workload": WORKLOAD_OF_HOSTS, "engine": {"policy": "vllm"}}
-    (note,) = [text for text in scenarios.compare(data, ["vllm", "vllm_v0"]).notes if "host" in text]
-    assert note.startswith("warning: what the host adds to a step differs (vllm 0.3 ms, vllm_v0 1.3 ms and 72 us")
-    alike = {**data, "host": {"step_s": 0.001, "per_seq_s": 0}}
-    assert not [text for text in scenarios.compare(alike, ["vllm", "vllm_v0"]).notes if "host" in text]
-    assert not [text for text in scenarios.compare(data, ["vllm", "static"]).notes if "host" in text]
-
-
-WORKLOAD_OF_HOSTS = {
-    "requests": 10,
-    "classes": [
-        {
-            "name": "a",
-            "arrival": {"process": "poisson", "rate": 20},
-            "input": {"dist": "fixed", "value": 100},
-            "output": {"dist": "fixed", "value": 20},
-        }
-    ],
-}

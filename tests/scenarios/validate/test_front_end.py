@@ -129,7 +129,7 @@ def test_those_that_ran_are_counted_alike_during_a_run_and_after_it(policy: str)
     engine = f"engine={{policy: {policy}, max_num_seqs: 16, max_num_batched_tokens: 1024}}"
     result = behind(0.0, 1.0, engine, "workload.requests=80")
     requests = result.records.requests
-    assert result.records.front_end_s is not None
+    assert not isinstance(result.records.front_end_s, float)
     assert running_at_first(result.records).tolist() == result.records.front_end_s.tolist()
     assert np.isfinite(requests.first_token_s).all()
 
@@ -137,7 +137,7 @@ def test_those_that_ran_are_counted_alike_during_a_run_and_after_it(policy: str)
 def test_nothing_but_ttft_and_the_end_moves() -> None:
     bare, late = served(), behind(0.0058, 67e-6)
     delays_s = late.records.front_end_s
-    assert delays_s is not None
+    assert not isinstance(delays_s, float)
     assert delays_s.min() >= 0.0058 + 67e-6
     assert delays_s.max() > 0.0058 + 20 * 67e-6
     for name in ("first_token_s", "last_token_s"):

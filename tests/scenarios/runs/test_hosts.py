@@ -1,0 +1,29 @@
+"""Policies that are compared, and the hosts of their engines."""
+
+from __future__ import annotations
+
+import scenarios
+
+WORKLOAD_OF_HOSTS = {
+    "requests": 10,
+    "classes": [
+        {
+            "name": "a",
+            "arrival": {"process": "poisson", "rate": 20},
+            "input": {"dist": "fixed", "value": 100},
+            "output": {"dist": "fixed", "value": 20},
+        }
+    ],
+}
+
+
+def test_a_comparison_says_that_its_policies_have_unlike_hosts() -> None:
+    """Engines differ in their hosts: what differs between the runs may be these and not the policies."""
+    data = {"name": "t", "workload": WORKLOAD_OF_HOSTS, "engine": {"policy": "vllm"}}
+    compared = scenarios.compare(data, ["vllm", "vllm_v0"])
+    assert list(compared.summaries) == ["vllm", "vllm_v0"], "a host that comes with the policy is no part of its label"
+    (note,) = [text for text in compared.notes if "host" in text]
+    assert note.startswith("warning: what the host adds to a step differs (vllm 0.3 ms, vllm_v0 1.3 ms and 72 us")
+    alike = {**data, "host": {"step_s": 0.001, "per_seq_s": 0}}
+    assert not [text for text in scenarios.compare(alike, ["vllm", "vllm_v0"]).notes if "host" in text]
+    assert not [text for text in scenarios.compare(data, ["vllm", "static"]).notes if "host" in text]
