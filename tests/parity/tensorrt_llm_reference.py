@@ -201,7 +201,7 @@ class Executor:
         return batch, paused
 
     def launch(self, batch: dict[Active, int]) -> list[Active]:
-        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; returns whose tokens come.
+        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; whose tokens come.
 
         A prompt takes all its blocks with its first chunk.
         """
