@@ -15,7 +15,7 @@ from numpy import float32
 
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
+from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
@@ -54,9 +54,7 @@ class Tgi:
     max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
-    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes; no ratio counts")] = (
-        False
-    )
+    enable_chunked_prefill: EnableChunkedPrefill = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
