@@ -220,8 +220,9 @@ SYSTEM = System(
             "overlap scheduler, max_utilization without, chunks of both kinds and none, 400 cases each"
         ),
         uncovered=(
-            "TensorRT-LLM itself; arrivals while only a token to be thrown away is computed; block reuse, beams, drafts, sliding windows, pipeline stages; max_utilization under "
-            "the overlap scheduler; more slots than tokens in a step; other orders than fcfs, which it has not"
+            "TensorRT-LLM itself; arrivals while only a token to be thrown away is computed; block reuse, beams, "
+            "drafts, sliding windows, pipeline stages; max_utilization under the overlap scheduler; more slots than "
+            "tokens in a step; other orders than fcfs, which it has not"
         ),
     ),
 )
