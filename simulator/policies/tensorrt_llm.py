@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import merge
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Annotated, Literal
@@ -23,7 +22,7 @@ from simulator.policies.parts.context_chunks import equal_progress, first_come_f
 from simulator.policies.parts.decode_slots import takes_block
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
 CapacityPolicy = Annotated[
@@ -55,8 +54,10 @@ class TensorrtLlm:
     that has room for it, others wait behind it, and one longer than a whole step is refused.
 
     With `async_scheduling` a step is planned while the one before it runs, as under the overlap scheduler, which is
-    TensorRT-LLM's default; there an answer that ends before its `max_tokens` is decoded once more. Not with
-    max_utilization, where TensorRT-LLM may pause a request whose last token is on its way.
+    TensorRT-LLM's default; there an answer that ends before its `max_tokens` is decoded once more. A request that comes
+    while nothing else is computed than such a token is planned when that step ends, and not before as in TensorRT-LLM
+    (`_fetch_and_enqueue_requests`). Not with max_utilization, where TensorRT-LLM may pause a request whose last token
+    is on its way.
 
     Where TensorRT-LLM would wait for ever, for a block is longer than a step, a whole step is the unit of chunks.
     """
@@ -122,11 +123,8 @@ class TensorrtLlm:
         return max(0, self._slots - len(view.running))
 
     def _prompts(self, view: View) -> Iterable[RequestView]:
-        """Prompts that have begun and waiting ones that have slots, in order of arrival (fcfs)."""
-        waiting = islice(view.waiting, self._free_slots(view))
-        if self.order == "fcfs" and view.prefilling:
-            return merge(sorted(view.prefilling, key=_ROW), waiting, key=_ROW)
-        return chain(view.prefilling, waiting)
+        """Prompts under way, then waiting ones with slots: the order of arrival (fcfs), as only whole ones overtake."""
+        return chain(view.prefilling, islice(view.waiting, self._free_slots(view)))
 
     def _with_memory(self, view: View) -> tuple[list[RequestView], list[RequestView], bool]:
         """The prompts that have memory, the requests paused for that, and whether the next prompt finds none."""
@@ -215,5 +213,16 @@ SYSTEM = System(
     order="fcfs and others",
     victim="none (`max_utilization`: the latest to arrive)",
     preemption="never (`max_utilization`: recompute)",
-    checked=None,
+    checked=Checked(
+        against="a reference written from the sources, TensorRT-LLM 002f3cc: both schedulers and the executor's loops",
+        on=(
+            "2,000 random cases, 402,044 steps, all equal: guaranteed_no_evict and static_batch with and without the "
+            "overlap scheduler, max_utilization without, chunks of both kinds and none, 400 cases each"
+        ),
+        uncovered=(
+            "TensorRT-LLM itself; arrivals while only a token to be thrown away is computed; block reuse, beams, "
+            "drafts, sliding windows, pipeline stages; max_utilization under the overlap scheduler; more slots than "
+            "tokens in a step; other orders than fcfs, which it has not"
+        ),
+    ),
 )

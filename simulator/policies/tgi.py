@@ -15,9 +15,9 @@ from numpy import float32
 
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
+from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
-from simulator.policies.parts.system import System
+from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
 
@@ -54,9 +54,7 @@ class Tgi:
     max_batch_prefill_tokens: Annotated[Count | None, doc("tokens of a prefill; null: max_num_batched_tokens")] = None
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
-    enable_chunked_prefill: Annotated[bool, doc("compute prompts in chunks beside the decodes; no ratio counts")] = (
-        False
-    )
+    enable_chunked_prefill: EnableChunkedPrefill = False
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -86,7 +84,7 @@ class Tgi:
         if not view.waiting:
             return _UNTIL_ARRIVAL
         running, decodes = len(view.running), view.decode_steps_since_admission
-        if running and not decodes and view.note is not _FROM_IDLE:
+        if running and not decodes and view.note != _FROM_IDLE:
             return _DECODE
         # The prefill was the first of `max_waiting_tokens` (backend.rs:160, :264).
         is_late = 1 + decodes >= self.max_waiting_tokens
@@ -188,11 +186,18 @@ _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 SYSTEM = System(
     name="Text Generation Inference",
-    batch="when enough wait, or after `max_waiting_tokens` decode steps",
-    prompts="whole, in a prefill that pauses the running batch",
-    grant="prompt + `max_new_tokens` - 1 of all requests within `max_batch_total_tokens`",
+    batch="when enough wait, or after `max_waiting_tokens` steps",
+    prompts="whole, in a prefill that pauses the running batch (`enable_chunked_prefill`: in chunks beside it)",
+    grant="prompt + `max_tokens` - 1, within `max_batch_total_tokens`",
     order="fcfs and others",
     victim="none",
     preemption="never",
-    checked=None,
+    checked=Checked(
+        against="a reference written from the sources, TGI 3: router, queue, block allocator and the chunks of a batch",
+        on="800 random cases, 150,758 steps, all equal, half of them with chunks",
+        uncovered=(
+            "TGI itself; prefix caching, sliding windows, speculation, padding; prompts longer than a prefill and "
+            "batches of more than `max_num_seqs` with chunks; other orders than fcfs, which it has not"
+        ),
+    ),
 )

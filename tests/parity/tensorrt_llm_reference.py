@@ -201,7 +201,7 @@ class Executor:
         return batch, paused
 
     def launch(self, batch: dict[Active, int]) -> list[Active]:
-        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; returns whose tokens come.
+        """`prepare_resources` and `_update_request_states`: blocks are taken, prompts advance; whose tokens come.
 
         A prompt takes all its blocks with its first chunk.
         """
@@ -259,6 +259,10 @@ class Executor:
         running: list[Active] = []  # whose tokens come with the step before
         is_running, end_s = False, 0.0
         while True:
+            if is_running and not self.active:
+                # Our one difference: where all have stopped and only tokens to be thrown away are being computed, the
+                # next request is planned for when they are. `_fetch_and_enqueue_requests` plans it as it arrives.
+                self.clock.now_s = end_s
             self.arrive(self.clock.wait(idle=not self.active and not self.waiting))
             self.fetch()
             if not self.active:

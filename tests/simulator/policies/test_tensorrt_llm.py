@@ -41,8 +41,8 @@ def test_a_prompt_that_finds_less_than_a_block_is_passed_over() -> None:
     ]
 
 
-def test_who_was_passed_over_is_served_before_those_that_passed() -> None:
-    """With 7 tokens beside one decode, 6 are left: 4 for the first prompt behind it, though another had begun."""
+def test_a_prompt_under_way_goes_on_before_those_behind_it() -> None:
+    """Beside three decodes 5 tokens of 8 are left: a block of the fourth prompt, then what is left of it."""
     told = serve(TensorrtLlm(8, 8), [(1, 9), (3, 3), (3, 3), (9, 2), (3, 2)], [0.0, 0.5, 0.5, 1.5, 1.5])
     assert told.scheduled[1:5] == [
         {"0": 1, "1": 3, "2": 3},
