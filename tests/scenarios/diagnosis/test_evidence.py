@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_covered_time_is_counted_once(intervals: list[tuple[float, float]], aske
     for found, a, b in zip(covered(starts, ends, from_s, to_s), from_s, to_s, strict=True):
         expected = sum(
             high - low
-            for low, high in zip(edges, edges[1:], strict=False)
+            for low, high in pairwise(edges)
             if a <= low and high <= b and any(s <= low and high <= e for s, e in intervals)
         )
         assert found == pytest.approx(expected, abs=1e-9)
@@ -96,9 +97,7 @@ def test_late_is_who_misses_a_limit_by_the_largest_factor() -> None:
     by_ttft = requests["ttft_ms"] / 300 >= (requests["tpot_ms"] / 12).fillna(0)
     assert late.waits.tolist() == by_ttft[missed].tolist()
     assert (late.waits != late.paces).all()
-    excess = np.where(
-        by_ttft, requests["ttft_ms"] - 300, (requests["tpot_ms"] - 12) * (requests["output_tokens"] - 1)
-    )
+    excess = np.where(by_ttft, requests["ttft_ms"] - 300, (requests["tpot_ms"] - 12) * (requests["output_tokens"] - 1))
     assert late.excess_s == pytest.approx(excess[missed] / 1e3)
 
 
