@@ -25,7 +25,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     why = {"memory": evidence.no_memory, "slots": evidence.no_slot, "tokens of a step": evidence.no_tokens}
     full = max(why, key=lambda name: float(evidence.queued_s(why[name]).sum()))
     grows = "the queue grew as long as requests came" if evidence.summary.get("saturated") else "capacity is short"
-    took = f"; it took {count(above)} times as long to begin all requests as they took to come" if above > 1.05 else ""
+    took = (
+        f"; it took {count(above)} times as long to begin all requests as they took to come"
+        if 1.05 < above < 20
+        else ""
+    )
     words = (
         f"{grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
         f"average, mostly for {full}, with the GPU busy {percent(float(evidence.summary.get('busy_fraction') or 0.0))} "
