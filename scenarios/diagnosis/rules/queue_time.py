@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Rule, Value
+from scenarios.diagnosis.rules.admission_bound import free_slots
 from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import count, percent, seconds
 from simulator.results.records import Floats
@@ -42,7 +43,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "begun_over_came": above,
         "saturated": int(bool(evidence.summary.get("saturated"))),
     }
-    return Claim(words, numbers, more_replicas(evidence), waited_s=waited)
+    return Claim(words, numbers, [*free_slots(evidence), *more_replicas(evidence)], waited_s=waited)
 
 
 RULE = Rule(

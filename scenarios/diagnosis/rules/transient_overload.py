@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.admission_bound import free_slots
 from scenarios.diagnosis.say import count, moment, seconds
 from simulator.results.records import Floats
 
@@ -46,7 +47,14 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "times": found.times,
     }
     waited: Floats = np.asarray(evidence.late.begun_s - evidence.late.from_s)
-    return Claim(words, numbers, more_replicas(evidence), waited_s=waited, from_s=found.from_s, to_s=found.to_s)
+    return Claim(
+        words,
+        numbers,
+        [*free_slots(evidence), *more_replicas(evidence)],
+        waited_s=waited,
+        from_s=found.from_s,
+        to_s=found.to_s,
+    )
 
 
 def more_replicas(evidence: Evidence) -> list[Remedy]:
