@@ -30,6 +30,6 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
 
 
-def rounded(value: float) -> float:
-    """Four significant digits: what evidence in JSON is worth."""
-    return value if not math.isfinite(value) or value == 0 else float(f"{value:.4g}")
+def rounded(value: float) -> float | None:
+    """Four significant digits: what evidence in JSON is worth; None for what is no number."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None

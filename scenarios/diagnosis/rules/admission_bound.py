@@ -41,24 +41,36 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "gain_of_a_batch_that_fills_the_memory": gain,
         "every_slot_taken": full,
     }
-    return Claim(words, numbers, _remedies(evidence, running, room, full), waited_s=waited * evidence.relieved(gain))
+    return Claim(words, numbers, _remedies(evidence, room, full), waited_s=waited * evidence.relieved(gain))
 
 
-def _remedies(evidence: Evidence, running: float, room: float, full: bool) -> list[Remedy]:
+def _remedies(evidence: Evidence, room: float, full: bool) -> list[Remedy]:
     engine = evidence.scenario.engine
     found = []
     if engine.parameter("max_num_active_seqs") is not None:
         found.append(Remedy({"engine.max_num_active_seqs": None}, "let all slots run"))
     elif full:
-        slots = int(engine.parameter("max_num_seqs", 256) or 256)
-        factor = int(min(max(room, 2), 1 << 10))
-        more = min(slots * factor, max(256, 2 * slots))
-        found.append(Remedy({"engine.max_num_seqs": more}, "as many slots as the memory has room for, 256 or twice"))
+        found.append(_more_slots(evidence, room))
     if float(engine.parameter("watermark") or 0.0) > 0.01:
         found.append(Remedy({"engine.watermark": 0.0}, "no blocks kept free at admission"))
     if not full and engine.policy != "chunked_prefill":
         found.append(Remedy({"engine.policy": "chunked_prefill"}, "admit at every step what fits"))
     return found
+
+
+def _more_slots(evidence: Evidence, room: float) -> Remedy:
+    slots = int(evidence.scenario.engine.parameter("max_num_seqs", 256) or 256)
+    more = min(int(slots * min(max(room, 2.0), 1024.0)), max(256, 2 * slots))
+    return Remedy({"engine.max_num_seqs": more}, "as many slots as the memory has room for, 256 or twice")
+
+
+def free_slots(evidence: Evidence) -> list[Remedy]:
+    """More slots, where late requests waited mostly for one and the memory has room: it costs nothing to try."""
+    rows, no_slot = evidence.records.rows, evidence.no_slot
+    used = evidence.prices.blocks[rows.replica] - evidence.free_blocks
+    room = float(evidence.prices.blocks.mean()) / max(evidence.seen(used, no_slot), 1.0)
+    mostly = float(evidence.seen_s[no_slot].sum()) >= 0.5 * float(evidence.seen_s.sum())
+    return [_more_slots(evidence, room)] if mostly and room >= ROOM and no_slot.any() else []
 
 
 RULE = Rule(

@@ -57,13 +57,16 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     if not over.any():
         return None
     without = evidence.plain_step_for_late_s()
-    stretch: Floats = np.where(prompts, np.maximum(1 - without / np.maximum(step_s, 1e-12), 0.0), 0.0)
-    paces = evidence.late.paces
-    answering_s = float((evidence.late.last_s - evidence.late.first_s)[paces].sum())
-    prompts_share = min(float(evidence.after_first_s(stretch)[paces].sum()) / max(answering_s, 1e-12), 0.999)
-    if without / (1 - prompts_share) > limit_s:
+
+    def longer(than_s: float) -> Floats:
+        """Of each row the share of its steps that is beyond this, where they compute prompts beside answers."""
+        return np.where(prompts, np.maximum(1 - than_s / np.maximum(step_s, 1e-12), 0.0), 0.0)
+
+    busy_s = max(float(evidence.row_s.sum()), 1e-12)
+    share = min(float(np.dot(evidence.row_s, longer(evidence.plain_step_s))) / busy_s, 0.999)
+    if without / (1 - share) > limit_s:
         return None  # prompts spread evenly over the steps would make answers late too: that is the load
-    slowed = evidence.after_first_s(np.where(over, stretch, 0.0))
+    slowed = evidence.after_first_s(np.where(over, longer(without), 0.0))
     mean_s = float(evidence.row_s[over].sum() / rows.repeat[over].sum())
     tokens = evidence.mean(rows.prefill_tokens, over)
     words = (
@@ -116,7 +119,7 @@ TOO_LARGE = Rule(
     "chunk too large",
     "Steps with prompts in them take longer than the gap that the SLO allows between two tokens.",
     "Steps with prompts that are longer than the limit of TPOT or ITL, where the same prompts spread evenly over all "
-    "steps would keep it: a step without prompts / (1 - the share of the time that prompts take). It "
+    "steps would keep it: a step without prompts / (1 - the share of the busy time that prompts take). It "
     "accounts for what these steps take longer, after the first token of late requests.",
     "a smaller `max_num_batched_tokens`; chunks (`chunked_prefill`) where prompts are computed whole",
     _large,

@@ -6,6 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Rule, Value
+from scenarios.diagnosis.rules.admission_bound import free_slots
 from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import count, percent, seconds
 from simulator.results.records import Floats
@@ -25,7 +26,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     why = {"memory": evidence.no_memory, "slots": evidence.no_slot, "tokens of a step": evidence.no_tokens}
     full = max(why, key=lambda name: float(evidence.queued_s(why[name]).sum()))
     grows = "the queue grew as long as requests came" if evidence.summary.get("saturated") else "capacity is short"
-    took = f"; it took {count(above)} times as long to begin all requests as they took to come" if above > 1.05 else ""
+    took = (
+        f"; it took {count(above)} times as long to begin all requests as they took to come"
+        if 1.05 < above < 20
+        else ""
+    )
     words = (
         f"{grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
         f"average, mostly for {full}, with the GPU busy {percent(float(evidence.summary.get('busy_fraction') or 0.0))} "
@@ -38,7 +43,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "begun_over_came": above,
         "saturated": int(bool(evidence.summary.get("saturated"))),
     }
-    return Claim(words, numbers, more_replicas(evidence), waited_s=waited)
+    return Claim(words, numbers, [*free_slots(evidence), *more_replicas(evidence)], waited_s=waited)
 
 
 RULE = Rule(

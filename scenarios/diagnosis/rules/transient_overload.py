@@ -6,22 +6,26 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
+from scenarios.diagnosis.rules.admission_bound import free_slots
 from scenarios.diagnosis.say import count, moment, seconds
 from simulator.results.records import Floats
 
 MOST_OF_IT = 0.5
-"""Share of the time in which requests come that a backlog may last, and of the requests that may be late, and it is
-still transient."""
+"""Share of the time in which requests come that most of them may be late in, and it is still transient."""
+_PIECES = 100  # of that time
 
 
 def is_transient(evidence: Evidence) -> bool:
-    """Whether the worst backlog is an episode: at most half of the time in which requests come, and of the requests."""
-    found = evidence.overload
-    if found is None or bool(evidence.summary.get("saturated")) or evidence.late.share > MOST_OF_IT:
+    """Whether lateness is an episode: in at most half of the time in which requests come, most of them are late."""
+    if evidence.overload is None or bool(evidence.summary.get("saturated")):
         return False
     arrivals = evidence.records.requests.arrival_s
-    span_s = float(arrivals.max() - arrivals.min())
-    return min(found.to_s, float(arrivals.max())) - found.from_s <= MOST_OF_IT * span_s
+    late = arrivals[evidence.late.row]
+    span = (float(arrivals.min()), float(arrivals.max()))
+    if span[0] == span[1]:
+        return True  # a single burst
+    came, too_late = (np.histogram(times, _PIECES, span)[0] for times in (arrivals, late))
+    return float((too_late > 0.5 * came).mean()) <= MOST_OF_IT
 
 
 def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
@@ -43,7 +47,14 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "times": found.times,
     }
     waited: Floats = np.asarray(evidence.late.begun_s - evidence.late.from_s)
-    return Claim(words, numbers, more_replicas(evidence), waited_s=waited, from_s=found.from_s, to_s=found.to_s)
+    return Claim(
+        words,
+        numbers,
+        [*free_slots(evidence), *more_replicas(evidence)],
+        waited_s=waited,
+        from_s=found.from_s,
+        to_s=found.to_s,
+    )
 
 
 def more_replicas(evidence: Evidence) -> list[Remedy]:
@@ -59,9 +70,9 @@ RULE = Rule(
     "transient-overload",
     "transient overload",
     "For a while more requests came than could be begun, and those in the queue paid until it was worked off.",
-    "A backlog (`simulator.metrics.overload`) that lasts at most half of the time in which requests come, in a run "
-    "that is not saturated and leaves at most half of its requests late. It accounts for what "
-    "is left of the seconds that late requests waited.",
+    "A backlog (`simulator.metrics.overload`) that leaves most of the requests late in at most half of the time in "
+    "which they come, in a run that is not saturated. It accounts for what is left of the seconds that late "
+    "requests waited.",
     "replicas for the peak, or fewer promises at the peak: an autoscaler, a limit on the queue",
     _find,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_covered_time_is_counted_once(intervals: list[tuple[float, float]], aske
     for found, a, b in zip(covered(starts, ends, from_s, to_s), from_s, to_s, strict=True):
         expected = sum(
             high - low
-            for low, high in zip(edges, edges[1:], strict=False)
+            for low, high in pairwise(edges)
             if a <= low and high <= b and any(s <= low and high <= e for s, e in intervals)
         )
         assert found == pytest.approx(expected, abs=1e-9)
