@@ -19,6 +19,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 _AHEAD = 2  # items that wait in each worker's queue: none is ever idle, and few are lost when a worker dies
+_IDLE_S = 60.0  # without an item for so long, a worker ends: no other end comes to those of a sweep that was killed
 _DIED = "the worker process died (out of memory, or killed)"
 
 
@@ -74,7 +75,7 @@ def _in_processes(
 
     running: dict[Future[Found | Failure], tuple[int, Item]] = {}
     suspects: list[tuple[int, Item]] = []
-    pool = ProcessPoolExecutor(max_workers=workers)
+    pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
     try:
         while True:
             while len(running) < _AHEAD * workers and (entry := next(items, None)) is not None:
@@ -94,7 +95,7 @@ def _in_processes(
                 suspects += running.values()
                 running.clear()
                 pool.shutdown(wait=True, kill_workers=True)
-                pool = ProcessPoolExecutor(max_workers=workers)
+                pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
     finally:
         pool.shutdown(wait=True, kill_workers=True)
 
