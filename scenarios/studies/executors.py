@@ -7,10 +7,12 @@ and no other.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from simulator.errors import InputError
@@ -79,7 +81,7 @@ def _in_processes(
     try:
         while True:
             while len(running) < _AHEAD * workers and (entry := next(items, None)) is not None:
-                running[pool.submit(_guarded, function, entry[1])] = entry
+                running[pool.submit(_on_worker, function, entry[1])] = entry
             if not running:
                 return suspects
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -170,3 +172,15 @@ def _guarded(function: Callable[[Item], Found], item: Item) -> Found | Failure:
         return function(item)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
+
+
+def _on_worker(function: Callable[[Item], Found], item: Item) -> Found | Failure:
+    found = _guarded(function, item)
+    _settle()
+    return found
+
+
+@cache
+def _settle() -> None:
+    """After a worker's first item: what is loaded by then stays, so that loky's collection every second skips it."""
+    gc.freeze()

@@ -1,7 +1,8 @@
 """`python -m tests.bench.sweep_overhead [POINTS]`: what a sweep costs beside its simulations, and whether cores idle.
 
-CPU seconds of the sweep's own process, and of its workers from the end of their first run (which imports the simulator)
-to that of their last, less those inside `run_scenario`, over the number of points. Workers are busy while they have a
+CPU seconds of the sweep's own process from its first result on, and of its workers from the end of their first run (which
+imports the simulator) to that of their last, less those inside `run_scenario`, over the number of points; what comes
+before is said apart. Workers are busy while they have a
 run in hand: that share of the time is hardly touched by what else the machine does.
 """
 
@@ -47,6 +48,7 @@ class Figures:
     """CPU seconds of a sweep, and the share of the time for which both workers had a run in hand."""
 
     points: int
+    start_s: float
     own_s: float
     workers_s: float
     simulating_s: float
@@ -64,11 +66,13 @@ class Watched(Local):
     def __init__(self) -> None:
         super().__init__(WORKERS)
         self.runs: list[Clocked] = []
+        self.first_s = 0.0  # CPU seconds of this process when the first result came
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any | Failure]]:
         """See `Executor`."""
         for place, found in super().map(partial(_clocked, function), items):
             assert not isinstance(found, Failure), found.message
+            self.first_s = self.first_s or time.process_time()
             self.runs.append(found)
             yield place, found.result
 
@@ -97,7 +101,7 @@ def measure(points: int = POINTS) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         began = time.process_time()
         swept = sweep_module.sweep(study, Path(folder), executor=executor)
-        own_s = time.process_time() - began
+        ended = time.process_time()
     assert swept.done == points
     by_worker: dict[int, list[Clocked]] = defaultdict(list)
     for run in sorted(executor.runs, key=lambda run: run.end_s):
@@ -108,7 +112,14 @@ def measure(points: int = POINTS) -> Figures:
     end_s = min(runs[-1].end_s for runs in by_worker.values())  # until the first finds nothing left
     busy_s = sum(max(0.0, min(run.end_s, end_s) - max(run.begin_s, begin_s)) for run in later)
     simulating_s = sum(run.simulating_s for run in later)
-    return Figures(len(later), own_s, workers_s, simulating_s, busy_s / (WORKERS * (end_s - begin_s)))
+    return Figures(
+        len(later),
+        executor.first_s - began,
+        ended - executor.first_s,
+        workers_s,
+        simulating_s,
+        busy_s / (WORKERS * (end_s - begin_s)),
+    )
 
 
 def main() -> None:
@@ -119,7 +130,7 @@ def main() -> None:
         f"simulations           {found.simulating_s:8.2f}  ({1e3 * found.simulating_s / found.points:.1f} ms a point)"
     )
     print(f"workers, all in all   {found.workers_s:8.2f}")
-    print(f"the sweep's process   {found.own_s:8.2f}")
+    print(f"the sweep's process   {found.own_s:8.2f}  (and {found.start_s:.2f} until the first result)")
     print(f"overhead              {found.overhead_ms:8.2f} ms a point")
     print(f"both workers busy     {found.busy:8.1%} of the time")
 
