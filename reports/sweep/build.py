@@ -83,7 +83,9 @@ def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
         words.append("One seed has no interval: points within 2 % are called equal. --seeds 5 tells more.")
     steady = sum(not point.is_saturated for point in result.done)
     if 0 < steady < len(result.done):
-        words.append(f"{len(result.done) - steady:,} saturated points are left out: they have no steady state.")
+        count = len(result.done) - steady
+        these = "saturated point is left out: it has" if count == 1 else "saturated points are left out: they have"
+        words.append(f"{count:,} {these} no steady state.")
     elif not steady:
         words.append("All points are saturated, so that their latencies depend on how long the runs are.")
     return words

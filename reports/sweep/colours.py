@@ -33,7 +33,7 @@ def ramp(count: int) -> list[str]:
 
 
 def text_on(rgba: Sequence[float]) -> str:
-    """The colour of text that can be read on this one (relative luminance, WCAG 2)."""
+    """The colour of text that can be read on this one (its relative luminance, as WCAG 2 has it)."""
     parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in rgba[:3]]
     luminance = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
-    return DARK if luminance > 0.18 else LIGHT
+    return DARK if luminance > 0.22 else LIGHT

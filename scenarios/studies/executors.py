@@ -7,10 +7,12 @@ and no other.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from simulator.errors import InputError
@@ -19,6 +21,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 _AHEAD = 2  # items that wait in each worker's queue: none is ever idle, and few are lost when a worker dies
+_IDLE_S = 60.0  # without an item for so long, a worker ends: no other end comes to those of a sweep that was killed
 _DIED = "the worker process died (out of memory, or killed)"
 
 
@@ -74,11 +77,11 @@ def _in_processes(
 
     running: dict[Future[Found | Failure], tuple[int, Item]] = {}
     suspects: list[tuple[int, Item]] = []
-    pool = ProcessPoolExecutor(max_workers=workers)
+    pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
     try:
         while True:
             while len(running) < _AHEAD * workers and (entry := next(items, None)) is not None:
-                running[pool.submit(_guarded, function, entry[1])] = entry
+                running[pool.submit(_on_worker, function, entry[1])] = entry
             if not running:
                 return suspects
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -94,7 +97,7 @@ def _in_processes(
                 suspects += running.values()
                 running.clear()
                 pool.shutdown(wait=True, kill_workers=True)
-                pool = ProcessPoolExecutor(max_workers=workers)
+                pool = ProcessPoolExecutor(max_workers=workers, timeout=_IDLE_S)
     finally:
         pool.shutdown(wait=True, kill_workers=True)
 
@@ -169,3 +172,15 @@ def _guarded(function: Callable[[Item], Found], item: Item) -> Found | Failure:
         return function(item)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
+
+
+def _on_worker(function: Callable[[Item], Found], item: Item) -> Found | Failure:
+    found = _guarded(function, item)
+    _settle()
+    return found
+
+
+@cache
+def _settle() -> None:
+    """After a worker's first item: what is loaded by then stays, so that loky's collection every second skips it."""
+    gc.freeze()

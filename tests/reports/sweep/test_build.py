@@ -35,7 +35,7 @@ def test_the_page_names_the_best_points_and_the_failed_one(folder: Path) -> None
     assert "8 points, 3 seeds each; 1 failed." in page
     assert "&lt;b&gt;no such GPU&lt;/b&gt;" in page
     assert "<b>no such GPU" not in page
-    assert "saturated points are left out" in page
+    assert "1 saturated point is left out: it has no steady state." in page
     assert not re.search(r"""(src|href)=["']?https?:""", page)
 
 

@@ -45,7 +45,7 @@ def test_the_contracts_own_study(scenario: Path) -> None:
     assert find_study("quickstart") is None
     shipped = find_study("load-and-budget")
     assert shipped is not None
-    assert len(load_study(shipped)) == 36
+    assert len(load_study(shipped)) == 54
     study = load_study(file)
     assert study.name == "chunk-and-load"
     assert len(study) == 3 * 4 * 2 * 3

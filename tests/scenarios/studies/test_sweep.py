@@ -180,14 +180,15 @@ def _data() -> dict[str, Any]:
 COMMAND = "from scenarios.cli.app import main; main()"
 
 
-def test_a_killed_sweep_goes_on_where_it_was(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_killed_sweep_goes_on_where_it_was(tiny: Path, tmp_path: Path, kills: int) -> None:
     """Killed at random moments, it ends with the bytes of an undisturbed one, and runs nothing twice that was done."""
     sweep(study(tiny, "engine.max_num_seqs=1:12:12", RATES), tmp_path / "whole")
     rng = random.Random(5)
     arguments = ["sweep", str(tiny), "--vary", "engine.max_num_seqs=1:12:12", "--vary", RATES, "--out", "killed"]
     command = [sys.executable, "-c", COMMAND, *arguments, "--workers", "2", "--quiet"]
     there: dict[str, int] = {}
-    for _ in range(3):
+    for _ in range(kills):
         process = subprocess.Popen(
             command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL
         )
