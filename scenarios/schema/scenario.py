@@ -24,7 +24,7 @@ from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, ro
 from scenarios.schema.around import FrontEndConfig, HostConfig
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.cost import Cost, RooflineCostConfig
-from scenarios.schema.engine import BuiltInEngine, Engine, Seconds
+from scenarios.schema.engine import BuiltInEngine, Engine
 from scenarios.schema.kv_transfer import KVTransferConfig, check_roles
 from scenarios.schema.measure import Measure
 from scenarios.schema.router import Router, RouterConfig, as_config

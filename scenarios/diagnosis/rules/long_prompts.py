@@ -32,7 +32,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None
     replica = requests.replica[long]
     starts = requests.scheduled_s[long]
-    ends = requests.first_token_s[long] - evidence.records.front_end_s
+    ends = requests.first_token_s[long] - evidence.records.front_end_of(np.flatnonzero(long))
     behind = evidence.covered_queue_s(starts, ends, replica, until_first=True)
     busy = float(evidence.row_s.sum())
     total = sum(
