@@ -10,7 +10,8 @@ from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
-from simulator.fleet.ahead import DealAhead
+from simulator.errors import InputError
+from simulator.fleet.apart import Crew, serve_apart, why_together
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.dispatcher import Dispatcher
@@ -22,6 +23,7 @@ from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import way_to
+from simulator.fleet.windows import Here
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
@@ -106,23 +108,34 @@ def simulate_fleet(
     make_listener: Callable[[Inlet], OnEnd] | None = None,
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
+    crew: Crew | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
     `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
     requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
-    that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, to the last
-    bit.
+    that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, nor on
+    `crew`, to the last bit. With a `crew` the replicas are advanced by worker processes; InputError where something
+    couples them too closely (`why_together`).
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
     what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
-    features = RouterFeatures.of(chosen)
-    clock = Clock()
     recorder = Recorder(sum(group.replicas for group in groups), progress)
+    why = why_together(workload, groups, chosen, signal_interval_s, listens=make_listener is not None)
+    if crew is not None and (why is not None or not fast_forward):
+        raise InputError(f"this fleet cannot be spread over workers: {why or 'fast-forward is off'}")
+    if why is None and fast_forward:
+        fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions)
+        place = Here(fleet) if crew is None else crew.place(fleet)
+        serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
+        fleet.abandon()
+        return Run(recorder.records(workload, fleet.groups), fleet.decisions())
+    clock = Clock()
+    features = RouterFeatures.of(chosen)
     door = Door()
     clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
@@ -131,7 +144,7 @@ def simulate_fleet(
     roles = Roles(on_end) if is_disaggregated(groups) else None
     by_steps = features.reads_caches and len(recorder.replicas) > 1
     fleet = Fleet(
-        clock,
+        lambda: clock,
         groups,
         recorder,
         fast_forward=fast_forward and not by_steps,
@@ -144,15 +157,11 @@ def simulate_fleet(
     else:
         dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
     scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
-    fixed = roles is None and all(group.group_cost is None and group.autoscaling is None for group in groups)
-    apart = fast_forward and on_end is None and fixed
     if clients is not None:
         clients.servers = dispatch
     elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
         fleet.intakes[0].read_ahead(workload.requests())
         door.open(fleet.intakes[0])
-    elif isinstance(dispatch, Dispatch) and apart and not features.reads_loads:
-        clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
