@@ -127,7 +127,8 @@ def simulate_fleet(
     recorder = Recorder(sum(group.replicas for group in groups), progress)
     why = why_together(workload, groups, chosen, signal_interval_s, listens=make_listener is not None)
     if crew is not None and (why is not None or not fast_forward):
-        raise InputError(f"this fleet cannot be spread over workers: {why or 'fast-forward is off'}")
+        why = why or "every step is to be an event of its own"
+        raise InputError(f"this fleet cannot be shared among worker processes: {why}", hint="one worker")
     if why is None and fast_forward:
         fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions)
         place = Here(fleet) if crew is None else crew.place(fleet)

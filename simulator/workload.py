@@ -105,25 +105,30 @@ class Workload:
         )
         return self._with_extras(plain)
 
-    def requests(self) -> Iterator[Request]:
-        """The requests in order of arrival, each made when asked for."""
+    def requests(self, rows: Sequence[int] | None = None) -> Iterator[Request]:
+        """The requests in order of arrival, or those of `rows` in their order, each made when asked for."""
         optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
         extras = any(column is not None for column in optional)
         names = self.class_names
         columns = (
             self.arrival_s,
             self.input_tokens,
-            np.minimum(self.output_tokens, self.max_tokens),
+            self.output_tokens,
             self.max_tokens,
             self.priority,
             self.class_index,
         )
+        if rows is None:
+            rows = range(len(self))
         # Piece by piece: a million rows as Python objects would be two hundred megabytes.
-        for start in range(0, len(self), _PIECE):
-            piece = zip(*[column[start : start + _PIECE].tolist() for column in columns], strict=True)
-            for row, (arrival, inputs, outputs, cap, priority, index) in enumerate(piece, start):
+        for start in range(0, len(rows), _PIECE):
+            here = rows[start : start + _PIECE]
+            place = slice(here.start, here.stop) if isinstance(here, range) else np.asarray(here)
+            piece = zip(here, *[column[place].tolist() for column in columns], strict=True)
+            for row, arrival, inputs, outputs, cap, priority, index in piece:
                 name = str(row) if self.request_ids is None else self.request_ids[row]
-                plain = Request(row, name, arrival, inputs, outputs, cap, priority, names[index])
+                answer = outputs if outputs < cap else cap
+                plain = Request(row, name, arrival, inputs, answer, cap, priority, names[index])
                 yield self._with_extras(plain) if extras else plain
 
     def _with_extras(self, plain: Request) -> Request:

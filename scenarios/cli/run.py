@@ -37,6 +37,10 @@ def run(
     no_fast_forward: Annotated[
         bool, typer.Option("--no-fast-forward", help="One event an engine step: slower, the same bytes.")
     ] = False,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, metavar="N", help="Processes that share a fleet's replicas: the same bytes."),
+    ] = 1,
 ) -> None:
     """Simulate one scenario.
 
@@ -59,7 +63,11 @@ def run(
     expected = same_scenario(resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         result = simulate(
-            chosen, log_decisions=log_decisions, fast_forward=not no_fast_forward, progress=timed.progress
+            chosen,
+            log_decisions=log_decisions,
+            fast_forward=not no_fast_forward,
+            workers=workers,
+            progress=timed.progress,
         )
         timed.simulated()
         console.notes(result.notes)

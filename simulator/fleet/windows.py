@@ -42,7 +42,7 @@ class Place(Protocol):
         """Let `request` arrive at the replica of this number, at its own time."""
 
     def advance(self, until_s: float) -> None:
-        """Let happen all that comes before `until_s`, and nothing of that time."""
+        """Let happen all that comes before `until_s`, and nothing of that time: by the time of the next look."""
 
     def look(self) -> Iterable[Signal]:
         """The signals of all replicas now, in the order of their numbers."""
@@ -59,6 +59,7 @@ class Here:
         self._intakes = fleet.intakes
         self._clocks = fleet.clocks
         self._loads = fleet.loads
+        self.broken_s = inf  # when the first replica broke
 
     def give(self, request: Request, number: int) -> None:
         self._intakes[number].submit_at(request)
@@ -73,6 +74,7 @@ class Here:
                     clock.advance(until_s)
                 except Exception as error:
                     broken, until_s = error, clock.now
+                    self.broken_s = until_s
         if broken is not None:
             raise broken
 
@@ -123,4 +125,5 @@ def _chosen(request: Request, choose: Callable[[Request], int], place: Place) ->
         return choose(request)
     except Exception:
         place.advance(request.arrival_s)
+        place.look()
         raise

@@ -77,16 +77,21 @@ class Table:
         """Append a row, its values in the order of the columns."""
         self._rows.append(row)
         if len(self._rows) == _CUT_ROWS:
-            self._cut()
+            self.cut()
 
-    def _cut(self) -> None:
+    def extend(self, other: Table) -> None:
+        """Append the rows of another table of the same columns, which was cut."""
+        self._chunks += other._chunks
+
+    def cut(self) -> None:
+        """Turn what was added into arrays."""
         columns = zip(*self._rows, strict=True) if self._rows else [()] * len(self._types)
         self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
         self._rows.clear()
 
     def columns(self) -> Columns:
         """The columns by name; the table is empty afterwards."""
-        self._cut()
+        self.cut()
         whole = {}
         for i, name in enumerate(self._names):
             whole[name] = np.concatenate([chunk[i] for chunk in self._chunks])
@@ -114,6 +119,11 @@ class ReplicaRecorder:
         self.num_rows = 0
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
+
+    def settle(self) -> None:
+        """Turn what was added into arrays, which are quickly given to another process."""
+        for part in (self._rows, self._odd, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks):
+            part.cut()
 
     def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
         """A row begins at `start_s` with a step of this shape.
@@ -212,6 +222,27 @@ class Recorder:
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
+
+    def settle(self) -> None:
+        """Turn what was added into arrays, which are quickly given to another process."""
+        self._requests.cut()
+        self._setbacks.cut()
+        for replica in self.replicas:
+            replica.settle()
+
+    def take_over(self, other: Recorder, numbers: Sequence[int]) -> None:
+        """What another recorder, which was settled, has of these replicas, and all requests that ended there."""
+        for number in numbers:
+            self.replicas[number] = other.replicas[number]
+        self._requests.extend(other._requests)
+        self._setbacks.extend(other._setbacks)
+        self.reject_reasons |= other.reject_reasons
+
+    def tell(self, ended: int) -> None:
+        """So many requests have ended, in other processes."""
+        self.ended = ended
+        if self._progress is not None:
+            self._progress(ended)
 
     def end_s(self) -> float:
         """The end of the last step."""
