@@ -11,7 +11,7 @@ from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.errors import InputError
-from simulator.fleet.apart import Crew, serve_apart, why_together
+from simulator.fleet.apart import Crew, coupled_by, looks_always, serve_apart
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.dispatcher import Dispatcher
@@ -21,6 +21,7 @@ from simulator.fleet.link import LinkSpeed
 from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
+from simulator.fleet.run_ahead import RunAhead
 from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import way_to
 from simulator.fleet.windows import Here
@@ -117,7 +118,7 @@ def simulate_fleet(
     requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
     that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, nor on
     `crew`, to the last bit. With a `crew` the replicas are advanced by worker processes; InputError where something
-    couples them too closely (`why_together`).
+    couples them too closely (`coupled_by`, `looks_always`).
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
@@ -125,18 +126,20 @@ def simulate_fleet(
     """
     chosen = load_router(router) if isinstance(router, str) else router
     recorder = Recorder(sum(group.replicas for group in groups), progress)
-    why = why_together(workload, groups, chosen, signal_interval_s, listens=make_listener is not None)
-    if crew is not None and (why is not None or not fast_forward):
-        why = why or "every step is to be an event of its own"
-        raise InputError(f"this fleet cannot be shared among worker processes: {why}", hint="one worker")
-    if why is None and fast_forward:
+    coupled = coupled_by(workload, groups, chosen, listens=make_listener is not None)
+    looks, features = looks_always(chosen, signal_interval_s), RouterFeatures.of(chosen)
+    if crew is not None:
+        _refuse_crew(coupled, looks, fast_forward)
+    if coupled is None and fast_forward and (features.takes_fewest or not looks):
         fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions)
-        place = Here(fleet) if crew is None else crew.place(fleet)
-        serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
+        if looks:
+            RunAhead(workload, fleet).serve()
+        else:
+            place = Here(fleet) if crew is None else crew.place(fleet)
+            serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
         fleet.abandon()
         return Run(recorder.records(workload, fleet.groups), fleet.decisions())
     clock = Clock()
-    features = RouterFeatures.of(chosen)
     door = Door()
     clients = Clients(clock, workload, front_end_s=front_end_s) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
@@ -175,3 +178,15 @@ def simulate_fleet(
     if clients is not None:
         records = clients.seen(records)
     return Run(records, fleet.decisions())
+
+
+def _refuse_crew(coupled: str | None, looks: bool, fast_forward: bool) -> None:
+    """Raise InputError for a fleet that has to stay in one process."""
+    hint = "one worker"
+    if looks:
+        coupled = coupled or "the router looks at the loads at every arrival"
+        hint = "router: {signal_interval_s: ...} lets it look now and then; else one worker"
+    if not fast_forward:
+        coupled = coupled or "without fast-forward every step is an event"
+    if coupled is not None:
+        raise InputError(f"this fleet cannot be shared among worker processes: {coupled}", hint=hint)

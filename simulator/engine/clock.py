@@ -106,8 +106,11 @@ class Clock(simpy.Environment):
     def move(self, event: Event, time_s: float, priority: EventPriority = ENDS) -> Event:
         """Reschedule `event`; returns the new event, at `time_s`.
 
-        SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any.
+        SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any;
+        or it goes, where that is simple, as on the clock of a single replica.
         """
+        if self._queue and self._queue[-1][3] is event:
+            self._queue.pop()
         moved = self.at(time_s, priority)
         moved.callbacks, event.callbacks = event.callbacks, []
         return moved

@@ -23,12 +23,10 @@ class Crew(Protocol):
         """Where replicas like those of `fleet` are advanced; `finish` gives it what there is to record."""
 
 
-def why_together(
-    workload: Workload, groups: Sequence[ReplicaGroup], router: Router, signal_interval_s: float, *, listens: bool
-) -> str | None:
-    """What couples the replicas of a fleet, as words for a person; None where they can be simulated apart.
+def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router, *, listens: bool) -> str | None:
+    """What couples the replicas of a fleet besides the loads that a router looks at; None: nothing does.
 
-    `listens`: what follows from the end of a request is decided as it ends.
+    As words for a person. `listens`: what follows from the end of a request is decided as it ends.
     """
     if sum(group.replicas for group in groups) == 1:
         return "it has one replica"
@@ -41,18 +39,20 @@ def why_together(
             return f"the autoscaler of the group {group.name} looks at all its replicas"
         if group.group_cost is not None:
             return f"the replicas of the group {group.name} are data-parallel ranks that step together"
-    features = RouterFeatures.of(router)
-    if features.reads_caches:
+    if RouterFeatures.of(router).reads_caches:
         return "the router asks the prefix caches at every arrival"
-    if features.reads_loads and signal_interval_s == 0:
-        return "the router looks at the loads at every arrival, and not only every signal_interval_s"
     return None
+
+
+def looks_always(router: Router, signal_interval_s: float) -> bool:
+    """Whether the router looks at the loads of every arrival's moment."""
+    return RouterFeatures.of(router).reads_loads and signal_interval_s == 0
 
 
 def serve_apart(
     requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, place: Place
 ) -> None:
-    """Serve all requests by replicas that `place` advances apart from one another."""
+    """Serve all requests by replicas that `place` advances apart from one another; the router does not always look."""
     if RouterFeatures.of(router).reads_loads:
         signals = Signals(fleet.loads)
         dispatch = Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
