@@ -105,8 +105,12 @@ class Workload:
         )
         return self._with_extras(plain)
 
-    def requests(self, rows: Sequence[int] | None = None) -> Iterator[Request]:
-        """The requests in order of arrival, or those of `rows` in their order, each made when asked for."""
+    def requests(self) -> Iterator[Request]:
+        """The requests in order of arrival, each made when asked for."""
+        return self.requests_of(range(len(self)))
+
+    def requests_of(self, rows: Sequence[int]) -> Iterator[Request]:
+        """The requests of these rows, each made when asked for."""
         optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
         extras = any(column is not None for column in optional)
         names = self.class_names
@@ -118,8 +122,6 @@ class Workload:
             self.priority,
             self.class_index,
         )
-        if rows is None:
-            rows = range(len(self))
         # Piece by piece: a million rows as Python objects would be two hundred megabytes.
         for start in range(0, len(rows), _PIECE):
             here = rows[start : start + _PIECE]

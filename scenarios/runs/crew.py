@@ -153,7 +153,7 @@ class _There:
 _worker = Worker()  # of a process of loky's
 
 
-class _LokyHand:
+class LokyHand:
     """A process of this machine: a pool of one, so that whatever is asked of it is done by the same process."""
 
     def __init__(self) -> None:
@@ -164,14 +164,20 @@ class _LokyHand:
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         from loky.process_executor import BrokenProcessPool
 
-        future = self._pool.submit(_do, method, *arguments)
+        def died() -> InputError:
+            what = "a worker process died (out of memory, or killed)"
+            return InputError(what, file="--workers", hint="fewer workers")
+
+        try:
+            future = self._pool.submit(_do, method, *arguments)
+        except BrokenProcessPool as error:
+            raise died() from error
 
         def answer() -> Any:
             try:
                 return future.result()
             except BrokenProcessPool as error:
-                what = "a worker process died (out of memory, or killed)"
-                raise InputError(what, file="--workers", hint="fewer workers, or none") from error
+                raise died() from error
 
         return answer
 
@@ -186,7 +192,7 @@ def _do(method: str, *arguments: Any) -> Any:
 @contextmanager
 def local_crew(workers: int, scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[Crew]:
     """A crew of processes of this machine, which end with the block."""
-    hands = [_LokyHand() for _ in range(min(workers, scenario.num_replicas))]
+    hands = [LokyHand() for _ in range(min(workers, scenario.num_replicas))]
     try:
         yield Crew(hands, scenario, workload, log_decisions=log_decisions)
     finally:

@@ -74,5 +74,5 @@ class Shard:
         return self._place.broken_s
 
     def _give(self, rows: Sequence[int], numbers: Sequence[int]) -> None:
-        for request, number in zip(self._workload.requests(rows), numbers, strict=True):
+        for request, number in zip(self._workload.requests_of(rows), numbers, strict=True):
             self._place.give(request, number)
