@@ -270,6 +270,7 @@ class Recorder:
             class_names=workload.class_names,
             streams=streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
+            **_sessions(workload),
             groups=tuple(groups) if len(groups) > 1 else (),
             lives=lives if len(lives.replica) else None,
             transfers=transfers if len(transfers.row) else None,
@@ -297,6 +298,21 @@ class Recorder:
             rows.append(row_columns)
             gaps.append(gap_columns)
         return _joined(rows), _joined(gaps)
+
+
+def _sessions(workload: Workload) -> dict[str, Any]:
+    """The session of each request, and its place there: as the workload says, or in order of arrival."""
+    names = workload.session_ids
+    if names is None or not any(name is not None for name in names):
+        return {}
+    turns = workload.turns
+    if turns is None:
+        seen: dict[str, int] = {}
+        turns = np.ones(len(names), dtype=np.int64)
+        for row, name in enumerate(names):
+            if name is not None:
+                turns[row] = seen[name] = seen.get(name, 0) + 1
+    return {"session_ids": tuple(names), "turns": turns}
 
 
 def _joined(tables: list[Columns]) -> Columns:
