@@ -26,9 +26,11 @@ from simulator.workload import Workload
 
 Columns = dict[str, NDArray[Any]]
 
-_CUT_STEPS = 1 << 16
+# Steps and rows that are Python objects until they are turned into arrays, of all replicas together; and the fewest
+# of one replica that this is done for at a time.
+_CUT_STEPS, _FEWEST_STEPS = 1 << 16, 1024
+_CUT_ROWS, _FEWEST_ROWS = 4096, 256
 _TELL_EVERY = 256  # requests between two calls of `progress`
-_CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
 # What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
@@ -67,7 +69,8 @@ class Series:
 class Table:
     """Rows of numbers in, columns out; the columns named `*_s` are floats, the others integers."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], cut_rows: int = _CUT_ROWS) -> None:
+        self._cut_rows = cut_rows
         self._names = tuple(names)
         self._types = [np.float64 if name.endswith("_s") else np.int64 for name in self._names]
         self._rows: list[tuple[float, ...]] = []
@@ -76,7 +79,7 @@ class Table:
     def add(self, row: tuple[float, ...]) -> None:
         """Append a row, its values in the order of the columns."""
         self._rows.append(row)
-        if len(self._rows) == _CUT_ROWS:
+        if len(self._rows) == self._cut_rows:
             self.cut()
 
     def extend(self, other: Table) -> None:
@@ -106,16 +109,17 @@ def _fields(columns: type) -> list[str]:
 
 
 class ReplicaRecorder:
-    """Rows, steps, gaps and requeues of one replica: apart, so that nothing depends on how replicas interleave."""
+    """Rows, steps, gaps and requeues of one of `replicas`: apart, so that nothing depends on how they interleave."""
 
-    def __init__(self) -> None:
-        self._rows = Table(_ROW)
-        self._odd = Table(_ODD)
-        self.late_gaps = Table(_fields(GapColumns))
-        self.requeues = Table(_fields(RequeueColumns))
+    def __init__(self, replicas: int) -> None:
+        cut_rows = max(_CUT_ROWS // replicas, _FEWEST_ROWS)
+        self._rows = Table(_ROW, cut_rows)
+        self._odd = Table(_ODD, cut_rows)
+        self.late_gaps = Table(_fields(GapColumns), cut_rows)
+        self.requeues = Table(_fields(RequeueColumns), cut_rows)
         self.step_end_s = Series(np.float64)
         self.step_used_blocks = Series(np.int32)
-        self._cut_at = _CUT_STEPS
+        self._cut_steps = self._cut_at = max(_CUT_STEPS // replicas, _FEWEST_STEPS)
         self.num_rows = 0
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
@@ -133,7 +137,7 @@ class ReplicaRecorder:
         """
         self.num_rows += 1
         if self.num_steps >= self._cut_at:
-            self._cut_at = self.num_steps + _CUT_STEPS
+            self._cut_at = self.num_steps + self._cut_steps
             self.step_end_s.cut()
             self.step_used_blocks.cut()
         self._rows.add((self.num_steps, start_s, waiting, late, *shape[:_COUNTS]))
@@ -197,7 +201,7 @@ class Recorder:
     """What a whole run leaves behind: requests as they end, and what each replica did."""
 
     def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
-        self.replicas = [ReplicaRecorder() for _ in range(replicas)]
+        self.replicas = [ReplicaRecorder(replicas) for _ in range(replicas)]
         self._requests = Table(_REQUEST)
         self._setbacks = Table(_SETBACKS)
         self.reject_reasons: dict[int, str] = {}
