@@ -70,6 +70,11 @@ class FirstTokens:
         """Seconds by which what the engine tells of a request is late."""
         return self.front_end.delay_s(self._running.get(row, 0))
 
+    def take_over(self, other: FirstTokens) -> None:
+        """Add what was told elsewhere."""
+        self._running.update(other._running)
+        self._at_s.update(other._at_s)
+
     def delays_s(self, rows: Iterable[int]) -> list[float]:
         """The same of several."""
         return [self.delay_s(row) for row in rows]

@@ -12,7 +12,8 @@ from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
-from simulator.fleet.ahead import DealAhead
+from simulator.errors import InputError
+from simulator.fleet.apart import Crew, coupled_by, looks_always, serve_apart
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.dispatcher import Dispatcher
@@ -22,8 +23,10 @@ from simulator.fleet.link import LinkSpeed
 from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
+from simulator.fleet.run_ahead import RunAhead
 from simulator.fleet.scaling import Scaling
 from simulator.fleet.signals import way_to
+from simulator.fleet.windows import Here
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
@@ -121,25 +124,40 @@ def simulate_fleet(
     make_listener: Callable[[Inlet], OnEnd] | None = None,
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
+    crew: Crew | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
     `router` is a new one, or the name of one: a built-in one or `path.py:Class`. With `signal_interval_s` above 0 it
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
     requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
-    that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, to the last
-    bit.
+    that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, nor on
+    `crew`, to the last bit. With a `crew` the replicas are advanced by worker processes; InputError where something
+    couples them too closely (`coupled_by`, `looks_always`).
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
     records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be
     put, and returns what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
-    features = RouterFeatures.of(chosen)
-    clock = Clock()
     recorder = Recorder(sum(group.replicas for group in groups), progress)
-    door = Door()
     first_tokens = FirstTokens(front_end)
+    coupled = coupled_by(workload, groups, chosen, listens=make_listener is not None)
+    looks, features = looks_always(chosen, signal_interval_s), RouterFeatures.of(chosen)
+    if crew is not None:
+        _refuse_crew(coupled, looks, fast_forward)
+    if coupled is None and fast_forward and (features.takes_fewest or not looks):
+        fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
+        if looks:
+            RunAhead(workload, fleet).serve()
+        else:
+            place = Here(fleet) if crew is None else crew.place(fleet)
+            serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
+        fleet.abandon()
+        records = recorder.records(workload, fleet.groups)
+        return Run(records, fleet.decisions(), _delays_s(first_tokens, records))
+    clock = Clock()
+    door = Door()
     clients = Clients(clock, workload, first_tokens) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
     if clients is not None:
@@ -147,31 +165,25 @@ def simulate_fleet(
     roles = Roles(on_end) if is_disaggregated(groups) else None
     by_steps = features.reads_caches and len(recorder.replicas) > 1
     fleet = Fleet(
-        clock,
+        lambda: clock,
         groups,
         recorder,
         fast_forward=fast_forward and not by_steps,
         log_decisions=log_decisions,
         on_end=on_end if roles is None else roles.told,
+        first_tokens=first_tokens,
     )
-    if front_end:
-        for replica in fleet.replicas:
-            replica.first_tokens = first_tokens
     dispatch: Dispatch | Disaggregation
     if roles is None:
         dispatch = way_to(clock, fleet.replicas, fleet.intakes, chosen, signal_interval_s)
     else:
         dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
     scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
-    fixed = roles is None and all(group.group_cost is None and group.autoscaling is None for group in groups)
-    apart = fast_forward and on_end is None and fixed
     if clients is not None:
         clients.servers = dispatch
     elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
         fleet.intakes[0].read_ahead(workload.requests())
         door.open(fleet.intakes[0])
-    elif isinstance(dispatch, Dispatch) and apart and not features.reads_loads:
-        clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
     else:
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
@@ -183,5 +195,23 @@ def simulate_fleet(
     records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
     if clients is not None:
         records = clients.seen(records)
-    delays_s = np.array(first_tokens.delays_s(range(len(records.requests.row)))) if front_end else None
-    return Run(records, fleet.decisions(), delays_s)
+    return Run(records, fleet.decisions(), _delays_s(first_tokens, records))
+
+
+def _delays_s(first_tokens: FirstTokens, records: Records) -> Floats | None:
+    """By how much each client saw its tokens later."""
+    if not first_tokens.front_end:
+        return None
+    return np.array(first_tokens.delays_s(range(len(records.requests.row))))
+
+
+def _refuse_crew(coupled: str | None, looks: bool, fast_forward: bool) -> None:
+    """Raise InputError for a fleet that has to stay in one process."""
+    hint = "one worker"
+    if looks:
+        coupled = coupled or "the router looks at the loads at every arrival"
+        hint = "router: {signal_interval_s: ...} lets it look now and then; else one worker"
+    if not fast_forward:
+        coupled = coupled or "without fast-forward every step is an event"
+    if coupled is not None:
+        raise InputError(f"this fleet cannot be shared among worker processes: {coupled}", hint=hint)

@@ -107,23 +107,30 @@ class Workload:
 
     def requests(self) -> Iterator[Request]:
         """The requests in order of arrival, each made when asked for."""
+        return self.requests_of(range(len(self)))
+
+    def requests_of(self, rows: Sequence[int]) -> Iterator[Request]:
+        """The requests of these rows, each made when asked for."""
         optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
         extras = any(column is not None for column in optional)
         names = self.class_names
         columns = (
             self.arrival_s,
             self.input_tokens,
-            np.minimum(self.output_tokens, self.max_tokens),
+            self.output_tokens,
             self.max_tokens,
             self.priority,
             self.class_index,
         )
         # Piece by piece: a million rows as Python objects would be two hundred megabytes.
-        for start in range(0, len(self), _PIECE):
-            piece = zip(*[column[start : start + _PIECE].tolist() for column in columns], strict=True)
-            for row, (arrival, inputs, outputs, cap, priority, index) in enumerate(piece, start):
+        for start in range(0, len(rows), _PIECE):
+            here = rows[start : start + _PIECE]
+            place = slice(here.start, here.stop) if isinstance(here, range) else np.asarray(here)
+            piece = zip(here, *[column[place].tolist() for column in columns], strict=True)
+            for row, arrival, inputs, outputs, cap, priority, index in piece:
                 name = str(row) if self.request_ids is None else self.request_ids[row]
-                plain = Request(row, name, arrival, inputs, outputs, cap, priority, names[index])
+                answer = outputs if outputs < cap else cap
+                plain = Request(row, name, arrival, inputs, answer, cap, priority, names[index])
                 yield self._with_extras(plain) if extras else plain
 
     def _with_extras(self, plain: Request) -> Request:

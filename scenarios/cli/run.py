@@ -47,6 +47,10 @@ def run(
             show_default=False,
         ),
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option("--workers", min=1, metavar="N", help="Processes that share a fleet's replicas: the same bytes."),
+    ] = 1,
 ) -> None:
     """Simulate one scenario.
 
@@ -70,7 +74,11 @@ def run(
     expected = same_scenario(resolved_yaml(chosen))
     with console.timed() as timed, output(target, overwrite=overwrite, expected=expected) as folder:
         result = simulate(
-            chosen, log_decisions=log_decisions, fast_forward=not no_fast_forward, progress=timed.progress
+            chosen,
+            log_decisions=log_decisions,
+            fast_forward=not no_fast_forward,
+            workers=workers,
+            progress=timed.progress,
         )
         said = sensitivity_words(result, sensitivity)
         if said is not None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from scenarios.build.bill import cost_of, gpu_hours
@@ -17,11 +16,13 @@ from scenarios.build.parts import (
     policies_label,
     resolved_yaml,
 )
+from scenarios.runs.blame import blamed
+from scenarios.runs.crew import local_crew
 from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from simulator.errors import InputError, PolicyError, RouterError
+from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
@@ -44,16 +45,20 @@ def run(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
+    workers: int = 1,
     progress: ProgressMaker | None = None,
 ) -> Result:
     """Simulate a scenario, or what `load` makes one of: a name, a path, a mapping.
 
-    `fast_forward` changes the time that it takes and no bit of the result. Raises InputError for bad input, where none
-    of the requests fits into the KV cache, and where the user's own policy or router breaks.
+    `fast_forward` and `workers` change the time that it takes and no bit of the result: so many processes share the
+    replicas of a fleet. Raises InputError for bad input, for several workers where replicas are coupled too closely,
+    where none of the requests fits into the KV cache, and where the user's own policy or router breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
-    return run_on(chosen, workload, log_decisions=log_decisions, fast_forward=fast_forward, progress=progress)
+    return run_on(
+        chosen, workload, log_decisions=log_decisions, fast_forward=fast_forward, workers=workers, progress=progress
+    )
 
 
 def run_on(
@@ -62,6 +67,7 @@ def run_on(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
+    workers: int = 1,
     progress: ProgressMaker | None = None,
     step_time: float = 1.0,
 ) -> Result:
@@ -76,7 +82,7 @@ def run_on(
     told = (
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )
-    done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
+    done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, workers, told)
     records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
@@ -114,37 +120,30 @@ def _simulate(
     fleet: Sequence[BuiltGroup],
     log_decisions: bool,
     fast_forward: bool,
+    workers: int,
     progress: Callable[[int], None] | None,
 ) -> Run:
     router = build_router(scenario)
+    several = workers > 1
     try:
-        return simulate_fleet(
-            workload,
-            [built.replicas for built in fleet],
-            router=router,
-            signal_interval_s=scenario.routing.signal_interval_s,
-            slo=scenario.resolve_slo(),
-            link=build_link(scenario),
-            fast_forward=fast_forward,
-            log_decisions=log_decisions,
-            progress=progress,
-            front_end=scenario.resolve_front_end(),
-        )
+        with local_crew(workers, scenario, workload, log_decisions=log_decisions) if several else nullcontext() as crew:
+            return simulate_fleet(
+                workload,
+                [built.replicas for built in fleet],
+                router=router,
+                signal_interval_s=scenario.routing.signal_interval_s,
+                slo=scenario.resolve_slo(),
+                link=build_link(scenario),
+                fast_forward=fast_forward,
+                log_decisions=log_decisions,
+                progress=progress,
+                front_end=scenario.resolve_front_end(),
+                crew=crew,
+            )
     except Exception as error:
-        for file, broken, hint in _users_code(scenario, fleet):
-            if (blamed := _blame(error, file, broken, hint)) is not None:
-                raise blamed from error
+        if (placed := blamed(error, scenario, fleet)) is not None:
+            raise placed from error
         raise
-
-
-def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tuple[Path, type[Exception], str]]:
-    """The files of policies and a router of the user's own, the error that says they broke their rules, and a hint."""
-    policies = dict.fromkeys(built.group.scenario.engine.policy_file for built in fleet)
-    for policy in policies:
-        if policy is not None:
-            yield policy, PolicyError, "what a plan may say is written in simulator/plan.py"
-    if (router := scenario.routing.file) is not None:
-        yield router, RouterError, "choose returns one of the replicas (see simulator/fleet/router.py)"
 
 
 def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
@@ -165,22 +164,6 @@ def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
         found |= dict.fromkeys(f"{built.group.name}: {remark}" for remark in built.parts.cost.remarks(rows))
         first += built.group.replicas
     return tuple(found)
-
-
-def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> InputError | None:
-    """The error placed in the user's file: the rule that was broken, or the line that raised."""
-    causes: list[BaseException] = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    for cause in causes:
-        if isinstance(cause, broken) and getattr(cause, "file", None) in (None, str(file)):
-            message = cause.message if isinstance(cause, PolicyError) else str(cause)
-            return InputError(message, file=str(file), hint=hint)
-    for cause in reversed(causes):
-        frames = [f for f in traceback.extract_tb(cause.__traceback__) if Path(f.filename) == file]
-        if frames:
-            return InputError(f"{type(cause).__name__}: {cause}", file=str(file), line=frames[-1].lineno)
-    return None
 
 
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ Where no client listens, a replica goes from 2 to 4 without an event between: no
 from __future__ import annotations
 
 from heapq import heappush
+from math import inf
 
 import simpy
 from simpy.events import URGENT, Event, EventCallbacks, EventPriority
@@ -47,6 +48,7 @@ class Clock(simpy.Environment):
     def __init__(self) -> None:
         super().__init__(0.0)  # SimPy's own default is the integer
         self._ticks = 0
+        self._until_s = inf  # of `advance`
 
     def at(self, time_s: float, priority: EventPriority = ENDS) -> Event:
         """An event that fires at `time_s` >= now; of one time, that of the smaller priority first."""
@@ -76,16 +78,39 @@ class Clock(simpy.Environment):
 
     def skip_to(self, time_s: float) -> bool:
         """Advance to `time_s` if nothing is due until then; returns whether the clock advanced."""
-        if self._queue and self._queue[0][0] <= time_s:
+        if time_s >= self._until_s or (self._queue and self._queue[0][0] <= time_s):
             return False
         self._now = time_s
         return True
 
+    def advance(self, until_s: float) -> None:
+        """Let happen all that comes before `until_s`, and nothing of that time; `lower` may bring it forward."""
+        self._until_s = until_s
+        queue = self._queue
+        while queue and queue[0][0] < self._until_s:
+            self.step()
+        if self._now < self._until_s < inf:
+            self._now = self._until_s
+        self._until_s = inf
+
+    def lower(self, until_s: float) -> None:
+        """Let `advance` go no further than the event of now, or than `until_s` if that is later."""
+        if until_s < self._until_s:
+            self._until_s = until_s
+
+    @property
+    def next_s(self) -> float:
+        """When the next event is due; infinity without one."""
+        return self._queue[0][0] if self._queue else inf
+
     def move(self, event: Event, time_s: float, priority: EventPriority = ENDS) -> Event:
         """Reschedule `event`; returns the new event, at `time_s`.
 
-        SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any.
+        SimPy cannot reschedule an event, so the new one takes over the callbacks and the old one fires without any;
+        or it goes, where that is simple, as on the clock of a single replica.
         """
+        if self._queue and self._queue[-1][3] is event:
+            self._queue.pop()
         moved = self.at(time_s, priority)
         moved.callbacks, event.callbacks = event.callbacks, []
         return moved

@@ -46,6 +46,7 @@ class Completion:
         self._max_queued_requests = max_queued_requests
         self._on_end = on_end
         self.hand_over: Callable[[RequestState, int], bool] | None = None  # see `Replica.hand_over_to`
+        self.finished: Callable[[], None] | None = None  # see `Replica.tell_finished`
 
     def end(self, live: RequestState, status: Status, end_s: float) -> None:
         """A request ends and leaves the engine at `end_s`."""
@@ -132,6 +133,8 @@ class Completion:
                 self._on_end(live.row, Status.FINISHED, end_s, None)
         if state.held and not state.running:
             self._release_held(end_s)
+        if self.finished is not None:
+            self.finished()
 
     def finish_in_order(self, prefill: Sequence[ScheduledChunk], done: list[RequestState], end_s: float) -> None:
         """Insert prompts into the radix tree, and let requests finish that needed no decode, in the batch's order."""
@@ -150,7 +153,7 @@ class Completion:
         if live.status is WAITING:
             state.forget_preemption(live, end_s)
             live.status = FINISHED
-            self.end(live, Status.FINISHED, end_s)
+            self._end_late(live, end_s)
             return
         del state.running[live]
         if live.status is LEAVING:
@@ -164,7 +167,12 @@ class Completion:
         if state.tree is not None:
             state.tree.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
         state.blocks.free(live.row, blocks)
+        self._end_late(live, end_s)
+
+    def _end_late(self, live: RequestState, end_s: float) -> None:
         self.end(live, Status.FINISHED, end_s)
+        if self.finished is not None:
+            self.finished()
 
     def _hold(self, live: RequestState, end_s: float) -> None:
         """Let a finished request keep its slot."""

@@ -150,6 +150,10 @@ class Replica:
         """
         self._completion.hand_over = hand_over
 
+    def tell_finished(self, finished: Callable[[], None]) -> None:
+        """Call `finished` each time that requests have got their last token."""
+        self._completion.finished = finished
+
     def start_empty(self) -> None:
         """The server starts: its prefix cache holds nothing."""
         if self.state.cache is not None:

@@ -1,8 +1,8 @@
-"""The replicas of a run on one clock: group after group, numbered through."""
+"""The replicas of a run: group after group, numbered through."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from simulator.engine.async_scheduling import AsyncLoop
@@ -16,29 +16,37 @@ from simulator.engine.timetable import OnEnd
 from simulator.engine.view import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
+from simulator.front_end import FirstTokens
 from simulator.results.recorder import Recorder
 from simulator.results.records import GroupSizes
 
 
 class Fleet:
-    """Replicas with the processes that drive them. `intakes` and `loads` have one entry a replica."""
+    """Replicas with the processes that drive them. `clocks`, `intakes` and `loads` have one entry a replica.
+
+    `make_clock` is asked for the clock of each replica, which data-parallel ranks share. `first_tokens` is told of each
+    request's, unless nothing lies between clients and engine.
+    """
 
     def __init__(
         self,
-        clock: Clock,
+        make_clock: Callable[[], Clock],
         groups: Sequence[ReplicaGroup],
         recorder: Recorder,
         *,
-        fast_forward: bool,
+        fast_forward: bool = True,
         log_decisions: bool = False,
         on_end: OnEnd | None = None,
+        first_tokens: FirstTokens | None = None,
     ) -> None:
-        self._clock = clock
-        self._recorder = recorder
-        self._logs = [DecisionLog(index) for index in range(len(recorder.replicas))] if log_decisions else None
+        self._make_clock = make_clock
+        self.recorder = recorder
+        self.logs = [DecisionLog(index) for index in range(len(recorder.replicas))] if log_decisions else None
         self._fast_forward = fast_forward
         self._on_end = on_end
+        self.first_tokens = first_tokens if first_tokens is not None and first_tokens.front_end else None
         self.replicas: list[Replica] = []
+        self.clocks: list[Clock] = []
         self.intakes: list[Intake] = []
         self.groups: list[GroupSizes] = []
         for group in groups:
@@ -56,10 +64,10 @@ class Fleet:
 
     def decisions(self) -> list[dict[str, Any]] | None:
         """The replicas' decisions by start of the step; None unless they are logged."""
-        if self._logs is None:
+        if self.logs is None:
             return None
-        steps = [step for log in self._logs for step in log.steps]
-        if len(self._logs) > 1:
+        steps = [step for log in self.logs for step in log.steps]
+        if len(self.logs) > 1:
             steps.sort(key=lambda step: (step["t_start_s"], step["replica"], step["step"]))
         return steps
 
@@ -73,20 +81,26 @@ class Fleet:
             what = f"the groups {self.groups[0].name} and {group.name} differ in whether answers stream"
             raise InputError(f"{what}: there would be no common gaps between tokens")
         self.groups.append(sizes)
+        for replica in made:
+            replica.first_tokens = self.first_tokens
         self.replicas += made
         self.intakes += self._drive(group, made)
 
     def _make(self, group: ReplicaGroup) -> list[Replica]:
-        first, logs, make_executor = len(self.replicas), self._logs, group.executors()
+        first, logs, make_executor = len(self.replicas), self.logs, group.executors()
+        if group.group_cost is None:
+            self.clocks += [self._make_clock() for _ in range(group.replicas)]
+        else:
+            self.clocks += [self._make_clock()] * group.replicas
         return [
             Replica(
                 index,
-                self._clock,
+                self.clocks[index],
                 group.make_policy(),
                 group.make_blocks(group.usable_blocks, group.kv.num_host_blocks),
                 group.kv.block_size,
                 make_executor(),
-                self._recorder,
+                self.recorder,
                 group=group.name,
                 fast_forward=self._fast_forward and group.group_cost is None,
                 decisions=None if logs is None else logs[index],
@@ -98,18 +112,19 @@ class Fleet:
 
     def _drive(self, group: ReplicaGroup, replicas: list[Replica]) -> list[Intake]:
         """Start the processes that drive the replicas; returns where each takes its requests."""
-        clock, fast_forward = self._clock, self._fast_forward
         if group.group_cost is not None:
+            clock = self.clocks[replicas[0].index]
             together = DataParallelGroup(clock, replicas, group.group_cost)
             clock.process(together.serve())
             return together.intakes
         intakes = []
         for replica in replicas:
             loop: Loop | AsyncLoop
+            clock = self.clocks[replica.index]
             if replica.late is None:
-                loop = Loop(clock, replica, fast_forward=fast_forward)
+                loop = Loop(clock, replica, fast_forward=self._fast_forward)
             else:
-                loop = AsyncLoop(clock, replica, replica.late, fast_forward=fast_forward)
+                loop = AsyncLoop(clock, replica, replica.late, fast_forward=self._fast_forward)
             clock.process(loop.serve())
             intakes.append(loop.intake)
         return intakes

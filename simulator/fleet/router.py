@@ -30,11 +30,13 @@ class RouterFeatures:
 
     `reads_loads`: its choice depends on the state of the replicas. Where it does not, requests are dealt ahead of their
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
-    (`ReplicaLoad.cached_tokens`), for which every step is executed by itself.
+    (`ReplicaLoad.cached_tokens`), for which every step is executed by itself. `takes_fewest`: it takes, always, the
+    replica with the fewest unfinished requests, the first of equals: then it need not be asked (`fleet/run_ahead.py`).
     """
 
     reads_loads: bool = True
     reads_caches: bool = False
+    takes_fewest: bool = False
 
     @classmethod
     def of(cls, router: Any) -> RouterFeatures:

@@ -10,7 +10,7 @@ grows with what the router itself sends, as such a router keeps count of that; w
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 from simpy.events import Event
 
@@ -21,6 +21,7 @@ from simulator.engine.view import ReplicaLoad
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.windows import Signal
 from simulator.request import ArrivingRequest
 
 
@@ -40,27 +41,26 @@ class SeenLoad(ReplicaLoad):
         self.group = live.group
         self.max_num_seqs = live.max_num_seqs
         self.num_blocks = live.num_blocks
-        self.look()
+        self.show(Signal.of(live))
+
+    def show(self, signal: Signal) -> None:
+        """Take the signals of a look."""
+        self.num_waiting, self.num_running, self.used_blocks = signal
+        self.num_unfinished = signal.num_waiting + signal.num_running
 
     def look(self) -> None:
         """Take the signals as they are now."""
-        live = self._live
-        self.num_waiting = live.num_waiting
-        self.num_running = live.num_running
-        self.num_unfinished = live.num_unfinished
-        self.used_blocks = live.used_blocks
+        self.show(Signal.of(self._live))
 
     def cached_tokens(self, request: ArrivingRequest) -> int:
         return self._live.cached_tokens(request)
 
 
 class Signals:
-    """Looks at all replicas at every multiple of `interval_s`; `replicas` is what the router is given."""
+    """Loads as of the last look; `replicas` is what the router is given."""
 
-    def __init__(self, clock: Clock, loads: Sequence[ReplicaLoad], interval_s: float) -> None:
-        self._clock = clock
+    def __init__(self, loads: Sequence[ReplicaLoad]) -> None:
         self._seen = {load.index: SeenLoad(load) for load in loads}
-        self._interval_s = interval_s
         self.replicas = Replicas(list(self._seen.values()))
 
     def sent(self, load: ReplicaLoad) -> None:
@@ -68,15 +68,21 @@ class Signals:
         self._seen[load.index].num_unfinished += 1
         self.replicas.changed(load.index)
 
-    def looks(self) -> Generator[Event, object, None]:
-        """The SimPy process: each look comes before the decisions of its moment. It ends when nothing else can happen.
+    def show(self, signals: Iterable[Signal]) -> None:
+        """A look has been taken at all replicas, whose signals these are in the order of their numbers."""
+        for load, signal in zip(self._seen.values(), signals, strict=True):
+            load.show(signal)
+        self.replicas.all_changed()
 
-        Ticks are counted, so that no time is a sum of intervals.
+    def looks(self, clock: Clock, interval_s: float) -> Generator[Event, object, None]:
+        """The SimPy process that looks at every multiple of `interval_s`, before the decisions of that moment.
+
+        It ends when nothing else can happen. Ticks are counted, so that no time is a sum of intervals.
         """
-        clock, tick = self._clock, 0
+        tick = 0
         while clock.has_events:
             tick += 1
-            yield clock.tick(tick * self._interval_s)
+            yield clock.tick(tick * interval_s)
             for load in self._seen.values():
                 load.look()
             self.replicas.all_changed()
@@ -92,8 +98,8 @@ def way_to(
     loads = [replica.load for replica in chosen]
     reads = RouterFeatures.of(router).reads_loads and len(loads) > 1
     if signal_interval_s > 0 and reads:
-        signals = Signals(clock, loads, signal_interval_s)
-        clock.process(signals.looks())
+        signals = Signals(loads)
+        clock.process(signals.looks(clock, signal_interval_s))
         return Dispatch(router, signals.replicas, intakes, signals.sent)
     replicas = Replicas(loads)
     if reads:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.metrics.latency import finished
+from simulator.metrics.fleet import jain
+from simulator.metrics.latency import e2el_s, finished
 from simulator.metrics.window import Bools
 from simulator.results.records import Records, Status
 
@@ -52,6 +53,7 @@ class Sessions:
     sessions: int
     mean_turns: float  # answered requests of a session
     mean_duration_s: float  # of sessions with an answer; NaN without one
+    jain: float  # Jain's index of their mean end-to-end latencies; NaN for fewer than two with an answer
 
 
 def sessions(records: Records, measured: Bools) -> Sessions | None:
@@ -73,7 +75,12 @@ def sessions(records: Records, measured: Bools) -> Sessions | None:
     np.fmax.at(ends, number[done], records.requests.last_token_s[done])
     lasting = ends - begins
     known = taken & ~np.isnan(lasting)
-    turns = np.bincount(number[done], minlength=count)[taken]
+    turns = np.bincount(number[done], minlength=count)
+    waits = np.bincount(number[done], e2el_s(records)[done], count)
+    even = jain(waits[turns > 0] / turns[turns > 0])
     return Sessions(
-        int(taken.sum()), float(turns.mean()), float(lasting[known].mean()) if known.any() else float("nan")
+        int(taken.sum()),
+        float(turns[taken].mean()),
+        float(lasting[known].mean()) if known.any() else float("nan"),
+        float("nan") if even is None else even,
     )

@@ -277,6 +277,10 @@ _TABLE = (
         _of_sessions("mean_duration_s"), by_class=True,
     ),
     Metric(
+        "sessions_jain", "sessions' Jain index", FRACTION, "Jain's index of the mean E2E of each session",
+        _of_sessions("jain"), better=1, remark="1 where the users of all sessions wait equally long", by_class=True,
+    ),
+    Metric(
         "replica_seconds", "replica time", "s", "time that replicas were there, starting and draining ones included",
         lambda s: s.replica_seconds, better=-1,
     ),

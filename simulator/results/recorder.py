@@ -26,9 +26,11 @@ from simulator.workload import Workload
 
 Columns = dict[str, NDArray[Any]]
 
-_CUT_STEPS = 1 << 16
+# Steps and rows that are Python objects until they are turned into arrays, of all replicas together; and the fewest
+# of one replica that this is done for at a time.
+_CUT_STEPS, _FEWEST_STEPS = 1 << 16, 1024
+_CUT_ROWS, _FEWEST_ROWS = 4096, 256
 _TELL_EVERY = 256  # requests between two calls of `progress`
-_CUT_ROWS = 4096  # rows of Python objects that are turned into arrays at a time
 
 
 # What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
@@ -67,7 +69,8 @@ class Series:
 class Table:
     """Rows of numbers in, columns out; the columns named `*_s` are floats, the others integers."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], cut_rows: int = _CUT_ROWS) -> None:
+        self._cut_rows = cut_rows
         self._names = tuple(names)
         self._types = [np.float64 if name.endswith("_s") else np.int64 for name in self._names]
         self._rows: list[tuple[float, ...]] = []
@@ -76,17 +79,22 @@ class Table:
     def add(self, row: tuple[float, ...]) -> None:
         """Append a row, its values in the order of the columns."""
         self._rows.append(row)
-        if len(self._rows) == _CUT_ROWS:
-            self._cut()
+        if len(self._rows) == self._cut_rows:
+            self.cut()
 
-    def _cut(self) -> None:
+    def extend(self, other: Table) -> None:
+        """Append the rows of another table of the same columns, which was cut."""
+        self._chunks += other._chunks
+
+    def cut(self) -> None:
+        """Turn what was added into arrays."""
         columns = zip(*self._rows, strict=True) if self._rows else [()] * len(self._types)
         self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
         self._rows.clear()
 
     def columns(self) -> Columns:
         """The columns by name; the table is empty afterwards."""
-        self._cut()
+        self.cut()
         whole = {}
         for i, name in enumerate(self._names):
             whole[name] = np.concatenate([chunk[i] for chunk in self._chunks])
@@ -101,19 +109,25 @@ def _fields(columns: type) -> list[str]:
 
 
 class ReplicaRecorder:
-    """Rows, steps, gaps and requeues of one replica: apart, so that nothing depends on how replicas interleave."""
+    """Rows, steps, gaps and requeues of one of `replicas`: apart, so that nothing depends on how they interleave."""
 
-    def __init__(self) -> None:
-        self._rows = Table(_ROW)
-        self._odd = Table(_ODD)
-        self.late_gaps = Table(_fields(GapColumns))
-        self.requeues = Table(_fields(RequeueColumns))
+    def __init__(self, replicas: int) -> None:
+        cut_rows = max(_CUT_ROWS // replicas, _FEWEST_ROWS)
+        self._rows = Table(_ROW, cut_rows)
+        self._odd = Table(_ODD, cut_rows)
+        self.late_gaps = Table(_fields(GapColumns), cut_rows)
+        self.requeues = Table(_fields(RequeueColumns), cut_rows)
         self.step_end_s = Series(np.float64)
         self.step_used_blocks = Series(np.int32)
-        self._cut_at = _CUT_STEPS
+        self._cut_steps = self._cut_at = max(_CUT_STEPS // replicas, _FEWEST_STEPS)
         self.num_rows = 0
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
+
+    def settle(self) -> None:
+        """Turn what was added into arrays, which are quickly given to another process."""
+        for part in (self._rows, self._odd, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks):
+            part.cut()
 
     def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
         """A row begins at `start_s` with a step of this shape.
@@ -123,7 +137,7 @@ class ReplicaRecorder:
         """
         self.num_rows += 1
         if self.num_steps >= self._cut_at:
-            self._cut_at = self.num_steps + _CUT_STEPS
+            self._cut_at = self.num_steps + self._cut_steps
             self.step_end_s.cut()
             self.step_used_blocks.cut()
         self._rows.add((self.num_steps, start_s, waiting, late, *shape[:_COUNTS]))
@@ -187,7 +201,7 @@ class Recorder:
     """What a whole run leaves behind: requests as they end, and what each replica did."""
 
     def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
-        self.replicas = [ReplicaRecorder() for _ in range(replicas)]
+        self.replicas = [ReplicaRecorder(replicas) for _ in range(replicas)]
         self._requests = Table(_REQUEST)
         self._setbacks = Table(_SETBACKS)
         self.reject_reasons: dict[int, str] = {}
@@ -212,6 +226,27 @@ class Recorder:
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
+
+    def settle(self) -> None:
+        """Turn what was added into arrays, which are quickly given to another process."""
+        self._requests.cut()
+        self._setbacks.cut()
+        for replica in self.replicas:
+            replica.settle()
+
+    def take_over(self, other: Recorder, numbers: Sequence[int]) -> None:
+        """What another recorder, which was settled, has of these replicas, and all requests that ended there."""
+        for number in numbers:
+            self.replicas[number] = other.replicas[number]
+        self._requests.extend(other._requests)
+        self._setbacks.extend(other._setbacks)
+        self.reject_reasons |= other.reject_reasons
+
+    def tell(self, ended: int) -> None:
+        """So many requests have ended, in other processes."""
+        self.ended = ended
+        if self._progress is not None:
+            self._progress(ended)
 
     def end_s(self) -> float:
         """The end of the last step."""
@@ -239,6 +274,7 @@ class Recorder:
             class_names=workload.class_names,
             streams=streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
+            **_sessions(workload),
             groups=tuple(groups) if len(groups) > 1 else (),
             lives=lives if len(lives.replica) else None,
             transfers=transfers if len(transfers.row) else None,
@@ -266,6 +302,21 @@ class Recorder:
             rows.append(row_columns)
             gaps.append(gap_columns)
         return _joined(rows), _joined(gaps)
+
+
+def _sessions(workload: Workload) -> dict[str, Any]:
+    """The session of each request, and its place there: as the workload says, or in order of arrival."""
+    names = workload.session_ids
+    if names is None or not any(name is not None for name in names):
+        return {}
+    turns = workload.turns
+    if turns is None:
+        seen: dict[str, int] = {}
+        turns = np.ones(len(names), dtype=np.int64)
+        for row, name in enumerate(names):
+            if name is not None:
+                turns[row] = seen[name] = seen.get(name, 0) + 1
+    return {"session_ids": tuple(names), "turns": turns}
 
 
 def _joined(tables: list[Columns]) -> Columns:

@@ -101,8 +101,8 @@ class Clients:
         return self._issued.workload([source.rows for source in self._sources])
 
     def seen(self, records: Records) -> Records:
-        """The records with the clients' side: attempts, sessions, and as aborted what was computed for no client."""
-        calls, issued = self._issued.calls(), self._issued.workload([source.rows for source in self._sources])
+        """The records with the clients' side: attempts, and as aborted what was computed for no client."""
+        calls = self._issued.calls()
         requests = records.requests
         wasted = ~np.isnan(calls.left_s) & (requests.status == Status.FINISHED)  # the server was not told
         computed = requests.input_tokens + requests.output_tokens - 1 + requests.recomputed_tokens
@@ -111,11 +111,8 @@ class Clients:
             status=np.where(wasted, Status.ABORTED, requests.status),
             aborted_tokens=np.where(wasted, computed - requests.cached_tokens, requests.aborted_tokens),
         )
-        sessions = None if issued.session_ids is None else tuple(issued.session_ids)
         behave = any(client != Client() for client in self._clients)
-        return replace(
-            records, requests=seen, calls=calls if behave else None, session_ids=sessions, turns=issued.turns
-        )
+        return replace(records, requests=seen, calls=calls if behave else None)
 
     # Ends
 

@@ -79,8 +79,8 @@ def test_requests_dealt_ahead_arrive_as_by_events(router: str, data: st.DataObje
 @pytest.mark.parametrize("router", BLIND)
 def test_requests_are_dealt_piece_by_piece(router: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With pieces of two requests, so that replicas run dry of known arrivals."""
-    monkeypatch.setattr("simulator.fleet.ahead._FEWEST", 2)
-    monkeypatch.setattr("simulator.fleet.ahead._PER_REPLICA", 0)
+    monkeypatch.setattr("simulator.fleet.windows._FEWEST", 2)
+    monkeypatch.setattr("simulator.fleet.windows._PER_REPLICA", 0)
     dealt_in_pairs(router)
 
 
@@ -104,7 +104,6 @@ class Scanning(Replicas):
 
 
 def test_an_index_finds_what_a_scan_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simulator.simulate.Replicas", Scanning)
     monkeypatch.setattr("simulator.fleet.signals.Replicas", Scanning)
     index_against_scan()
     assert Scanning.asked > 1000

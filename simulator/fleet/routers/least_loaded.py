@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from simulator.engine.view import ReplicaLoad
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 class LeastLoaded:
     """Give a request to the replica with the fewest unfinished requests; the first of equals."""
+
+    takes_fewest: ClassVar = True
 
     def choose(self, request: ArrivingRequest, replicas: Replicas) -> ReplicaLoad:
         return replicas.least(unfinished)

@@ -161,8 +161,22 @@ def test_sessions_in_the_summary() -> None:
     assert result.summary["mean_session_turns"] == pytest.approx(len(rows) / rows["session_id"].nunique())
     lasting = rows.groupby("session_id")["last_token_s"].max() - rows.groupby("session_id")["arrival_s"].min()
     assert result.summary["mean_session_s"] == pytest.approx(lasting.mean())
+    waits = rows.groupby("session_id")["e2el_ms"].mean()
+    assert result.summary["sessions_jain"] == pytest.approx(waits.sum() ** 2 / (len(waits) * (waits**2).sum()))
     assert result.summary["served"] is None
     assert "attempt" not in rows
+
+
+def test_an_open_replay_keeps_its_sessions(tmp_path: Path) -> None:
+    """As recorded: arrivals wait for no answer, and the figures of sessions are there all the same."""
+    trace = tmp_path / "trace.csv"
+    rows = ["0,10,5,a", "1,10,5,b", "2,10,5,", "3,20,5,a"]
+    trace.write_text("arrival_time_s,input_tokens,output_tokens,session_id\n" + "\n".join(rows) + "\n")
+    result = scenarios.run(scenario({"trace": {"path": str(trace)}}))
+    assert result.requests["session_id"].tolist() == ["a", "b", "", "a"]
+    assert result.requests["turn"].tolist() == [1, 1, 1, 2]
+    assert result.summary["sessions"] == 2
+    assert result.summary["mean_session_turns"] == 1.5
 
 
 def test_a_run_of_open_traffic_has_none_of_the_columns() -> None:

@@ -34,6 +34,7 @@ KEYS = [
     *("unfinished", "aborted", "aborted_output_tokens", "aborted_computed_tokens", "slo_attainment", "balance_cv"),
     *("balance_max_over_mean", "balance_jain", "fairness_jain", "fairness_min_over_max", "served", "given_up"),
     *("attempts_per_request", "served_throughput", "sessions", "mean_session_turns", "mean_session_s"),
+    "sessions_jain",
     *("replica_seconds", "mean_replicas", "peak_replicas", "scale_outs", "scale_ins", "mean_time_to_scale_s"),
     *(
         "mean_drain_s",

@@ -1,0 +1,201 @@
+"""Worker processes that share the replicas of one fleet. Replica n belongs to worker n modulo their number.
+
+A worker keeps its replicas from window to window: what passes between it and the router are the rows of requests one
+way and signals the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from scenarios.build.fleet import build_fleet
+from scenarios.runs.blame import blamed
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.fleet.fleet import Fleet
+from simulator.fleet.shard import Harvest, Report, Shard
+from simulator.fleet.windows import Place, Signal
+from simulator.request import Request
+from simulator.workload import Workload
+
+Found = TypeVar("Found")
+
+_AHEAD = 2  # windows that a worker has before it: none is idle, and few requests are held
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The user's own code broke, at this time of the simulation."""
+
+    at_s: float
+    error: InputError
+
+
+class Worker:
+    """What stands in a worker process, and stays there."""
+
+    def begin(self, scenario: Scenario, workload: Workload, numbers: Sequence[int], log_decisions: bool) -> None:
+        """Make the fleet, of which only these replicas are used."""
+        self._scenario = scenario
+        self._built = build_fleet(scenario)
+        groups = [built.replicas for built in self._built]
+        front_end = scenario.resolve_front_end()
+        self._shard = Shard(workload, groups, numbers, log_decisions=log_decisions, front_end=front_end)
+        self._broken: Broken | None = None
+
+    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> Report | Broken:
+        """See `Shard.advance`."""
+        return self._unless_broken(lambda: self._shard.advance(rows, numbers, until_s))
+
+    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> Harvest | Broken:
+        """See `Shard.finish`."""
+        return self._unless_broken(lambda: self._shard.finish(rows, numbers))
+
+    def _unless_broken(self, what: Callable[[], Found]) -> Found | Broken:
+        if self._broken is not None:
+            return self._broken
+        try:
+            return what()
+        except Exception as error:
+            place = blamed(error, self._scenario, self._built)  # here, where the user's file is in the traceback
+            if place is None:
+                raise
+            self._broken = Broken(self._shard.broken_s, place)
+            return self._broken
+
+
+class Hand(Protocol):
+    """A worker as seen from here."""
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """Have the `Worker` there do this; returns what waits for the answer."""
+
+
+class Crew:
+    """See `simulator.fleet.apart.Crew`."""
+
+    def __init__(self, hands: Sequence[Hand], scenario: Scenario, workload: Workload, *, log_decisions: bool) -> None:
+        self._hands = hands
+        self._about = scenario, workload
+        self._log_decisions = log_decisions
+
+    def place(self, fleet: Fleet) -> Place:
+        """Let every worker make its replicas."""
+        hands = self._hands[: len(fleet.replicas)]
+        shares = [range(first, len(fleet.replicas), len(hands)) for first in range(len(hands))]
+        begun = [
+            hand.ask("begin", *self._about, share, self._log_decisions)
+            for hand, share in zip(hands, shares, strict=True)
+        ]
+        for answer in begun:
+            answer()
+        return _There(fleet, hands)
+
+
+class _There:
+    """The `Place` of a fleet in worker processes."""
+
+    def __init__(self, fleet: Fleet, hands: Sequence[Hand]) -> None:
+        self._fleet = fleet
+        self._hands = hands
+        self._answers: list[deque[Callable[[], Any]]] = [deque() for _ in hands]
+        self._last = [Report(0, []) for _ in hands]
+        self._given: list[tuple[list[int], list[int]]] = [([], []) for _ in hands]  # rows and numbers
+
+    def give(self, request: Request, number: int) -> None:
+        rows, numbers = self._given[number % len(self._hands)]
+        rows.append(request.row)
+        numbers.append(number)
+
+    def advance(self, until_s: float) -> None:
+        self._ask("advance", until_s)
+
+    def look(self) -> Iterable[Signal]:
+        self._wait()
+        count = len(self._hands)
+        return [self._last[n % count].signals[n // count] for n in range(len(self._fleet.replicas))]
+
+    def finish(self) -> None:
+        self._wait()
+        self._ask("finish")
+        for answer in self._collect():
+            answer.bring_in(self._fleet)
+        self._fleet.recorder.tell(sum(report.ended for report in self._last))
+
+    def _ask(self, method: str, *arguments: Any) -> None:
+        for hand, answers, (rows, numbers) in zip(self._hands, self._answers, self._given, strict=True):
+            answers.append(hand.ask(method, rows, numbers, *arguments))
+        self._given = [([], []) for _ in self._hands]
+        while len(self._answers[0]) > _AHEAD:
+            self._take()
+
+    def _wait(self) -> None:
+        while self._answers[0]:
+            self._take()
+
+    def _take(self) -> None:
+        """The reports of the window that was asked for first."""
+        self._last = self._collect()
+        self._fleet.recorder.tell(sum(report.ended for report in self._last))
+
+    def _collect(self) -> list[Any]:
+        """Every worker's oldest answer. Raises what broke first in time."""
+        found = [answers.popleft()() for answers in self._answers]
+        broken = [answer for answer in found if isinstance(answer, Broken)]
+        if broken:
+            raise min(broken, key=lambda one: one.at_s).error
+        return found
+
+
+_worker = Worker()  # of a process of loky's
+
+
+class LokyHand:
+    """A process of this machine: a pool of one, so that whatever is asked of it is done by the same process."""
+
+    def __init__(self) -> None:
+        from loky import ProcessPoolExecutor
+
+        self._pool = ProcessPoolExecutor(max_workers=1)
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        from loky.process_executor import BrokenProcessPool
+
+        def died() -> InputError:
+            what = "a worker process died (out of memory, or killed)"
+            return InputError(what, file="--workers", hint="fewer workers")
+
+        try:
+            future = self._pool.submit(_do, method, *arguments)
+        except BrokenProcessPool as error:
+            raise died() from error
+
+        def answer() -> Any:
+            try:
+                return future.result()
+            except BrokenProcessPool as error:
+                raise died() from error
+
+        return answer
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, kill_workers=True)
+
+
+def _do(method: str, *arguments: Any) -> Any:
+    return getattr(_worker, method)(*arguments)
+
+
+@contextmanager
+def local_crew(workers: int, scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[Crew]:
+    """A crew of processes of this machine, which end with the block."""
+    hands = [LokyHand() for _ in range(min(workers, scenario.num_replicas))]
+    try:
+        yield Crew(hands, scenario, workload, log_decisions=log_decisions)
+    finally:
+        for hand in hands:
+            hand.close()

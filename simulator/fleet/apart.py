@@ -1,0 +1,62 @@
+"""Fleets whose replicas can be simulated apart from one another, and what keeps others together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.fleet import Fleet
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.signals import Signals
+from simulator.fleet.windows import Place, serve_by_looks, serve_unseen
+from simulator.request import Request
+from simulator.workload import Workload
+
+
+class Crew(Protocol):
+    """Worker processes, each of which advances some of a fleet's replicas."""
+
+    def place(self, fleet: Fleet) -> Place:
+        """Where replicas like those of `fleet` are advanced; `finish` gives it what there is to record."""
+
+
+def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router, *, listens: bool) -> str | None:
+    """What couples the replicas of a fleet besides the loads that a router looks at; None: nothing does.
+
+    As words for a person. `listens`: what follows from the end of a request is decided as it ends.
+    """
+    if sum(group.replicas for group in groups) == 1:
+        return "it has one replica"
+    if workload.answers_back or listens:
+        return "clients wait for answers, leave or try again, and what they do next may go to any replica"
+    for group in groups:
+        if group.role != "both":
+            return "requests move from the replicas that prefill to those that decode"
+        if group.autoscaling is not None:
+            return f"the autoscaler of the group {group.name} looks at all its replicas"
+        if group.group_cost is not None:
+            return f"the replicas of the group {group.name} are data-parallel ranks that step together"
+    if RouterFeatures.of(router).reads_caches:
+        return "the router asks the prefix caches at every arrival"
+    return None
+
+
+def looks_always(router: Router, signal_interval_s: float) -> bool:
+    """Whether the router looks at the loads of every arrival's moment."""
+    return RouterFeatures.of(router).reads_loads and signal_interval_s == 0
+
+
+def serve_apart(
+    requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, place: Place
+) -> None:
+    """Serve all requests by replicas that `place` advances apart from one another; the router does not always look."""
+    if RouterFeatures.of(router).reads_loads:
+        signals = Signals(fleet.loads)
+        dispatch = Dispatch(router, signals.replicas, fleet.intakes, signals.sent)
+        serve_by_looks(requests, dispatch.choose, place, signals.show, signal_interval_s)
+    else:
+        dispatch = Dispatch(router, Replicas(fleet.loads), fleet.intakes)
+        serve_unseen(requests, dispatch.choose, place, len(fleet.replicas))

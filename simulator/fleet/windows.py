@@ -1,0 +1,129 @@
+"""Replicas apart: each on a clock of its own, from one window to the next.
+
+Between two looks of the router at its signals nothing passes from one replica to another but the requests, and what
+these are and where they go is known when the window begins (a conservative window; R. M. Fujimoto, Parallel Discrete
+Event Simulation, Communications of the ACM 33:10 (1990), 30-53). So a replica may be advanced to the end of the window
+without regard to the others: here one after the other, which keeps its memory in the processor's cache, or in worker
+processes. A router that looks at nothing chooses without end; its windows only bound how many requests are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from math import inf
+from typing import NamedTuple, Protocol
+
+from simulator.engine.no_gc import no_garbage_collection
+from simulator.engine.view import ReplicaLoad
+from simulator.fleet.fleet import Fleet
+from simulator.request import Request
+
+_FEWEST, _PER_REPLICA = 4096, 64  # requests of a window without a look at its end
+
+
+class Signal(NamedTuple):
+    """What a router with stale signals sees of a replica."""
+
+    num_waiting: int
+    num_running: int
+    used_blocks: int
+
+    @classmethod
+    def of(cls, load: ReplicaLoad) -> Signal:
+        """As it is now."""
+        return cls(load.num_waiting, load.num_running, load.used_blocks)
+
+
+class Place(Protocol):
+    """Where the replicas of a fleet are advanced."""
+
+    def give(self, request: Request, number: int) -> None:
+        """Let `request` arrive at the replica of this number, at its own time."""
+
+    def advance(self, until_s: float) -> None:
+        """Let happen all that comes before `until_s`, and nothing of that time: by the time of the next look."""
+
+    def look(self) -> Iterable[Signal]:
+        """The signals of all replicas now, in the order of their numbers."""
+
+    def finish(self) -> None:
+        """Nothing more arrives: let happen all there is. The fleet then holds what there is to record."""
+
+
+class Here:
+    """Advances these replicas of a fleet in this process; all of them where `numbers` is not given."""
+
+    def __init__(self, fleet: Fleet, numbers: Sequence[int] | None = None) -> None:
+        self._numbers = range(len(fleet.replicas)) if numbers is None else numbers
+        self._intakes = fleet.intakes
+        self._clocks = fleet.clocks
+        self._loads = fleet.loads
+        self.broken_s = inf  # when the first replica broke
+
+    def give(self, request: Request, number: int) -> None:
+        self._intakes[number].submit_at(request)
+
+    def advance(self, until_s: float) -> None:
+        """See `Place`. Of several replicas that break, it is the first in time that raises, as on one clock."""
+        broken: Exception | None = None
+        with no_garbage_collection():
+            for number in self._numbers:
+                clock = self._clocks[number]
+                try:
+                    clock.advance(until_s)
+                except Exception as error:
+                    broken, until_s = error, clock.now
+                    self.broken_s = until_s
+        if broken is not None:
+            raise broken
+
+    def look(self) -> Iterable[Signal]:
+        return [Signal.of(self._loads[number]) for number in self._numbers]
+
+    def finish(self) -> None:
+        self.advance(inf)
+
+
+def serve_unseen(requests: Iterable[Request], choose: Callable[[Request], int], place: Place, replicas: int) -> None:
+    """Serve requests, in order of arrival, that a router sends without a look at any replica."""
+    coming = iter(requests)
+    while window := list(islice(coming, max(_FEWEST, _PER_REPLICA * replicas))):
+        for request in window:
+            place.give(request, _chosen(request, choose, place))
+        place.advance(window[-1].arrival_s)
+    place.finish()
+
+
+def serve_by_looks(
+    requests: Iterable[Request],
+    choose: Callable[[Request], int],
+    place: Place,
+    show: Callable[[Iterable[Signal]], None],
+    interval_s: float,
+) -> None:
+    """Serve requests, in order of arrival, by a router to which signals are shown at every multiple of `interval_s`.
+
+    A look that no arrival follows before the next one is left out. A look comes before the arrivals of its time.
+    """
+    ticks, next_s = 0, interval_s
+    for request in requests:
+        if request.arrival_s >= next_s:
+            ticks = max(ticks + 1, int(request.arrival_s / interval_s) - 1)  # the quotient may be rounded either way
+            while (ticks + 1) * interval_s <= request.arrival_s:
+                ticks += 1
+            next_s = (ticks + 1) * interval_s
+            place.advance(ticks * interval_s)
+            show(place.look())
+        place.give(request, _chosen(request, choose, place))
+    place.finish()
+
+
+def _chosen(request: Request, choose: Callable[[Request], int], place: Place) -> int:
+    """The router's choice. Where it breaks, what breaks earlier in time is raised instead."""
+    try:
+        return choose(request)
+    except Exception:
+        place.advance(request.arrival_s)
+        place.look()
+        raise
