@@ -40,10 +40,15 @@ def written(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("router", ["session_affinity", STALE])
 def test_two_workers_write_the_bytes_of_one(router: Any, tmp_path: Path) -> None:
-    fleet = FLEET | {"router": router}
+    fleet = FLEET | {"router": router, "front_end": {}}
     for workers in (1, 2):
         scenarios.run(fleet, workers=workers, log_decisions=True).save(tmp_path / str(workers))
     assert written(tmp_path / "1") == written(tmp_path / "2")
+    stepwise = scenarios.run(fleet, fast_forward=False)
+    plain = scenarios.run(FLEET | {"router": router})
+    apart = scenarios.run(fleet)
+    assert stepwise.summary == apart.summary
+    assert (apart.requests["ttft_ms"] > plain.requests["ttft_ms"] + 5).all()
 
 
 def random_fleet(seed: int) -> dict[str, Any]:
