@@ -11,17 +11,13 @@ from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.fleet.ahead import DealAhead
-from simulator.fleet.disaggregation import Disaggregation
+from simulator.fleet.cluster import Cluster
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.dispatcher import Dispatcher
-from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.link import LinkSpeed
-from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
-from simulator.fleet.scaling import Scaling
-from simulator.fleet.signals import way_to
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
@@ -120,7 +116,6 @@ def simulate_fleet(
     what is told of each end.
     """
     chosen = load_router(router) if isinstance(router, str) else router
-    features = RouterFeatures.of(chosen)
     clock = Clock()
     recorder = Recorder(sum(group.replicas for group in groups), progress)
     door = Door()
@@ -128,40 +123,34 @@ def simulate_fleet(
     on_end = None if make_listener is None else make_listener(door)
     if clients is not None:
         on_end = clients.on_end
-    roles = Roles(on_end) if is_disaggregated(groups) else None
-    by_steps = features.reads_caches and len(recorder.replicas) > 1
-    fleet = Fleet(
+    cluster = Cluster(
         clock,
         groups,
+        chosen,
         recorder,
-        fast_forward=fast_forward and not by_steps,
+        signal_interval_s=signal_interval_s,
+        fast_forward=fast_forward,
         log_decisions=log_decisions,
-        on_end=on_end if roles is None else roles.told,
+        on_end=on_end,
+        slo=slo,
+        link=link,
     )
-    dispatch: Dispatch | Disaggregation
-    if roles is None:
-        dispatch = way_to(clock, fleet.replicas, fleet.intakes, chosen, signal_interval_s)
-    else:
-        dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
-    scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
-    fixed = roles is None and all(group.group_cost is None and group.autoscaling is None for group in groups)
-    apart = fast_forward and on_end is None and fixed
+    intakes, dispatch = cluster.fleet.intakes, cluster.dispatch
+    apart = fast_forward and on_end is None and cluster.is_fixed
     if clients is not None:
         clients.servers = dispatch
-    elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
-        fleet.intakes[0].read_ahead(workload.requests())
-        door.open(fleet.intakes[0])
-    elif isinstance(dispatch, Dispatch) and apart and not features.reads_loads:
-        clock.process(DealAhead(clock, dispatch.choose, fleet.intakes).serve(workload.requests()))
+    elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:
+        intakes[0].read_ahead(workload.requests())
+        door.open(intakes[0])
+    elif isinstance(dispatch, Dispatch) and apart and not RouterFeatures.of(chosen).reads_loads:
+        clock.process(DealAhead(clock, dispatch.choose, intakes).serve(workload.requests()))
     else:
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
         clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
-    fleet.abandon()
-    scaling.record(recorder.end_s())
-    records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
+    records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
         records = clients.seen(records)
-    return Run(records, fleet.decisions())
+    return Run(records, cluster.fleet.decisions())

@@ -74,6 +74,12 @@ def run_on(
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )
     done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, told)
+    _refuse_unserved(done.records, fleet[0].parts.kv)
+    return sum_up(scenario, workload.notes, fleet, done)
+
+
+def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup], done: Run) -> Result:
+    """The result of a simulation of this scenario that has been done; `notes` are those of its workload."""
     records = _at_the_client(done.records, scenario.measure.front_end_s)
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
@@ -99,7 +105,7 @@ def run_on(
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
-        notes=(*workload.notes, *rejected, *remarks),
+        notes=(*notes, *rejected, *remarks),
     )
 
 
@@ -187,8 +193,22 @@ def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> 
     return None
 
 
+def _refuse_unserved(records: Records, kv: KVCache) -> None:
+    """Raise InputError where no request fits."""
+    reasons, full = records.reject_reasons, Cause.QUEUE_FULL.value
+    if not reasons or len(reasons) < len(records.requests.row) or any(reason.startswith(full) for reason in reasons.values()):
+        return
+    row, reason = next(iter(reasons.items()))
+    what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
+    raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
+
+
+def _held(kv: KVCache) -> str:
+    return f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
+
+
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """A warning about requests that never fit the KV cache. Raises InputError where no request fits."""
+    """Notes on the requests that were rejected."""
     reasons = records.reject_reasons
     if not reasons:
         return ()
@@ -201,9 +221,6 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
         if not reasons:
             return told
     row, reason = next(iter(reasons.items()))
-    held = f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
     first = f"request {records.request_id(row)}: {reason}"
-    if len(reasons) == count:
-        raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
-    never = (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
-    return (*never, *told)
+    lost = f"{len(reasons):,} of {count:,} requests can never be served and were rejected"
+    return (f"{WARNING}{lost}; {_held(kv)}; {first}", *told)
