@@ -196,7 +196,11 @@ def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> 
 def _refuse_unserved(records: Records, kv: KVCache) -> None:
     """Raise InputError where no request fits."""
     reasons, full = records.reject_reasons, Cause.QUEUE_FULL.value
-    if not reasons or len(reasons) < len(records.requests.row) or any(reason.startswith(full) for reason in reasons.values()):
+    if (
+        not reasons
+        or len(reasons) < len(records.requests.row)
+        or any(reason.startswith(full) for reason in reasons.values())
+    ):
         return
     row, reason = next(iter(reasons.items()))
     what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"

@@ -115,6 +115,14 @@ class Live:
         """Requests that have not ended."""
         return len(self._given_to)
 
+    def request(self, row: int) -> Request:
+        """A request that has come."""
+        return self._requests[row]
+
+    def replica_of(self, row: int) -> int:
+        """The replica that has a request; -1 before it has arrived, and after its end."""
+        return self._given_to.get(row, -1)
+
     # From outside
 
     def submit(self, requests: Sequence[Request], at_s: float) -> float:

@@ -46,7 +46,8 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE, PARQUET,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE,
+    PARQUET,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
