@@ -39,7 +39,7 @@ class Call(BaseModel):
     stream_options: StreamOptions | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    priority: Annotated[int, Field(ge=-_MOST, lt=_MOST)] = 0
+    priority: Annotated[int, Field(ge=-_MOST, lt=_MOST)] | None = None
     user: str | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""How long an answer is: a length among those of the scenario's own requests, within what the client allows."""
+"""What the scenario's own requests say of a call: how long its answer is, and its priority."""
 
 from __future__ import annotations
 
@@ -25,11 +25,20 @@ class Lengths:
         workload = build_workload(scenario)
         parts = [workload, *(loop.draw(_POOL) for loop in workload.loops)]
         self.classes = tuple(dict.fromkeys(name for part in parts for name in part.class_names))
+        self._priorities = {
+            name: int(part.priority[part.class_index == index][:1].sum())
+            for part in reversed(parts)
+            for index, name in enumerate(part.class_names)
+        }
         self._of_all = np.sort(np.concatenate([part.output_tokens for part in parts]))
         self._of_class = {
             name: np.sort(np.concatenate([_of_class(part, name) for part in parts])) for name in self.classes
         }
         self._stream = int(stream(scenario.seed, "", "answers").integers(2**63))
+
+    def priority(self, class_name: str | None) -> int:
+        """The priority of the first request of a class; 0 for none."""
+        return 0 if class_name is None else self._priorities[class_name]
 
     def draw(self, key: int, class_name: str | None) -> int:
         """The length of an answer in tokens, at least 1."""

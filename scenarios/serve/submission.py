@@ -89,7 +89,7 @@ class Reader:
                         input_tokens=count,
                         output_tokens=choice.tokens,
                         max_tokens=cap,
-                        priority=call.priority,
+                        priority=self._priority(call),
                         class_name=self._class(call) or "default",
                         session_id=session,
                         content=content,
@@ -129,6 +129,10 @@ class Reader:
     def _class(self, call: Call) -> str | None:
         """The scenario's class that the call's `user` names; None for any other."""
         return call.user if call.user in self._lengths.classes else None
+
+    def _priority(self, call: Call) -> int:
+        """The call's own, else that of its class."""
+        return self._lengths.priority(self._class(call)) if call.priority is None else call.priority
 
     def _choice(
         self, call: Call, prompt: str | list[int], prompt_tokens: int, cap: int, row: int, place: int
