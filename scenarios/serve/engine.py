@@ -108,9 +108,10 @@ class Engine:
             self._zero_s = loop_s
         return (loop_s - self._zero_s) * self._scale
 
-    def _run(self) -> None:
-        """Do what is due, and ask for a call at what comes next."""
-        now_s, live, outbox = self._now_s(), self.live, self._outbox
+    def _run(self, due_s: float = 0.0) -> None:
+        """Do what is due, and ask for a call at what comes next; what is due at `due_s` is, whatever the last bit of
+        the loop's time."""
+        now_s, live, outbox = max(self._now_s(), due_s), self.live, self._outbox
         self._timer_s = inf
         for _ in range(_AT_ONCE):
             if self.failure is None and live.next_s <= now_s:
@@ -142,7 +143,7 @@ class Engine:
             self._timer.cancel()
         assert self._zero_s is not None
         self._timer_s = next_s
-        self._timer = asyncio.get_running_loop().call_at(self._zero_s + next_s / self._scale, self._run)
+        self._timer = asyncio.get_running_loop().call_at(self._zero_s + next_s / self._scale, self._run, next_s)
 
     # From clients
 
