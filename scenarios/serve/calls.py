@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -73,8 +73,8 @@ class CompletionCall(Call):
         if isinstance(prompt, str):
             return [prompt]
         if prompt and isinstance(prompt[0], int):
-            return [prompt]  # type: ignore[list-item] # a list of ints
-        return prompt
+            return [cast("list[int]", prompt)]
+        return cast("list[str] | list[list[int]]", prompt)
 
 
 class Part(BaseModel):

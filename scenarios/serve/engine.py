@@ -153,11 +153,11 @@ class Engine:
         return not self._tickets
 
     def submit(self, requests: Sequence[Request]) -> Ticket:
-        """The requests of one call arrive now."""
+        """The requests of one call arrive now; whether they are rejected is known at once."""
         ticket = Ticket(self.live.num_requests, [request.output_tokens for request in requests])
         for row in range(ticket.first_row, ticket.first_row + len(requests)):
             self._tickets[row] = ticket
-        self.live.submit(requests, self._now_s())
+        self._guarded_advance(self.live.submit(requests, self._now_s()))
         self._run()
         return ticket
 

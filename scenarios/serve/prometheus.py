@@ -105,7 +105,8 @@ class Meters:
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        text: bytes = generate_latest(self._registry)
+        return text
 
     # The event loop
 
@@ -181,7 +182,7 @@ class Meters:
         self._preemptions.labels(*labels).observe(live.num_preemptions)
 
 
-class _Gauges(Collector):
+class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looked into
     """What is read off the replicas when it is asked for."""
 
     def __init__(self, model: str, live: Live) -> None:

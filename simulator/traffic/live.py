@@ -106,9 +106,10 @@ class Live:
     def next_s(self) -> float:
         """The time of what happens next; infinity where that depends on the outside, or it only is a look at signals.
 
-        Looks are caught up on before the next arrival: nobody knows now whether there will be one.
+        Looks are caught up on before the next arrival, as they go on only while anything else can happen. The clock
+        starts with the first request.
         """
-        return self._clock.peek() if self._clock.has_events else inf
+        return self._clock.peek() if self._requests and self._clock.has_events else inf
 
     @property
     def unfinished(self) -> int:
