@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from asyncio import CancelledError, Task, create_task
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -157,9 +157,9 @@ class StreamReply(Reply):
         await send({"type": "http.response.body", "body": last})
 
 
-def _begin(send: Send, status: int, kind: bytes, more: dict[bytes, bytes]) -> Awaitable[None]:
+async def _begin(send: Send, status: int, kind: bytes, more: dict[bytes, bytes]) -> None:
     headers = [(b"content-type", kind), *more.items()]
-    return send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
 
 
 async def _refuse(send: Send, refusal: RefusedError) -> None:

@@ -85,15 +85,15 @@ class Serving:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop, server)
         host = f"[{address.host}]" if ":" in address.host else address.host
-        ready(f"http://{host}:{socket.getsockname()[1]}")
-        lag = asyncio.create_task(self._measure_lag())
-        failed = asyncio.create_task(self._end_on_failure(server))
+        url = f"http://{host}:{socket.getsockname()[1]}"
+        beside = [self._tell(server, ready, url), self._measure_lag(), self._end_on_failure(server)]
+        tasks = [asyncio.create_task(each) for each in beside]
         try:
             await server.serve(sockets=[socket])
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-            for task in (lag, failed):
+            for task in tasks:
                 task.cancel()
             socket.close()
 
@@ -104,6 +104,12 @@ class Serving:
             server.force_exit = True
         self.service.draining = True
         server.should_exit = True
+
+    async def _tell(self, server: uvicorn.Server, ready: Callable[[str], None], url: str) -> None:
+        """Say so when the server listens."""
+        while not server.started:
+            await asyncio.sleep(0.01)
+        ready(url)
 
     async def _measure_lag(self) -> None:
         """Ask for a timer again and again, and note how late it comes."""
@@ -128,7 +134,7 @@ class Serving:
         return self._session.finish(self.engine.live, folder, target)
 
 
-class _Uvicorn(uvicorn.Server):
+class _Uvicorn(uvicorn.Server):  # type: ignore[misc] # untyped: an extra is not looked into
     """uvicorn without signal handlers of its own, which would raise the signal again at the end."""
 
     @contextmanager

@@ -22,7 +22,25 @@ PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", 
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
-    plain = [None, True, -1, 0, 1, 7, 2**40, -(2**70), 0.5, 1e300, float("nan"), "", "x", "\ud800", "a\nb" * 9, "[", []]
+    plain: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1,
+        7,
+        2**40,
+        -(2**70),
+        0.5,
+        1e300,
+        float("nan"),
+        "",
+        "x",
+        "\ud800",
+        "a\nb" * 9,
+        "[",
+        [],
+    ]
     if depth > 2 or rng.random() < 0.6:
         return rng.choice(plain)
     if rng.random() < 0.5:

@@ -23,6 +23,14 @@ pytest.importorskip("starlette", reason="needs the extra `serve`")
 from scenarios.runs.storage.tables import read_csv
 
 _MAIN = "from scenarios.cli.app import main; main()"
+# As the command `vllm bench serve`, without the rest of vLLM's command line, which wants what a server needs.
+_BENCH = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
 _VLLM_PYTHON = os.environ.get("BATCHLAB_VLLM_PYTHON")
 _OPENAI_PYTHON = sys.executable if find_spec("openai") is not None else _VLLM_PYTHON
 
@@ -87,7 +95,6 @@ def vllm_bench(url: str, folder: Path, *, requests: int, rate: float) -> dict[st
     """What `vllm bench serve` says of a server."""
     maker = Path(__file__).with_name("word_tokenizer.py")
     subprocess.run([str(_VLLM_PYTHON), str(maker), str(folder / "tokenizer")], check=True, capture_output=True)
-    vllm = Path(str(_VLLM_PYTHON)).with_name("vllm")
     flags = {
         "--base-url": url.removesuffix("/v1"),
         "--model": "llama-3.1-8b",
@@ -101,7 +108,7 @@ def vllm_bench(url: str, folder: Path, *, requests: int, rate: float) -> dict[st
         "--result-filename": "bench.json",
         "--percentile-metrics": "ttft,tpot,itl,e2el",
     }
-    command = [str(vllm), "bench", "serve", *(part for flag in flags.items() for part in flag)]
+    command = [str(_VLLM_PYTHON), "-c", _BENCH, *(part for flag in flags.items() for part in flag)]
     done = subprocess.run(
         [*command, "--ignore-eos", "--save-result", "--disable-tqdm"],
         capture_output=True,
