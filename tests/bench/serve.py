@@ -54,13 +54,15 @@ async def stream(host: str, port: int, tokens: int) -> Stream:
 
 async def measure(args: argparse.Namespace, out: Path) -> tuple[list[Stream], str]:
     """Serve, stream, and stop; returns the streams and what the server wrote on stderr."""
-    settings = [f"cost={{kind: linear, base_s: {args.step_s}, per_token_s: 0}}", "engine.max_num_seqs=1024"]
+    settings = [f"cost={{kind: linear, base_s: {args.step_s}, per_token_s: 0, per_context_token_s: 0}}", "engine.max_num_seqs=1024"]
     settings += ["engine.max_num_batched_tokens=65536", f"replicas={args.replicas}"]
     flags = [part for each in settings for part in ("--set", each)]
     command = [sys.executable, "-c", _MAIN, "serve", "quickstart", "--port", "0", "--out", str(out), *flags]
     server = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     assert server.stdout is not None
     ready = (await server.stdout.readline()).decode()
+    if not ready:
+        raise SystemExit((await server.communicate())[1].decode())
     port = int(ready.rpartition(":")[2].partition("/")[0])
     tasks = []
     for _ in range(args.streams):
