@@ -42,8 +42,12 @@ class Meters:
         self._registry = CollectorRegistry()
         self._model = model_name
         self._front_end_s = front_end_s
-        self._last: dict[int, tuple[float, int]] = {}  # by row: when the client had its last token, and how many then
+        self._last: dict[
+            int, tuple[float | None, int]
+        ] = {}  # by row: when the client had its last token, and how many then
         self._live: Live | None = None
+        self._tokens: list[Counter] = []  # by replica, as `labels` takes longer than all the rest
+        self._gaps: list[Histogram] = []
         self._lags: deque[float] = deque(maxlen=_LAGS)
         self.reasons: dict[int, str] = {}
         tokens = one_two_five(max_model_len)
@@ -100,6 +104,8 @@ class Meters:
                 meter.labels(*labels)
             for reason in ("stop", "length", "abort"):
                 self._success.labels(*labels, reason)
+        self._tokens = [self._generation.labels(self._model, str(replica.index)) for replica in live.replicas]
+        self._gaps = [self._itl.labels(self._model, str(replica.index)) for replica in live.replicas]
         self._rejected.labels(self._model, "max_num_queued_reqs")
         self._registry.register(_Gauges(self._model, live))
 
@@ -137,15 +143,13 @@ class Meters:
 
     def has_tokens(self, row: int, tokens: int, replica: int, arrival_s: float, seen_s: float) -> None:
         """A client has so many tokens of a request from `seen_s` on."""
-        labels = self._model, str(max(replica, 0))
-        last = self._last.get(row)
-        if last is None:
-            self._ttft.labels(*labels).observe(seen_s - arrival_s)
-            self._generation.labels(*labels).inc(tokens)
+        replica = max(replica, 0)
+        last_s, before = self._last.get(row, (None, 0))
+        if last_s is None:
+            self._ttft.labels(self._model, str(replica)).observe(seen_s - arrival_s)
         else:
-            last_s, before = last
-            self._itl.labels(*labels).observe(seen_s - last_s)
-            self._generation.labels(*labels).inc(tokens - before)
+            self._gaps[replica].observe(seen_s - last_s)
+        self._tokens[replica].inc(tokens - before)
         self._last[row] = seen_s, tokens
 
     def ended(self, row: int) -> None:

@@ -31,6 +31,7 @@ class Shape:
     is_chat: bool
     wants_usage: bool
     usage_always: bool
+    chunk_head: str  # of each event: made once, as hundreds of streams may have one at a time
 
     @classmethod
     def of(cls, call: CompletionCall | ChatCall, submission: Submission, model: str) -> Shape:
@@ -38,11 +39,10 @@ class Shape:
         options = call.stream_options
         usage = options is not None and options.include_usage
         always = options is not None and options.continuous_usage_stats
-        return cls(submission, model, int(time.time()), isinstance(call, ChatCall), usage, always and usage)
-
-    def _head(self, *, chunk: bool) -> _Json:
-        kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.is_chat else "text_completion"
-        return {"id": self.submission.name, "object": kind, "created": self.created, "model": self.model}
+        is_chat, created = isinstance(call, ChatCall), int(time.time())
+        kind = "chat.completion.chunk" if is_chat else "text_completion"
+        head = json.dumps({"id": submission.name, "object": kind, "created": created, "model": model})
+        return cls(submission, model, created, is_chat, usage, always and usage, f"data: {head[:-1]}")
 
     def usage(self, tokens: list[int]) -> _Json:
         """The counts where the choices have so many tokens; a prompt that several share counts once."""
@@ -55,7 +55,9 @@ class Shape:
         """The whole answer."""
         choices = [self._choice(index, choice) for index, choice in enumerate(self.submission.choices)]
         usage = self.usage([choice.tokens for choice in self.submission.choices])
-        return json.dumps({**self._head(chunk=False), "choices": choices, "usage": usage}).encode()
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        head = {"id": self.submission.name, "object": kind, "created": self.created, "model": self.model}
+        return json.dumps({**head, "choices": choices, "usage": usage}).encode()
 
     def _choice(self, index: int, choice: Choice) -> _Json:
         text = choice.echo + choice.answer.text(0, choice.tokens)
@@ -85,10 +87,8 @@ class Shape:
         return self._event([], self.usage([choice.tokens for choice in self.submission.choices])) + _DONE
 
     def _event(self, choices: list[_Json], usage: _Json | None) -> bytes:
-        body = {**self._head(chunk=True), "choices": choices}
-        if usage is not None:
-            body["usage"] = usage
-        return b"data: " + json.dumps(body).encode() + b"\n\n"
+        told = "" if usage is None else f', "usage": {json.dumps(usage)}'
+        return f'{self.chunk_head}, "choices": {json.dumps(choices)}{told}}}\n\n'.encode()
 
 
 class Reply:

@@ -54,7 +54,10 @@ async def stream(host: str, port: int, tokens: int) -> Stream:
 
 async def measure(args: argparse.Namespace, out: Path) -> tuple[list[Stream], str]:
     """Serve, stream, and stop; returns the streams and what the server wrote on stderr."""
-    settings = [f"cost={{kind: linear, base_s: {args.step_s}, per_token_s: 0, per_context_token_s: 0}}", "engine.max_num_seqs=1024"]
+    settings = [
+        f"cost={{kind: linear, base_s: {args.step_s}, per_token_s: 0, per_context_token_s: 0}}",
+        "engine.max_num_seqs=1024",
+    ]
     settings += ["engine.max_num_batched_tokens=65536", f"replicas={args.replicas}"]
     flags = [part for each in settings for part in ("--set", each)]
     command = [sys.executable, "-c", _MAIN, "serve", "quickstart", "--port", "0", "--out", str(out), *flags]

@@ -88,7 +88,9 @@ def test_vllm_bench_serve(tmp_path: Path) -> None:
     assert bench["total_output_tokens"] == summary["total_output_tokens"] == 40 * 50
     assert bench["total_input_tokens"] == summary["total_input_tokens"]
     figures = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "mean_itl_ms", "mean_e2el_ms", "output_throughput")
-    print({name: (bench[name], summary[name]) for name in figures})  # how near they are is a matter of the machine: `python -m tests.bench.serve` measures it
+    print(
+        {name: (bench[name], summary[name]) for name in figures}
+    )  # how near they are is a matter of the machine: `python -m tests.bench.serve` measures it
 
 
 def vllm_bench(url: str, folder: Path, *, requests: int, rate: float) -> dict[str, Any]:
