@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
-# Without gpu and parquet the tests that need them are skipped, and say so.
-EXTRAS ?= dev,gpu,parquet
+# Without gpu, parquet and serve the tests that need them are skipped, and say so.
+EXTRAS ?= dev,gpu,parquet,serve
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt

@@ -10,6 +10,12 @@ MOST_ATTEMPTS = 1000
 _MASK = (1 << 64) - 1
 
 
+def leaves_s(arrival_s: float, patience_s: float, front_end_s: float) -> float:
+    """When the engine hears of a client that waits `patience_s` from its request's arrival: seen from the engine, all
+    of the delay between the two lies behind it."""
+    return max(arrival_s, arrival_s + patience_s - front_end_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The patience of the clients of a class. The default waits for ever and takes no for an answer.

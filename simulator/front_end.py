@@ -8,9 +8,11 @@ gaps between them stay as they are. What the engine sees and decides does not ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf, isfinite
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.errors import InputError
 
@@ -75,6 +77,6 @@ class FirstTokens:
         self._running.update(other._running)
         self._at_s.update(other._at_s)
 
-    def delays_s(self, rows: Iterable[int]) -> list[float]:
-        """The same of several."""
-        return [self.delay_s(row) for row in rows]
+    def of_all(self, requests: int) -> NDArray[np.float64] | None:
+        """The same of so many requests; None where nothing lies between clients and engine."""
+        return np.array([self.delay_s(row) for row in range(requests)]) if self.front_end else None

@@ -6,26 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.errors import InputError
 from simulator.fleet.apart import Crew, coupled_by, looks_always, serve_apart
-from simulator.fleet.disaggregation import Disaggregation
-from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.cluster import Cluster
 from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.link import LinkSpeed
-from simulator.fleet.roles import Roles, is_disaggregated
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.fleet.run_ahead import RunAhead
-from simulator.fleet.scaling import Scaling
-from simulator.fleet.signals import way_to
 from simulator.fleet.windows import Here
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
@@ -155,54 +149,42 @@ def simulate_fleet(
             serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
         fleet.abandon()
         records = recorder.records(workload, fleet.groups)
-        return Run(records, fleet.decisions(), _delays_s(first_tokens, records))
+        return Run(records, fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
     clock = Clock()
     door = Door()
     clients = Clients(clock, workload, first_tokens) if workload.answers_back else None
     on_end = None if make_listener is None else make_listener(door)
     if clients is not None:
         on_end = clients.on_end
-    roles = Roles(on_end) if is_disaggregated(groups) else None
-    by_steps = features.reads_caches and len(recorder.replicas) > 1
-    fleet = Fleet(
-        lambda: clock,
+    cluster = Cluster(
+        clock,
         groups,
+        chosen,
         recorder,
-        fast_forward=fast_forward and not by_steps,
+        signal_interval_s=signal_interval_s,
+        fast_forward=fast_forward,
         log_decisions=log_decisions,
-        on_end=on_end if roles is None else roles.told,
+        on_end=on_end,
         first_tokens=first_tokens,
+        slo=slo,
+        link=link,
     )
-    dispatch: Dispatch | Disaggregation
-    if roles is None:
-        dispatch = way_to(clock, fleet.replicas, fleet.intakes, chosen, signal_interval_s)
-    else:
-        dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
-    scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
+    intakes, dispatch = cluster.fleet.intakes, cluster.dispatch
     if clients is not None:
         clients.servers = dispatch
-    elif len(fleet.replicas) == 1 and fast_forward and groups[0].group_cost is None:
-        fleet.intakes[0].read_ahead(workload.requests())
-        door.open(fleet.intakes[0])
+    elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:
+        intakes[0].read_ahead(workload.requests())
+        door.open(intakes[0])
     else:
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
         clock.process(dispatcher.serve())
     with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
         clock.run()
-    fleet.abandon()
-    scaling.record(recorder.end_s())
-    records = recorder.records(workload if clients is None else clients.workload(), fleet.groups)
+    records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
         records = clients.seen(records)
-    return Run(records, fleet.decisions(), _delays_s(first_tokens, records))
-
-
-def _delays_s(first_tokens: FirstTokens, records: Records) -> Floats | None:
-    """By how much each client saw its tokens later."""
-    if not first_tokens.front_end:
-        return None
-    return np.array(first_tokens.delays_s(range(len(records.requests.row))))
+    return Run(records, cluster.fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
 
 
 def _refuse_crew(coupled: str | None, looks: bool, fast_forward: bool) -> None:

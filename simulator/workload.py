@@ -49,7 +49,8 @@ class Workload:
     `after_row` is -1 for a request that arrives at its own time; else it is the row, always an earlier one, of the
     request in this workload whose answer precedes it. `delay_s` is then the time between that answer and this request
     (think time, or a tool's duration), in seconds, and `arrival_s` the recorded time of an open replay.
-    `turns` counts the requests of a conversation, from 1. `loops` are classes whose requests are issued by users that
+    `turns` counts the requests of a conversation, from 1. A client leaves `patience_s` after its request's arrival, if
+    it has not the whole answer by then. `loops` are classes whose requests are issued by users that
     wait for answers, beside the rows here. `clients` has one entry a class; empty where all wait for ever. No request
     is issued at `until_s` or later, except as another attempt.
     `notes` say, for a person, what was skipped, clipped or moved while reading, with counts.
@@ -70,6 +71,7 @@ class Workload:
     after_row: Ints | None = None  # -1: arrives at its own time
     delay_s: Floats | None = None  # 0 where after_row is -1
     turns: Ints | None = None
+    patience_s: Floats | None = None  # NaN: waits for ever
     loops: tuple[ClosedLoop, ...] = ()
     clients: tuple[Client, ...] = ()
     until_s: float = inf
@@ -77,8 +79,9 @@ class Workload:
 
     @property
     def answers_back(self) -> bool:
-        """Whether arrivals depend on answers: requests that follow others, closed loops, timeouts, retries."""
-        return self.after_row is not None or bool(self.loops) or any(client != Client() for client in self.clients)
+        """Whether answers matter to clients: requests that follow others, closed loops, timeouts, retries."""
+        patient = self.patience_s is None and all(client == Client() for client in self.clients)
+        return self.after_row is not None or bool(self.loops) or not patient
 
     def __len__(self) -> int:
         return len(self.arrival_s)

@@ -24,6 +24,7 @@ from scenarios.cli.measure import measure
 from scenarios.cli.new import new_policy, new_scenario
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
+from scenarios.cli.serve import serve
 from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
 from scenarios.cli.validate import validate
@@ -53,6 +54,7 @@ app.command("run")(guarded(run))
 app.command("compare")(guarded(compare))
 app.command("sweep")(guarded(sweep))
 app.command("explain")(guarded(explain))
+app.command("serve")(guarded(serve))
 app.command("validate")(guarded(validate))
 app.command("lockstep")(guarded(lockstep))
 app.command("report")(guarded(report))

@@ -67,6 +67,11 @@ class Console:
         """Print a result: text that ends with a newline."""
         typer.echo(text, nl=False)
 
+    def say(self, text: str) -> None:
+        """Print a line on stdout that is read while the verb goes on."""
+        typer.echo(text, nl=False)
+        sys.stdout.flush()
+
     def note(self, text: str) -> None:
         """Print a line on stderr."""
         if not self.quiet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from scenarios.build.bill import cost_of, gpu_hours
@@ -83,6 +84,12 @@ def run_on(
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )
     done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, workers, told)
+    _refuse_unserved(done.records, fleet[0].parts.kv)
+    return replace(sum_up(scenario, workload.notes, fleet, done), workload=workload)
+
+
+def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup], done: Run) -> Result:
+    """The result of a simulation of this scenario that has been done; `notes` are those of its workload."""
     records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
@@ -109,8 +116,7 @@ def run_on(
             PROVENANCE: provenance(scenario, [built.parts.cost for built in fleet]),
         },
         decisions=done.decisions,
-        notes=(*workload.notes, *rejected, *remarks, *(() if warmup is None else (warmup.words(),))),
-        workload=workload,
+        notes=(*notes, *rejected, *remarks, *(() if warmup is None else (warmup.words(),))),
     )
 
 
@@ -166,8 +172,26 @@ def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _refuse_unserved(records: Records, kv: KVCache) -> None:
+    """Raise InputError where no request fits."""
+    reasons, full = records.reject_reasons, Cause.QUEUE_FULL.value
+    if (
+        not reasons
+        or len(reasons) < len(records.requests.row)
+        or any(reason.startswith(full) for reason in reasons.values())
+    ):
+        return
+    row, reason = next(iter(reasons.items()))
+    what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
+    raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
+
+
+def _held(kv: KVCache) -> str:
+    return f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
+
+
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """A warning about requests that never fit the KV cache. Raises InputError where no request fits."""
+    """Notes on the requests that were rejected."""
     reasons = records.reject_reasons
     if not reasons:
         return ()
@@ -180,9 +204,6 @@ def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
         if not reasons:
             return told
     row, reason = next(iter(reasons.items()))
-    held = f"the KV cache holds {kv.tokens:,} tokens ({kv.usable:,} blocks of {kv.block_size})"
     first = f"request {records.request_id(row)}: {reason}"
-    if len(reasons) == count:
-        raise InputError(f"none of the {count:,} requests can be served; {held}", hint=first)
-    never = (f"{WARNING}{len(reasons):,} of {count:,} requests can never be served and were rejected; {held}; {first}",)
-    return (*never, *told)
+    lost = f"{len(reasons):,} of {count:,} requests can never be served and were rejected"
+    return (f"{WARNING}{lost}; {_held(kv)}; {first}", *told)

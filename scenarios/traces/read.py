@@ -83,7 +83,7 @@ def _workload(
     class_names = tuple(dict.fromkeys(classes)) or ("default",)
     index = {name: place for place, name in enumerate(class_names)}
     predicted = extra.get("predicted_output_tokens")
-    deadline = extra.get("deadline_s")
+    deadline, patience = extra.get("deadline_s"), extra.get("patience_s")
     zero = zero_of(columns.in_ns, min(columns.arrival), options)
     return Workload(
         arrival_s=arranged.arrival,
@@ -99,6 +99,7 @@ def _workload(
         deadline_s=None if deadline is None else _floats(deadline, np.nan)[order],
         content=None if content is None or not any(content.rows) else [content.rows[place] for place in places],
         after_row=arranged.after,
+        patience_s=None if patience is None else _floats(patience, np.nan)[order],
         delay_s=_delays(extra.get("delay_s"), arranged, options.rate_scale),
         notes=(
             headline(found, len(places), cut.rows_seen, float(arranged.arrival[-1] - arranged.arrival[0])),

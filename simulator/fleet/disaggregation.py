@@ -9,7 +9,7 @@ transfer end, and then frees both sides. A request of a single token has no seco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,6 +69,7 @@ class Disaggregation:
         self._block_bytes = block_bytes
         self._recorder = recorder
         self._on_end = on_end
+        self.on_prefilled: Callable[[int, float], None] | None = None  # told the row of each first half, and the time
         self.replicas = prefill.replicas
         self._between: dict[int, _Half] = {}  # by row, until it joins the decoding batch or ends
         self._imports: dict[int, Imports] = {}
@@ -118,6 +119,8 @@ class Disaggregation:
         if half is None:
             return False
         half.prefilled, half.blocks, half.ready_s = live, blocks, self._clock.now
+        if self.on_prefilled is not None:
+            self.on_prefilled(live.row, live.last_token_s)
         event = self._clock.at(self._clock.now, FOLLOW_UP)
         assert event.callbacks is not None
         event.callbacks.append(lambda _: self._offer(half, live))

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simulator.client import Client
+from simulator.client import Client, leaves_s
 from simulator.engine.clock import FOLLOW_UP, URGENT, Clock, EventPriority
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens
@@ -111,7 +111,7 @@ class Clients:
             status=np.where(wasted, Status.ABORTED, requests.status),
             aborted_tokens=np.where(wasted, computed - requests.cached_tokens, requests.aborted_tokens),
         )
-        behave = any(client != Client() for client in self._clients)
+        behave = any(client != Client() for client in self._clients) or self._sources[0].rows.patience_s is not None
         return replace(records, requests=seen, calls=calls if behave else None)
 
     # Ends
@@ -219,9 +219,11 @@ class Clients:
         if row not in self._waiting:
             return  # rejected
         self._waiting[row] = _Waiting(attempt, first, client, replica, at_s)
-        for timeout_s, of_first_token in ((client.ttft_timeout_s, True), (client.timeout_s, False)):
+        own_s = inf if rows.patience_s is None else rows.patience_s.item(attempt.row)
+        whole_s = own_s if own_s < client.timeout_s else client.timeout_s  # NaN is for ever
+        for timeout_s, of_first_token in ((client.ttft_timeout_s, True), (whole_s, False)):
             if timeout_s < inf:
-                heappush(self._patience, (at_s + timeout_s - self._front_end_s, row, of_first_token))
+                heappush(self._patience, (leaves_s(at_s, timeout_s, self._front_end_s), row, of_first_token))
 
     def _count(self, at_s: float) -> None:
         """Raise InputError where clients and server go round in circles without time going by."""

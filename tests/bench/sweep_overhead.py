@@ -1,9 +1,9 @@
 """`python -m tests.bench.sweep_overhead [POINTS]`: what a sweep costs beside its simulations, and whether cores idle.
 
 CPU seconds of the sweep's own process from its first result on, and of its workers from the end of their first run
-(which imports the simulator) to that of their last, less those inside `run_scenario`, over the number of points; what comes
-before is said apart. Workers are busy while they have a
-run in hand: that share of the time is hardly touched by what else the machine does.
+(which imports the simulator) to that of their last, less those inside `run_scenario`, over the number of points; what
+comes before is said apart. Workers are busy while they have a run in hand: that share of the time is hardly touched by
+what else the machine does.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.n
 REPLICAS = "replicas.csv.gz"  # of a run with several
 LIVES = "lives.csv.gz"  # of replicas whose number changes
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
+ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
@@ -46,8 +47,8 @@ STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parq
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, STUDY, TABLE, PARQUET,
-    EXPLANATION,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE,
+    PARQUET, EXPLANATION,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
 """What batchlab calls the files and folders that it writes at the top of a folder."""

@@ -3,7 +3,8 @@ user's own log is best turned into.
 
 `arrival_time_s`, `input_tokens` and `output_tokens`, and any of the optional columns. An empty field (or null) means
 that the row has none. In JSON Lines a row may hold `prompt_token_ids` and `output_token_ids` too, which also say how
-many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival. A request
+many tokens there are where the counts are left out. `deadline_s` counts from the request's arrival, and so does
+`patience_s`, after which a client that has not its whole answer leaves. A request
 with `after_request_id` follows the answer to that request, `delay_s` (0 unless given) after it; its `arrival_time_s` is
 where an open replay puts it.
 """
@@ -65,6 +66,7 @@ OPTIONAL: dict[str, Callable[[object, str], Any]] = {
     "deadline_s": seconds,
     "after_request_id": word,
     "delay_s": seconds,
+    "patience_s": seconds,
 }
 TOKEN_IDS = {"input_tokens": "prompt_token_ids", "output_tokens": "output_token_ids"}
 

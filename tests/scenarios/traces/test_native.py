@@ -301,3 +301,20 @@ def test_an_old_file_stays_whole_when_writing_fails(tmp_path: Path) -> None:
         write_native(small(content=[PromptContent(prompt_token_ids=(1,))]), path)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl.gz"])
+def test_the_patience_of_clients_reads_back_equal(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"trace{suffix}"
+    twice = {name: np.repeat(column, 2) for name, column in small().columns().items()}
+    write_native(small(**twice, patience_s=np.array([np.nan, 0.1])), path)
+    patience = read_trace(path, TraceOptions(strict=True)).patience_s
+    assert patience is not None
+    np.testing.assert_array_equal(patience, [np.nan, 0.1])
+
+
+def test_a_negative_patience_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_time_s,input_tokens,output_tokens,patience_s\n0,1,2,-1\n")
+    with pytest.raises(InputError, match="patience_s is negative"):
+        read_trace(path, TraceOptions(strict=True))

@@ -200,3 +200,16 @@ def test_a_request_is_numbered_within_its_class() -> None:
         script = Script(work)
         for row, index in enumerate(class_index):
             assert script.number(row) == class_index[:row].count(index)
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+@pytest.mark.parametrize(("front_end_s", "tokens"), [(0.0, 3), (0.5, 1)])
+def test_a_request_of_its_own_patience(fast_forward: bool, front_end_s: float, tokens: int) -> None:
+    """The client of 0 leaves 0.9 s after its arrival; the step that then runs is lost. 1 waits for ever."""
+    work = workload([0.0, 0.0], [8, 2], patience_s=np.array([0.9, np.nan]))
+    records = run(work, fast_forward=fast_forward, front_end_s=front_end_s)
+    requests = records.requests
+    assert requests.status.tolist() == [Status.ABORTED, Status.FINISHED]
+    assert requests.output_tokens.tolist() == [tokens, 2]
+    assert records.calls is not None
+    assert records.calls.left_s.tolist()[0] == 0.9

@@ -1,0 +1,100 @@
+"""`batchlab serve`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.report import tables
+from simulator.errors import InputError
+
+_NEEDS = ("starlette", "uvicorn", "prometheus_client")
+
+
+def serve(
+    scenario: Scenario,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 is any that is free.")
+    ] = 8000,
+    time_scale: Annotated[
+        float,
+        typer.Option("--time-scale", min=0.001, max=1000.0, metavar="X", help="Seconds simulated in a real second."),
+    ] = 1.0,
+    api_key: Annotated[
+        str | None, typer.Option("--api-key", metavar="KEY", help="The key that clients must send.")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, typer.Option("--served-model-name", metavar="NAME", help="What clients call the model.")
+    ] = None,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    report: Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")] = False,
+    log_decisions: Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")] = False,
+) -> None:
+    """Serve OpenAI's API with the simulation as the engine, in real time.
+
+    Clients are real, the scenario's own requests only say how long answers are. SIGINT or SIGTERM ends it: calls under
+    way get their answers (a second signal ends them too), and then a run folder is written as by run: --out, else
+    runs/NAME-serve with what --set and --seed changed. In it, arrivals.jsonl.gz has the requests that came, and
+    batchlab run on its scenario.yaml makes the same decisions again.
+    """
+    _check_extra()
+    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.output import output
+    from scenarios.runs.storage.run_folder import REPORT, to_json
+    from scenarios.schema.loader import load
+    from scenarios.serve.server import Address, Serving
+    from scenarios.show import write_pictures
+
+    console = Console(quiet=quiet)
+    changed = overrides(set_, seed)
+    chosen = load(scenario, changed)
+    target = out or default_folder(chosen.name, "serve", changed=changed)
+    with output(target, overwrite=overwrite) as folder:
+        serving = Serving(
+            chosen,
+            time_scale=time_scale,
+            api_key=api_key,
+            served_name=served_model_name,
+            log_decisions=log_decisions,
+        )
+
+        def ready(url: str) -> None:
+            say = console.note if json else console.say
+            say(f"serving {chosen.name} as {serving.model_name} at {url}/v1\n")
+
+        serving.listen(Address(host, port), ready)
+        if not serving.num_requests:
+            console.note("no request came: there is nothing to write")
+            raise typer.Exit
+        result = serving.finish(folder, target)
+        console.note(serving.meters.lag_text())
+        console.notes(result.notes)
+        if report:
+            console.note("drawing the report")
+            write_pictures(folder, [result.shown()], result.notes)
+    if json:
+        console.out(to_json(result.summary))
+    else:
+        console.out(tables([result.shown()], console.terminal) + "\n")
+    say = console.note if json else console.out
+    say(f"run folder: {target}\n")
+    if report:
+        say(f"report: {target / REPORT}\n")
+
+
+def _check_extra() -> None:
+    """Raise InputError, with what to install, where the extra is not there."""
+    from importlib.util import find_spec
+
+    missing = [name for name in _NEEDS if find_spec(name) is None]
+    if missing:
+        what = f"batchlab serve needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
+        raise InputError(what, hint="pip install 'batchlab[serve]', or in a clone: pip install -e '.[serve]'")

@@ -1,0 +1,206 @@
+"""The simulation on the event loop's clock: what comes in, and when tokens go out.
+
+The engine's time is the loop's since the first request, times `time_scale`. Nothing of the simulation waits: it is
+advanced to now when something comes in, and when its next event is due. Tokens go out when the client is to have them,
+a few streams at a time, so that a step of hundreds of requests does not hold up the others on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import inf
+from typing import NamedTuple
+
+from scenarios.serve.prometheus import Meters
+from scenarios.serve.session import Session
+from simulator.request import Request
+from simulator.request_state import RequestState
+from simulator.results.records import Cause, Status
+from simulator.traffic.live import Live
+
+_AT_ONCE = 24  # deliveries, and times of the simulation, before the loop has its turn
+
+
+class News(NamedTuple):
+    """A choice has so many tokens by now."""
+
+    choice: int
+    tokens: int
+
+
+class Ticket:
+    """The requests of one call, from its submission until its client has all answers.
+
+    `rejected` is set instead of an answer, with the reason.
+    """
+
+    def __init__(self, first_row: int, totals: Sequence[int]) -> None:
+        self.first_row = first_row
+        self.totals = totals
+        self.open = len(totals)  # choices whose answer is not there yet
+        self.rejected: Cause | None = None
+        self.broken = False  # the simulation has failed
+        self._news: list[News] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def news(self) -> list[News]:
+        """What is new; waits for it. Empty where nothing more comes: all answers are there, or none will be."""
+        if not self._news and self.open and not self.is_over:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        found, self._news = self._news, []
+        return [] if self.is_over else found
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was rejected, or cannot be answered."""
+        return self.rejected is not None or self.broken
+
+    def deliver(self, choice: int, tokens: int) -> None:
+        """The client has so many tokens of a choice."""
+        self._news.append(News(choice, tokens))
+        if tokens >= self.totals[choice]:
+            self.open -= 1
+        self._wake()
+
+    def reject(self, cause: Cause) -> None:
+        """One of its requests was rejected."""
+        self.rejected = cause
+        self._wake()
+
+    def fail(self) -> None:
+        """No answer can come."""
+        self.broken = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Engine:
+    """The run in progress behind a server. Its methods are called on the event loop."""
+
+    def __init__(self, session: Session, meters: Meters, *, time_scale: float = 1.0) -> None:
+        self.live: Live = session.start(self)
+        self.failure: Exception | None = None
+        self._meters = meters
+        self._scale = time_scale
+        self._zero_s: float | None = None  # the loop's time at which the engine's began
+        self._tickets: dict[int, Ticket] = {}  # by row
+        self._outbox: list[tuple[float, int, int]] = []  # heap: when the client has them, row, tokens
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = inf
+        meters.watch(self.live)
+
+    # Time
+
+    def _now_s(self) -> float:
+        """The engine's time."""
+        loop_s = asyncio.get_running_loop().time()
+        if self._zero_s is None:
+            self._zero_s = loop_s
+        return (loop_s - self._zero_s) * self._scale
+
+    def _run(self, due_s: float = 0.0) -> None:
+        """Do what is due, and ask for a call at what comes next; what is due at `due_s` is, whatever the last bit of
+        the loop's time."""
+        now_s, live, outbox = max(self._now_s(), due_s), self.live, self._outbox
+        self._timer_s = inf
+        for _ in range(_AT_ONCE):
+            if self.failure is None and live.next_s <= now_s:
+                self._guarded_advance(live.next_s)
+            else:
+                break
+        for _ in range(_AT_ONCE):
+            if not outbox or outbox[0][0] > now_s:
+                break
+            _, row, tokens = heappop(outbox)
+            self._deliver(row, tokens)
+        self._arm()
+
+    def _guarded_advance(self, until_s: float) -> None:
+        try:
+            self.live.advance(until_s)
+        except Exception as error:  # a policy of the user's own, or a defect: the server ends with it
+            self.failure = error
+            for ticket in self._tickets.values():
+                ticket.fail()
+
+    def _arm(self) -> None:
+        next_s = self._outbox[0][0] if self._outbox else inf
+        if self.failure is None:
+            next_s = min(next_s, self.live.next_s)
+        if next_s >= self._timer_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        assert self._zero_s is not None
+        self._timer_s = next_s
+        self._timer = asyncio.get_running_loop().call_at(self._zero_s + next_s / self._scale, self._run, next_s)
+
+    # From clients
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._tickets
+
+    def submit(self, requests: Sequence[Request]) -> Ticket:
+        """The requests of one call arrive now; whether they are rejected is known at once."""
+        ticket = Ticket(self.live.num_requests, [request.output_tokens for request in requests])
+        for row in range(ticket.first_row, ticket.first_row + len(requests)):
+            self._tickets[row] = ticket
+        self._guarded_advance(self.live.submit(requests, self._now_s()))
+        self._run()
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """The client of a call is gone: what it still waits for is aborted."""
+        now_s = self._now_s()
+        for row in range(ticket.first_row, ticket.first_row + len(ticket.totals)):
+            if self._tickets.pop(row, None) is not None and self.failure is None:
+                self.live.abort(row, now_s)
+        self._run()
+
+    def leave_all(self) -> None:
+        """No client waits any longer."""
+        for ticket in {id(ticket): ticket for ticket in self._tickets.values()}.values():
+            ticket.fail()
+            self.leave(ticket)
+
+    # From the simulation
+
+    def has_tokens(self, row: int, tokens: int, at_s: float) -> None:
+        """See `Listener`."""
+        live = self.live
+        seen_s = at_s + live.delay_s(row)
+        self._meters.has_tokens(row, tokens, live.replica_of(row), live.request(row).arrival_s, seen_s)
+        heappush(self._outbox, (seen_s, row, tokens))
+
+    def ended(self, row: int, status: Status, at_s: float, cause: Cause | None) -> None:
+        """See `Listener`."""
+        self._meters.ended(row)
+        if cause is not None and (ticket := self._tickets.pop(row, None)) is not None:
+            ticket.reject(cause)
+            for other in range(ticket.first_row, ticket.first_row + len(ticket.totals)):
+                if self._tickets.pop(other, None) is not None:  # the others of the call have no use
+                    self.live.abort(other, at_s)
+
+    def left(self, live: RequestState, replica: int, status: Status) -> None:
+        """See `Listener`."""
+        self._meters.left(live, replica, status)
+
+    def _deliver(self, row: int, tokens: int) -> None:
+        ticket = self._tickets.get(row)
+        if ticket is None:
+            return  # its client has left
+        choice = row - ticket.first_row
+        ticket.deliver(choice, tokens)
+        if tokens >= ticket.totals[choice]:
+            del self._tickets[row]

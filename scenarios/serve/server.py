@@ -1,0 +1,141 @@
+"""The server: a socket, signals, and the way from a scenario to a run folder."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from scenarios.runs.result import Result
+from scenarios.schema.scenario import Scenario
+from scenarios.serve.app import Service, make_app
+from scenarios.serve.engine import Engine
+from scenarios.serve.prometheus import Meters
+from scenarios.serve.session import Session
+from scenarios.serve.submission import Reader
+from simulator.errors import InputError
+
+_LAG_EVERY_S = 0.02
+_KEEP_ALIVE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 is any that is free."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+
+
+class Serving:
+    """A scenario that is served. `served_name` is what clients call the model; the scenario's own name for it, or that
+    of the scenario where it brings its own dimensions."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        time_scale: float = 1.0,
+        api_key: str | None = None,
+        served_name: str | None = None,
+        log_decisions: bool = False,
+    ) -> None:
+        self._session = Session(scenario, log_decisions=log_decisions)
+        self.model_name = served_name or (scenario.model if isinstance(scenario.model, str) else scenario.name)
+        self._reader = Reader(scenario, self.model_name)
+        self.meters = Meters(self.model_name, self._reader.max_model_len)
+        self.engine = Engine(self._session, self.meters, time_scale=time_scale)
+        # A full queue: TGI answers 429 (`Model is overloaded`), vLLM 503 (`QueueOverflowError`), as SGLang does.
+        overload = 429 if scenario.engine.policy == "tgi" else 503
+        self.service = Service(self.engine, self._reader, self.meters, overload=overload)
+        self.app = make_app(self.service, api_key=api_key)
+
+    def listen(self, address: Address, ready: Callable[[str], None]) -> None:
+        """Serve until SIGINT or SIGTERM, and then until all that is under way has its answer; a second signal ends
+        that too. `ready` is told the server's URL. Raises InputError where the address cannot be had, and what the
+        simulation raises."""
+        asyncio.run(self._listen(address, ready))
+        if self.engine.failure is not None:
+            raise self.engine.failure
+
+    async def _listen(self, address: Address, ready: Callable[[str], None]) -> None:
+        config = uvicorn.Config(
+            self.app,
+            host=address.host,
+            port=address.port,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            server_header=False,
+        )
+        server = _Uvicorn(config)
+        try:
+            socket = config.bind_socket()
+        except SystemExit:
+            what = f"cannot listen at {address.host}:{address.port}"
+            raise InputError(what, hint="another --port, or --port 0 for any that is free") from None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop, server)
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        url = f"http://{host}:{socket.getsockname()[1]}"
+        beside = [self._tell(server, ready, url), self._measure_lag(), self._end_on_failure(server)]
+        tasks = [asyncio.create_task(each) for each in beside]
+        try:
+            await server.serve(sockets=[socket])
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+            for task in tasks:
+                task.cancel()
+            socket.close()
+
+    def _stop(self, server: uvicorn.Server) -> None:
+        """A signal: drain; or, while that lasts, end."""
+        if self.service.draining:
+            self.engine.leave_all()
+            server.force_exit = True
+        self.service.draining = True
+        server.should_exit = True
+
+    async def _tell(self, server: uvicorn.Server, ready: Callable[[str], None], url: str) -> None:
+        """Say so when the server listens."""
+        while not server.started:
+            await asyncio.sleep(0.01)
+        ready(url)
+
+    async def _measure_lag(self) -> None:
+        """Ask for a timer again and again, and note how late it comes."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due_s = loop.time() + _LAG_EVERY_S
+            await asyncio.sleep(_LAG_EVERY_S)
+            self.meters.lagged(loop.time() - due_s)
+
+    async def _end_on_failure(self, server: uvicorn.Server) -> None:
+        while self.engine.failure is None:
+            await asyncio.sleep(0.1)
+        self.service.draining = server.should_exit = True
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have come."""
+        return self.engine.live.num_requests
+
+    def finish(self, folder: Path, target: Path) -> Result:
+        """See `Session.finish`."""
+        return self._session.finish(self.engine.live, folder, target)
+
+
+class _Uvicorn(uvicorn.Server):  # type: ignore[misc] # untyped: an extra is not looked into
+    """uvicorn without signal handlers of its own, which would raise the signal again at the end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

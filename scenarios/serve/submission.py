@@ -1,0 +1,160 @@
+"""From a call to requests of the simulation: how many tokens go in, and how many come out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scenarios.schema.scenario import Scenario
+from scenarios.serve.calls import Call, ChatCall, CompletionCall
+from scenarios.serve.lengths import Lengths, key_of
+from scenarios.serve.refusals import RefusedError
+from scenarios.serve.tokenizer import Answer, Tokenizer
+from simulator.request import PromptContent, Request
+
+_NAME = re.compile(r"[\w.:/+=@-]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer of a call. `tokens` are all that it will have."""
+
+    prompt_tokens: int
+    tokens: int
+    finish_reason: str
+    answer: Answer
+    echo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A call as the simulation takes it: a request for each choice, prompt after prompt. `name` is the answer's id."""
+
+    name: str
+    requests: Sequence[Request]
+    choices: Sequence[Choice]
+    prompts: int
+
+
+class Reader:
+    """Makes submissions of calls. `model_name` is the model that is served."""
+
+    def __init__(self, scenario: Scenario, model_name: str) -> None:
+        self.model_name = model_name
+        self.max_model_len = scenario.resolve_model().max_model_len
+        self.tokenizer = Tokenizer()
+        self._lengths = Lengths(scenario)
+        self._seed = scenario.seed
+        routed = scenario.num_replicas > 1 and "block_size" in scenario.routing.resolved()
+        groups = [scenario.engine, *(group.engine for group in scenario.fleet or ())]
+        self._keeps_content = routed or any(_caches(engine) for engine in groups)
+        self._given: dict[str, int] = {}  # names that clients gave, and how often
+
+    def check_model(self, name: str | None) -> None:
+        """Refuse a model that is not served."""
+        if name is not None and name != self.model_name:
+            raise RefusedError(404, f"The model `{name}` does not exist.", "model")
+
+    def read(self, call: CompletionCall | ChatCall, row: int, headers: Mapping[str, str]) -> Submission:
+        """The call as requests, the first of which gets this row. RefusedError where it asks for what cannot be."""
+        self.check_model(call.model)
+        prompts = call.prompts if isinstance(call, CompletionCall) else [call.prompt]
+        if not prompts:
+            raise RefusedError(400, "prompt: there is none", "prompt")
+        name = self._name("chatcmpl" if isinstance(call, ChatCall) else "cmpl", row, headers)
+        session = headers.get("x-session-id")
+        session = session if session is not None and _NAME.fullmatch(session) else None
+        requests: list[Request] = []
+        choices: list[Choice] = []
+        alone = len(prompts) * call.n == 1
+        for prompt in prompts:
+            ids = self._ids(prompt)
+            count = self._count(prompt) if ids is None else len(ids)
+            cap = self._cap(call, count)
+            for _ in range(call.n):
+                place = len(choices)
+                choice = self._choice(call, prompt, count, cap, row + place, place)
+                choices.append(choice)
+                content = None
+                if ids is not None:
+                    content = PromptContent(
+                        prompt_token_ids=tuple(ids), output_token_ids=choice.answer.ids(choice.tokens)
+                    )
+                requests.append(
+                    Request(
+                        row=0,
+                        request_id=name if alone else f"{name}-{place}",
+                        arrival_s=0.0,
+                        input_tokens=count,
+                        output_tokens=choice.tokens,
+                        max_tokens=cap,
+                        priority=self._priority(call),
+                        class_name=self._class(call) or "default",
+                        session_id=session,
+                        content=content,
+                    )
+                )
+        return Submission(name, requests, choices, len(prompts))
+
+    def _name(self, kind: str, row: int, headers: Mapping[str, str]) -> str:
+        """The id of the answer, no two alike: the client's own X-Request-Id, or the number of the request."""
+        given = headers.get("x-request-id")
+        if given is None or not _NAME.fullmatch(given):
+            return f"{kind}-{row}"
+        times = self._given[given] = self._given.get(given, 0) + 1
+        return f"{kind}-{given}" if times == 1 else f"{kind}-{given}#{times}"
+
+    def _ids(self, prompt: str | list[int]) -> list[int] | None:
+        """The token ids of a prompt; None where nothing depends on them."""
+        if not self._keeps_content:
+            return None
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _count(self, prompt: str | list[int]) -> int:
+        return self.tokenizer.count(prompt) if isinstance(prompt, str) else len(prompt)
+
+    def _cap(self, call: Call, prompt_tokens: int) -> int:
+        """The most that the answer may have."""
+        if prompt_tokens == 0:
+            raise RefusedError(400, "prompt: it has no token", "prompt")
+        room = self.max_model_len - prompt_tokens
+        asked = call.max_tokens
+        if room < 1 or (asked is not None and asked > room):
+            wants = f"{asked} in the completion" if asked is not None else "at least 1 in the completion"
+            what = f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
+            raise RefusedError(400, f"{what}{prompt_tokens} tokens in the messages and {wants}.", "max_tokens")
+        return room if asked is None else asked
+
+    def _class(self, call: Call) -> str | None:
+        """The scenario's class that the call's `user` names; None for any other."""
+        return call.user if call.user in self._lengths.classes else None
+
+    def _priority(self, call: Call) -> int:
+        """The call's own, else that of its class."""
+        return self._lengths.priority(self._class(call)) if call.priority is None else call.priority
+
+    def _choice(
+        self, call: Call, prompt: str | list[int], prompt_tokens: int, cap: int, row: int, place: int
+    ) -> Choice:
+        # The same call gets the same answer where the client asks for that: by a seed, or without a temperature.
+        same = call.seed is not None or call.temperature == 0
+        key = key_of(self._seed, call.seed, prompt, place) if same else key_of(self._seed, row)
+        tokens, reason = cap, "length"
+        if not call.ignore_eos:
+            drawn = max(self._lengths.draw(key, self._class(call)), min(call.min_tokens, cap))
+            if drawn < cap:
+                tokens, reason = drawn, "stop"
+        answer = Answer(key)
+        if call.stops and (stopped := answer.stopped(call.stops, tokens, call.min_tokens)) is not None:
+            (answer, tokens), reason = stopped, "stop"
+        echo = ""
+        if isinstance(call, CompletionCall) and call.echo:
+            echo = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+        return Choice(prompt_tokens, tokens, reason, answer, echo)
+
+
+def _caches(engine: object) -> bool:
+    if isinstance(engine, Mapping):
+        return bool(engine.get("enable_prefix_caching"))
+    return bool(getattr(engine, "enable_prefix_caching", False))

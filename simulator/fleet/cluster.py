@@ -1,0 +1,70 @@
+"""Replicas on one clock behind a router: all of a run but its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.engine.clock import Clock
+from simulator.engine.timetable import OnEnd
+from simulator.fleet.disaggregation import Disaggregation
+from simulator.fleet.dispatch import Dispatch
+from simulator.fleet.fleet import Fleet
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.link import LinkSpeed
+from simulator.fleet.roles import Roles, is_disaggregated
+from simulator.fleet.router import Router, RouterFeatures
+from simulator.fleet.scaling import Scaling
+from simulator.fleet.signals import way_to
+from simulator.front_end import FirstTokens
+from simulator.metrics.slo import Slo
+from simulator.results.recorder import Recorder
+from simulator.results.records import Records
+from simulator.workload import Workload
+
+
+class Cluster:
+    """The replicas of some groups with what drives, scales and feeds them.
+
+    `dispatch` takes requests and aborts at their time. `on_end` is told of each end, `first_tokens` of each beginning.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        groups: Sequence[ReplicaGroup],
+        router: Router,
+        recorder: Recorder,
+        *,
+        signal_interval_s: float = 0.0,
+        fast_forward: bool = True,
+        log_decisions: bool = False,
+        on_end: OnEnd | None = None,
+        first_tokens: FirstTokens | None = None,
+        slo: Slo | None = None,
+        link: LinkSpeed | None = None,
+    ) -> None:
+        by_steps = RouterFeatures.of(router).reads_caches and len(recorder.replicas) > 1
+        roles = Roles(on_end) if is_disaggregated(groups) else None
+        self._recorder = recorder
+        self.fleet = Fleet(
+            lambda: clock,
+            groups,
+            recorder,
+            fast_forward=fast_forward and not by_steps,
+            log_decisions=log_decisions,
+            on_end=on_end if roles is None else roles.told,
+            first_tokens=first_tokens,
+        )
+        self.dispatch: Dispatch | Disaggregation
+        if roles is None:
+            self.dispatch = way_to(clock, self.fleet.replicas, self.fleet.intakes, router, signal_interval_s)
+        else:
+            speed = link or LinkSpeed()
+            self.dispatch = roles.connect(clock, self.fleet, groups, router, signal_interval_s, speed, recorder)
+        self._scaling = Scaling(clock, groups, self.fleet, self.dispatch.replicas, recorder, slo)
+
+    def records(self, workload: Workload) -> Records:
+        """What happened, when the run is over; requests that have not ended are recorded as unfinished."""
+        self.fleet.abandon()
+        self._scaling.record(self._recorder.end_s())
+        return self._recorder.records(workload, self.fleet.groups)

@@ -1,0 +1,81 @@
+"""/metrics, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs the extra `serve`")
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from scenarios.serve.prometheus import one_two_five
+from tests.scenarios.serve.client import Client, served
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def read(text: str) -> Samples:
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "model_name"}
+            found[sample.name, tuple(sorted(labels.items()))] = sample.value
+    return found
+
+
+def total(samples: Samples, name: str) -> float:
+    return sum(value for (sample, _), value in samples.items() if sample == name)
+
+
+async def talk(client: Client) -> tuple[Samples, Samples]:
+    bodies = [{"prompt": list(range(30 + place)), "max_tokens": 40, "ignore_eos": True} for place in range(6)]
+    calls = [asyncio.create_task(client.call("/v1/completions", body)) for body in bodies]
+    await asyncio.sleep(0.05)
+    gone = {"prompt": [1, 2], "max_tokens": 9000, "ignore_eos": True}
+    calls.append(asyncio.create_task(client.call("/v1/completions", gone, leave_after_s=0.02)))
+    await asyncio.sleep(0.001)
+    during = read((await client.call("/metrics")).body.decode())
+    await asyncio.gather(*calls)
+    await asyncio.sleep(1)
+    return during, read((await client.call("/metrics")).body.decode())
+
+
+def test_metrics_agree_with_the_run(tmp_path: Path) -> None:
+    (during, after), _, result = served(tmp_path / "run", talk, "replicas=2")
+    assert result is not None
+    running, kv = "vllm:num_requests_running", "vllm:kv_cache_usage_perc"
+    assert total(during, running) >= 6
+    assert total(during, kv) > 0
+    assert total(after, running) == total(after, "vllm:num_requests_waiting") == total(after, kv) == 0
+    requests = result.records.requests
+    done = requests.status == 0
+    assert total(after, "vllm:prompt_tokens_total") == requests.input_tokens[done].sum()
+    assert total(after, "vllm:generation_tokens_total") >= requests.output_tokens.sum()
+    assert after["vllm:request_success_total", (("engine", "0"), ("finished_reason", "length"))] == 3
+    assert total(after, "vllm:e2e_request_latency_seconds_count") == 6
+    assert total(after, "vllm:e2e_request_latency_seconds_sum") == pytest.approx(
+        (requests.last_token_s - requests.arrival_s)[done].sum()
+    )
+    assert total(after, "vllm:request_queue_time_seconds_sum") == pytest.approx(
+        (requests.scheduled_s - requests.arrival_s)[done].sum()
+    )
+    first = (requests.first_token_s - requests.arrival_s).sum()
+    assert total(after, "vllm:time_to_first_token_seconds_sum") == pytest.approx(first)
+    assert total(after, "vllm:time_to_first_token_seconds_count") == 7
+    assert total(after, "vllm:inter_token_latency_seconds_count") >= 6 * 39
+    assert (
+        sum(
+            value
+            for (name, labels), value in after.items()
+            if name == "vllm:request_success_total" and ("finished_reason", "abort") in labels
+        )
+        == 1
+    )
+
+
+def test_buckets_of_token_counts_are_vllms() -> None:
+    assert one_two_five(1000) == [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]
+    assert one_two_five(4096)[-1] == 2000
