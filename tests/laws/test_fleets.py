@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.differences import differences
 from simulator.engine.view import ReplicaLoad
+from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.replicas import Cost, Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
@@ -20,8 +21,9 @@ from simulator.metrics.fleet import by_group, by_replica
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate, simulate_fleet
+from simulator.timing.linear import Linear
 from tests.laws.fleets import Fleet, fleets, total
-from tests.laws.scenarios import POLICIES, scenarios
+from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload, scenarios
 
 BLIND = [name for name in built_in_routers() if not RouterFeatures.of(load_router(name)).reads_loads]
 
@@ -142,8 +144,6 @@ def test_a_fleet_of_one_is_no_fleet(name: str, data: st.DataObject) -> None:
 
 
 def _group_of(scenario: Any, made: dict[str, Any], replicas: int, name: str) -> Any:
-    from simulator.fleet.group import ReplicaGroup
-
     return ReplicaGroup(lambda: scenario.policy, **made, replicas=replicas, name=name)
 
 
@@ -226,9 +226,6 @@ def test_live_signals_do_not_depend_on_the_way_of_time(fleet: Fleet) -> None:
 
 def test_a_mixed_fleet_streams_everywhere_or_nowhere() -> None:
     from simulator.errors import InputError
-    from simulator.fleet.group import ReplicaGroup
-    from simulator.timing.linear import Linear
-    from tests.laws.scenarios import Memory, make_policy, make_workload
 
     def group(name: str) -> ReplicaGroup:
         return ReplicaGroup(lambda: make_policy(name, 2, 16), Memory(20, 4), Linear(1.0), name=name)
@@ -261,3 +258,14 @@ def test_columns_of_a_part_are_what_they_say() -> None:
     assert summary["balance_jain"] == pytest.approx(400 / (2 * (64 + 144)))
     assert each.entry(0)["prefix_cache_hit_rate"] == 0.0
     assert {field.name for field in fields(each)} == set(each.entry(1))
+
+
+def test_a_look_sees_what_arrived_during_a_step() -> None:
+    """Two replicas with one slot each; the steps of the first requests last for a second."""
+    group = ReplicaGroup(lambda: make_policy("chunked_prefill", 1, 16), Memory(50, 4), Linear(1.0), replicas=2)
+    workload = make_workload([0.0, 0.0, 0.1, 0.2, 0.3, 0.7], [(4, 2)] * 6)
+    for fast_forward in (True, False):
+        stale = Noting()
+        simulate_fleet(workload, [group], router=stale, signal_interval_s=0.5, fast_forward=fast_forward)
+        assert [unfinished for *_, unfinished in stale.seen[-1][1]] == [3, 2]
+        assert [waiting for waiting, *_ in stale.seen[-1][1]] == [2, 1]
