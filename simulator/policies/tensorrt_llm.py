@@ -136,7 +136,7 @@ class TensorrtLlm:
             if request not in view.prefilling:
                 free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
             if free < 0:
-                if not self._grants and any(other.row > request.row for other in view.running):
+                if not self._grants and max(map(_ROW, view.running), default=-1) > request.row:
                     return *self._pause(view), True
                 return prompts, [], True
             prompts.append(request)
@@ -148,11 +148,17 @@ class TensorrtLlm:
         It walks the requests in order of arrival. Where one lacks blocks, the last that has begun is paused, unless
         none has begun from this one on.
         """
-        requests = [*view.running, *islice(view.waiting, self._free_slots(view))]
-        if self.order == "fcfs":
-            requests.sort(key=_ROW)
-        free, at, end = view.num_free_blocks, 0, len(requests)
         paused: list[RequestView] = []
+        requests = sorted(view.running, key=_ROW) if self.order == "fcfs" else [*view.running]
+        if self.order != "fcfs" or not view.waiting or view.waiting.head.row > requests[-1].row:
+            # All that have begun come before all others: the last leave until the rest find their blocks.
+            free = view.num_free_blocks - view.decode_blocks_needed
+            while free < 0:
+                paused.append(requests.pop())
+                free += paused[-1].num_blocks + takes_block(view, paused[-1])
+            return [request for request in view.prefilling if request not in paused], paused
+        requests = sorted([*requests, *islice(view.waiting, self._free_slots(view))], key=_ROW)
+        free, at, end = view.num_free_blocks, 0, len(requests)
         while at < end:
             request = requests[at]
             if request in view.running:
