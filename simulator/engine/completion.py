@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import nan
 
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
 from simulator.request import Request
-from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, SWAPPED, WAITING, RequestState
+from simulator.request_state import (
+    ABORTED,
+    DECODING,
+    FINISHED,
+    LEAVING,
+    PREFILLING,
+    SWAPPED,
+    WAITING,
+    RequestState,
+    ScheduledChunk,
+)
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
 
@@ -122,6 +132,17 @@ class Completion:
                 self._on_end(live.row, Status.FINISHED, end_s, None)
         if state.held and not state.running:
             self._release_held(end_s)
+
+    def finish_in_order(self, prefill: Sequence[ScheduledChunk], done: list[RequestState], end_s: float) -> None:
+        """Insert prompts into the radix tree, and let requests finish that needed no decode, in the batch's order."""
+        state = self._state
+        for live, _, _ in prefill:
+            if live in done:
+                self.finish_all([live], end_s)
+            elif live.num_tokens_to_compute and live.status is PREFILLING:
+                state.cut = live
+            else:
+                state.settle(live)
 
     def finish_late(self, live: RequestState, end_s: float) -> None:
         """Finish a request whose last token becomes known only now; it may have been paused or preempted since."""

@@ -30,8 +30,8 @@ from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import Holds, Policy, StepPlan
-from simulator.request import ArrivingRequest, Request
-from simulator.request_state import PREFILLING, RequestState, ScheduledChunk
+from simulator.request import Request
+from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor
@@ -78,7 +78,7 @@ class Replica:
         self.state = state
         self.plan = _NO_PLAN
         self.index = index
-        self.load = ReplicaLoad(index, group, state, self._cached_tokens)
+        self.load = ReplicaLoad(index, group, state, state.cached_tokens)
         self.changed: Callable[[int], None] | None = None  # told the replica's number when its load may differ
         self.progress = Progress(state)
         self._completion = Completion(index, state, recorder, max_queued_requests=max_queued_requests, on_end=on_end)
@@ -129,18 +129,6 @@ class Replica:
         if self.changed is not None:
             self.changed(self.index)
         return True
-
-    def _cached_tokens(self, request: ArrivingRequest) -> int:
-        """Leading tokens of an arriving request's prompt that the prefix cache holds."""
-        state = self.state
-        if state.cache is None:
-            return 0
-        known = request.row in state.requests
-        whole = Request._make((*request[:4], 1, *request[4:]))  # only the prompt counts
-        hits, _ = state.cache.hits(whole, request.input_tokens)
-        if not known:
-            state.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
-        return hits * state.batch.block_size
 
     def rejects(self, request: Request) -> bool:
         """Reject a request, now, if it could never be served here or the queue is full; returns whether it is."""
@@ -379,7 +367,7 @@ class Replica:
                     if live not in gone and self._sample(live, end_s):
                         done = [*done, live]
             if state.tree is not None and self.late is None:
-                self._known_in_order(prefill, done, end_s)
+                self._completion.finish_in_order(prefill, done, end_s)
             self._unchanged = False
         else:
             self._unchanged = sampled and not done
@@ -401,17 +389,6 @@ class Replica:
             self.progress.barren_steps = 0
         else:
             self.progress.missed()
-
-    def _known_in_order(self, prefill: Sequence[ScheduledChunk], done: list[RequestState], end_s: float) -> None:
-        """Insert prompts into the radix tree, and let requests finish that needed no decode, in the batch's order."""
-        state = self.state
-        for live, _, _ in prefill:
-            if live in done:
-                self._completion.finish_all([live], end_s)
-            elif live.num_tokens_to_compute and live.status is PREFILLING:
-                state.cut = live
-            else:
-                state.settle(live)
 
     def _sample(self, live: RequestState, end_s: float) -> bool:
         """A completed prefill has given a token; returns whether it was the last."""

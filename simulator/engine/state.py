@@ -26,7 +26,7 @@ from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn
 from simulator.queues.ranked import Ranked
-from simulator.request import Request, RequestView
+from simulator.request import ArrivingRequest, Request, RequestView
 from simulator.request_state import (
     DECODING,
     LEAVING,
@@ -125,6 +125,17 @@ class ReplicaState:
     def tokens_left(self, live: RequestState) -> int:
         """Tokens of a request's answer that are not sampled yet; the request is not in the decode batch."""
         return self.requests[live.row].output_tokens - live.base_outputs
+
+    def cached_tokens(self, request: ArrivingRequest) -> int:
+        """Leading tokens of an arriving request's prompt that the prefix cache holds."""
+        if self.cache is None:
+            return 0
+        known = request.row in self.requests
+        whole = Request._make((*request[:4], 1, *request[4:]))  # only the prompt counts
+        hits, _ = self.cache.hits(whole, request.input_tokens)
+        if not known:
+            self.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
+        return hits * self.batch.block_size
 
     def preempt(self, preemption: Preemption, now_s: float) -> int:
         """Return a request from the batch to the queue; returns the blocks swapped out."""
