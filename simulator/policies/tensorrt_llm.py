@@ -8,7 +8,6 @@ memory to requests, the second gives the tokens of a step to those that have mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
@@ -83,10 +82,6 @@ class TensorrtLlm:
     def _grants(self) -> bool:
         return self.capacity_policy != "max_utilization"
 
-    @property
-    def _slots(self) -> int:
-        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         # A paused request computes what it has of its answer again with its prompt.
         longest = request.input_tokens if self._grants else most_tokens(request) - 1
@@ -120,11 +115,8 @@ class TensorrtLlm:
         return _UNTIL_CHANGE if (stuck and self.order == "fcfs") or not self._free_slots(view) else _UNTIL_ARRIVAL
 
     def _free_slots(self, view: View) -> int:
-        return max(0, self._slots - len(view.running))
-
-    def _prompts(self, view: View) -> Iterable[RequestView]:
-        """Prompts under way, then waiting ones with slots: the order of arrival (fcfs), as only whole ones overtake."""
-        return chain(view.prefilling, islice(view.waiting, self._free_slots(view)))
+        slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
+        return max(0, slots - len(view.running))
 
     def _with_memory(self, view: View) -> tuple[list[RequestView], list[RequestView], bool]:
         """The prompts that have memory, the requests paused for that, and whether the next prompt finds none."""
@@ -132,11 +124,12 @@ class TensorrtLlm:
         if free < 0:
             return *self._pause(view), True
         prompts: list[RequestView] = []
-        for request in self._prompts(view):
+        # The order of arrival (fcfs): only whole prompts overtake others, and decode from then on.
+        for request in chain(view.prefilling, islice(view.waiting, self._free_slots(view))):
             if request not in view.prefilling:
                 free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
             if free < 0:
-                if not self._grants and any(other.row > request.row for other in view.running):
+                if not self._grants and max(map(_ROW, view.running), default=-1) > request.row:
                     return *self._pause(view), True
                 return prompts, [], True
             prompts.append(request)
@@ -148,11 +141,17 @@ class TensorrtLlm:
         It walks the requests in order of arrival. Where one lacks blocks, the last that has begun is paused, unless
         none has begun from this one on.
         """
-        requests = [*view.running, *islice(view.waiting, self._free_slots(view))]
-        if self.order == "fcfs":
-            requests.sort(key=_ROW)
-        free, at, end = view.num_free_blocks, 0, len(requests)
         paused: list[RequestView] = []
+        requests = sorted(view.running, key=_ROW) if self.order == "fcfs" else [*view.running]
+        if self.order != "fcfs" or not view.waiting or view.waiting.head.row > requests[-1].row:
+            # All that have begun come before all others: the last leave until the rest find their blocks.
+            free = view.num_free_blocks - view.decode_blocks_needed
+            while free < 0:
+                paused.append(requests.pop())
+                free += paused[-1].num_blocks + takes_block(view, paused[-1])
+            return [request for request in view.prefilling if request not in paused], paused
+        requests = sorted([*requests, *islice(view.waiting, self._free_slots(view))], key=_ROW)
+        free, at, end = view.num_free_blocks, 0, len(requests)
         while at < end:
             request = requests[at]
             if request in view.running:

@@ -259,7 +259,8 @@ class Executor:
         running: list[Active] = []  # whose tokens come with the step before
         is_running, end_s = False, 0.0
         while True:
-            if is_running and not self.active:
+            self.arrive(self.clock.wait(idle=False))
+            if is_running and not self.active and not self.waiting:
                 # Our one difference: where all have stopped and only tokens to be thrown away are being computed, the
                 # next request is planned for when they are. `_fetch_and_enqueue_requests` plans it as it arrives.
                 self.clock.now_s = end_s
