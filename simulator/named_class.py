@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,8 +16,9 @@ USER_MODULE = "batchlab_user_"
 """What the names of modules begin with that a user's own files are loaded as."""
 
 
+@cache
 def names_in(package: str) -> tuple[str, ...]:
-    """The modules of a package, sorted; packages in it do not count."""
+    """The modules of a package, sorted; packages in it do not count. Its folder is read once."""
     folder = importlib.import_module(package).__path__
     return tuple(sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg))
 

@@ -1,9 +1,9 @@
 """`python -m tests.bench.sweep_overhead [POINTS]`: what a sweep costs beside its simulations, and whether cores idle.
 
-CPU seconds of the sweep's own process from its first result on, and of its workers from the end of their first run
-(which imports the simulator) to that of their last, less those inside `run_scenario`, over the number of points; what
-comes before is said apart. Workers are busy while they have a run in hand: that share of the time is hardly touched by
-what else the machine does.
+CPU seconds of the sweep's own process from its first result to the last, and of its workers from the end of their first
+run (which imports the simulator) to that of their last, less those inside `run_scenario`, over the number of points.
+What comes once is said apart. Workers are busy while they have a run in hand: that share of the time is hardly touched
+by what else the machine does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Figures:
     """CPU seconds of a sweep, and the share of the time for which both workers had a run in hand."""
 
     points: int
-    start_s: float
+    once_s: float
     own_s: float
     workers_s: float
     simulating_s: float
@@ -66,13 +66,14 @@ class Watched(Local):
     def __init__(self) -> None:
         super().__init__(WORKERS)
         self.runs: list[Clocked] = []
-        self.first_s = 0.0  # CPU seconds of this process when the first result came
+        self.first_s = self.last_s = 0.0  # CPU seconds of this process when the first and the last result came
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[int, Any | Failure]]:
         """See `Executor`."""
         for place, found in super().map(partial(_clocked, function), items):
             assert not isinstance(found, Failure), found.message
-            self.first_s = self.first_s or time.process_time()
+            self.last_s = time.process_time()
+            self.first_s = self.first_s or self.last_s
             self.runs.append(found)
             yield place, found.result
 
@@ -130,10 +131,14 @@ def main() -> None:
         f"simulations           {found.simulating_s:8.2f}  ({1e3 * found.simulating_s / found.points:.1f} ms a point)"
     )
     print(f"workers, all in all   {found.workers_s:8.2f}")
-    print(f"the sweep's process   {found.own_s:8.2f}  (and {found.start_s:.2f} until the first result)")
+    print(
+        f"the sweep's process   {found.own_s:8.2f}  (and {found.once_s:.2f} before the first result and after the last)"
+    )
     print(f"overhead              {found.overhead_ms:8.2f} ms a point")
     print(f"both workers busy     {found.busy:8.1%} of the time")
 
 
 if __name__ == "__main__":
-    main()
+    from tests.bench import sweep_overhead  # functions of __main__ would be pickled by value, for every point
+
+    sweep_overhead.main()
