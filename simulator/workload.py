@@ -83,6 +83,17 @@ class Workload:
         patient = self.patience_s is None and all(client == Client() for client in self.clients)
         return self.after_row is not None or bool(self.loops) or not patient
 
+    def session_turns(self) -> Ints:
+        """Each request's place in its session, from 1: as the source says, or in order of arrival."""
+        if self.turns is not None:
+            return self.turns
+        turns = np.ones(len(self), dtype=np.int64)
+        seen: dict[str, int] = {}
+        for row, name in enumerate(self.session_ids or ()):
+            if name is not None:
+                turns[row] = seen[name] = seen.get(name, 0) + 1
+        return turns
+
     def __len__(self) -> int:
         return len(self.arrival_s)
 

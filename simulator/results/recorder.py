@@ -309,14 +309,7 @@ def _sessions(workload: Workload) -> dict[str, Any]:
     names = workload.session_ids
     if names is None or not any(name is not None for name in names):
         return {}
-    turns = workload.turns
-    if turns is None:
-        seen: dict[str, int] = {}
-        turns = np.ones(len(names), dtype=np.int64)
-        for row, name in enumerate(names):
-            if name is not None:
-                turns[row] = seen[name] = seen.get(name, 0) + 1
-    return {"session_ids": tuple(names), "turns": turns}
+    return {"session_ids": tuple(names), "turns": workload.session_turns()}
 
 
 def _joined(tables: list[Columns]) -> Columns:

@@ -64,8 +64,7 @@ class Issued:
             mine = np.flatnonzero(source == index)
             for name in _COLUMNS:
                 columns[name][mine] = getattr(rows, name)[row[mine]]
-            if rows.turns is not None:
-                turns[mine] = rows.turns[row[mine]]
+            turns[mine] = rows.session_turns()[row[mine]]
             for here in mine.tolist():
                 there = row.item(here)
                 names[here] = attempt_id(rows.request_id(there), self._attempt[here])
