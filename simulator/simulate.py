@@ -25,7 +25,7 @@ from simulator.fleet.signals import way_to
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
-from simulator.results.recorder import Recorder
+from simulator.results.recorder import Recorder, Watch
 from simulator.results.records import Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor
@@ -106,6 +106,7 @@ def simulate_fleet(
     make_listener: Callable[[Inlet], OnEnd] | None = None,
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
@@ -117,7 +118,7 @@ def simulate_fleet(
 
     Where the workload answers back, clients see tokens `front_end_s` after the engine, and the records hold what
     arrived, in order of arrival. `make_listener` is given where further requests and aborts can be put, and returns
-    what is told of each end.
+    what is told of each end. `watch` is told of each request as it is recorded; what it raises ends the run.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     features = RouterFeatures.of(chosen)
@@ -144,6 +145,8 @@ def simulate_fleet(
     else:
         dispatch = roles.connect(clock, fleet, groups, chosen, signal_interval_s, link or LinkSpeed(), recorder)
     scaling = Scaling(clock, groups, fleet, dispatch.replicas, recorder, slo)
+    if watch is not None:
+        recorder.watch(watch)
     fixed = roles is None and all(group.group_cost is None and group.autoscaling is None for group in groups)
     apart = fast_forward and on_end is None and fixed
     if clients is not None:

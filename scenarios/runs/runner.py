@@ -27,6 +27,7 @@ from simulator.hardware.kv import KVCache
 from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
+from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
@@ -103,6 +104,16 @@ def run_on(
     )
 
 
+def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = None) -> Records:
+    """What a run leaves behind, without its summary. `watch` may end it by an exception of its own.
+
+    Raises InputError as `run` does, but for requests that never fit.
+    """
+    check_content(scenario, workload)
+    done = _simulate(scenario, workload, build_fleet(scenario), False, True, None, watch)
+    return _at_the_client(done.records, scenario.measure.front_end_s)
+
+
 def _simulate(
     scenario: Scenario,
     workload: Workload,
@@ -110,6 +121,7 @@ def _simulate(
     log_decisions: bool,
     fast_forward: bool,
     progress: Callable[[int], None] | None,
+    watch: Watch | None = None,
 ) -> Run:
     router = build_router(scenario)
     try:
@@ -124,6 +136,7 @@ def _simulate(
             log_decisions=log_decisions,
             progress=progress,
             front_end_s=scenario.measure.front_end_s,
+            watch=watch,
         )
     except Exception as error:
         for file, broken, hint in _users_code(scenario, fleet):

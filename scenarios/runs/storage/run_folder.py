@@ -43,11 +43,12 @@ VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a s
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
+PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, STUDY, TABLE, PARQUET,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, STUDY, TABLE, PARQUET, PLAN,
 )  # fmt: skip
-OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
+OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS, CANDIDATES})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
