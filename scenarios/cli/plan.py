@@ -39,7 +39,9 @@ def plan(
     ] = "rate",
     rate: Annotated[
         float | None,
-        typer.Option("--rate", metavar="R", help="The load of replicas and config, in requests/s; the scenario's else."),
+        typer.Option(
+            "--rate", metavar="R", help="The load of replicas and config, in requests/s; the scenario's else."
+        ),
     ] = None,
     gpus: Annotated[str, typer.Option("--gpus", metavar="a,b", help="GPUs to choose from.")] = "",
     policies: Annotated[str, typer.Option("--policies", metavar="a,b", help="Policies to choose from.")] = "",
@@ -77,7 +79,7 @@ def plan(
     axes = [parse_vary(text) for text in vary or []]
     named = [part.strip() for part in gpus.split(",") if part.strip()]
     if out is not None:
-        check_output(out, overwrite=overwrite, expected={})
+        check_output(out, overwrite=overwrite, expected=None)
     with console.counted(base.name, 0, "candidates") as progress:
         found = make_plan(
             base,
@@ -122,10 +124,10 @@ def _write(target: Path, found: Plan, base: Loaded, *, overwrite: bool, report: 
     from scenarios.plan.folder import write_plan
     from scenarios.runs.storage.output import output
 
-    with output(target, overwrite=overwrite, expected={}) as folder:
+    with output(target, overwrite=overwrite, expected=None) as folder:
         write_plan(folder, found, base)
         if report:
             from reports.plan import write_report
-            from scenarios.plan.shown import shown
+            from scenarios.cli.plan_page import plan_page
 
-            write_report(folder, shown(found))
+            write_report(folder, plan_page(found))

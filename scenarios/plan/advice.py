@@ -41,7 +41,9 @@ def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[S
     rate = answer.load
     if answer.feasible:
         rate = rounded(answer.bounds.high * _BEYOND) if answer.bounds is not None else answer.load
-    before = next((t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped), None)
+    before = next(
+        (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped), None
+    )
     if before is None:
         before = lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
     best: tuple[Setting, Trial] | None = None
@@ -59,9 +61,24 @@ def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[S
         return f"{_capital(words)}: holds {at}, where this fails (run)."
     if best[1].excess < before.excess - _LEAST_GAIN:
         gain = valued(binding, best[1])
-        return f"{_capital(words)} helps most, but not enough: {at} {gain}, before {_value(binding, before)} (run)."
-    listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
-    return f"No single setting helps {at} (runs: {listed}): another GPU, or more replicas."
+        said = f"{_capital(words)} helps most, but not enough: {at} {gain}, before {_value(binding, before)} (run)."
+    else:
+        listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
+        said = f"No single setting helps {at} (runs: {listed})."
+    return f"{said} {_more_replicas(lab, answer, rate)}"
+
+
+def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
+    """What one more replica would do."""
+    if answer.candidate.scenario.fleet is not None:
+        return "Another GPU, or a larger fleet."
+    more = answer.replicas + 1
+    after = lab.run(answer.candidate, rate, replicas=more)
+    if not after.holds:
+        return "One more replica is not enough either: another GPU."
+    price = answer.candidate.usd_per_hour(more)
+    cost = "" if price is None else f", for {price:,.2f} USD/h"
+    return f"{more:,} replicas hold there (run){cost}."
 
 
 def _value(goal: Goal, trial: Trial) -> str:

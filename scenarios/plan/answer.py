@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def headroom(self) -> float | None:
-        """How much more load fits before the first goal fails, as a share of the load; negative where it is too much."""
+        """How much more load fits before a goal fails, as a share of the load; negative where it is too much."""
         return None if self.bounds is None else self.bounds.value / self.load - 1
 
     @property
@@ -74,7 +74,9 @@ class Answer:
         return {
             "settings": dict(self.candidate.settings),
             "feasible": self.feasible,
-            "rate": {name: None if bounds is None else _short(getattr(bounds, name)) for name in ("value", "low", "high")},
+            "rate": {
+                name: None if bounds is None else _short(getattr(bounds, name)) for name in ("value", "low", "high")
+            },
             "replicas": self.replicas,
             "gpus": self.gpus,
             "usd_per_hour": _short(self.usd_per_hour),

@@ -116,7 +116,6 @@ def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
     """Shares of each row's time by resource."""
     seqs, prompts = rows.decoding + rows.held, rows.prefilling
     context = rows.context_tokens + seqs * (rows.repeat - 1) / 2
-    share = rows.prefill_tokens / np.maximum(rows.tokens, 1)
     pairs = rows.prefill_tokens * (rows.prefill_tokens / np.maximum(prompts, 1)) / 2
     if isinstance(scenario.cost, LinearCostConfig):
         cost = scenario.cost
@@ -129,9 +128,10 @@ def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
     else:
         roofline = Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
         tokens = rows.tokens.astype(np.float64)
-        rest = np.maximum(context - pairs / np.maximum(rows.prefill_tokens, 1), 0)
-        held = np.where(share < 1, rest, 0.0)
-        parts = roofline.by_resource_s(tokens, (seqs + prompts).astype(np.float64), held, rows.prefill_tokens * 1.0, pairs)
+        held = np.maximum(context - rows.prefill_tokens, 0.0)
+        parts = roofline.by_resource_s(
+            tokens, (seqs + prompts).astype(np.float64), held, rows.prefill_tokens.astype(np.float64), pairs
+        )
     whole = np.maximum(sum(parts.values()), 1e-30)
     return {name: parts[name] / whole for name in _RESOURCES}
 

@@ -84,6 +84,14 @@ def moved(trials: Sequence[Trial], factor: float) -> float | None:
     return math.exp(there - here) - 1
 
 
+def crossing(trials: Sequence[Trial]) -> float | None:
+    """The rate at which the excess crosses 0, between the runs that were made; None where they do not tell."""
+    known = _known(trials)
+    if len(known) < 2:
+        return None
+    return math.exp(float(_crossings(known, known[0].goals, np.ones((1, 1)))[0]))
+
+
 def difference(one: Bounds, other: Bounds) -> tuple[float, float] | None:
     """The interval at 95 % of log(one / other), draw by draw; None where the two cannot be paired."""
     if len(one.draws) != len(other.draws) or len(one.draws) < 2:
@@ -165,4 +173,5 @@ def _redrawn(goal: Goal, per_request: Floats, weights: Floats) -> Floats:
     order = order[np.argsort(-values[order], kind="stable")]
     behind = np.cumsum(weights[:, block[order]], axis=1)
     place = np.minimum((behind <= ((1 - goal.quantile) * total)[:, None]).sum(axis=1), keep - 1)
-    return values[order][place]
+    drawn: Floats = values[order][place]
+    return drawn

@@ -1,4 +1,4 @@
-"""The best settings for a load: many candidates on short runs, the better third on longer ones, the last on whole ones."""
+"""The best settings for a load: all on short runs, the better third on longer ones, the last few on whole ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scenarios.plan.answer import Answer
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.rates import PIECE, Experience, causes, find_rate
 from scenarios.plan.search import rounded
+from scenarios.plan.space import BUDGET
 from scenarios.plan.trial import Laboratory, Trial
 
 FINALISTS = 5
@@ -54,7 +55,34 @@ def find_config(
         answers.append(_at_load(lab, candidate, load, seeds, experience))
         if progress is not None:
             progress(lab.runs)
+    if len(left) < len(candidates) and answers and not any(answer.feasible for answer in answers):
+        answers += _between(lab, answers, load, seeds, experience)
     return answers, tuple(notes)
+
+
+def _between(
+    lab: Laboratory, answers: Sequence[Answer], load: float, seeds: Sequence[int], experience: Experience
+) -> list[Answer]:
+    """Where no candidate holds: one between the steps of the grid that misses by less, if there is one.
+
+    A budget of tokens trades the time to the first token against the gaps between the next ones, so the least miss lies
+    where both are missed by as much: the neighbours of the nearest miss are tried, then theirs.
+    """
+    best = max(answers, key=lambda answer: 0.0 if answer.bounds is None else answer.bounds.value)
+    start = best.candidate.scenario.engine.parameter("max_num_batched_tokens")
+    if not isinstance(start, int) or best.shown is None:
+        return []
+    found, excess, at = best.candidate, best.shown.excess, start
+    for part in (4, 8):
+        for value in (at - at // part, at + at // part, at + 2 * (at // part)):
+            if lab.is_spent or value < 16:
+                continue
+            candidate = best.candidate.with_settings({BUDGET: value})
+            trial = lab.run(candidate, load, early_stop=False)
+            if trial.excess < excess:
+                found, excess = candidate, trial.excess
+        at = found.scenario.engine.parameter("max_num_batched_tokens")
+    return [] if found is best.candidate else [_at_load(lab, found, load, seeds, experience)]
 
 
 def _pieces(lab: Laboratory, load: float) -> list[int]:

@@ -119,9 +119,8 @@ def _tensorrt_llm(scenario: Scenario) -> tuple[str, list[str]]:
     flags.append(f"--max_num_tokens {_value(scenario, 'max_num_batched_tokens')}")
     capacity = str(_value(scenario, "capacity_policy")).upper()
     chunked = "true" if _value(scenario, "enable_chunked_prefill") else "false"
-    return " ".join([*flags, "--extra_llm_api_options options.yaml"]), [
-        f"options.yaml: {{enable_chunked_prefill: {chunked}, scheduler_config: {{capacity_scheduler_policy: {capacity}}}}}"
-    ]
+    options = f"{{enable_chunked_prefill: {chunked}, scheduler_config: {{capacity_scheduler_policy: {capacity}}}}}"
+    return " ".join([*flags, "--extra_llm_api_options options.yaml"]), [f"options.yaml: {options}"]
 
 
 def _tgi(scenario: Scenario) -> tuple[str, list[str]]:

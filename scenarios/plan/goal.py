@@ -141,7 +141,9 @@ def chosen_goals(texts: Sequence[str], scenario: Scenario) -> tuple[Goal, ...]:
     found = tuple(dict.fromkeys(parse_goal(text, scenario) for text in texts)) or goals_of(scenario)
     if not found:
         raise InputError(
-            "there is no SLO to plan for", file="--slo", hint=f"{_FORM}; or give the scenario `slo: {{p99_ttft_ms: 500}}`"
+            "there is no SLO to plan for",
+            file="--slo",
+            hint=f"{_FORM}; or give the scenario `slo: {{p99_ttft_ms: 500}}`",
         )
     return found
 
@@ -176,8 +178,12 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
 
         names = build_workload(scenario).class_names
         if goal.class_name not in names:
-            raise InputError(f"no class is called {goal.class_name!r}", file=flag, hint=did_you_mean(goal.class_name, names))
+            raise InputError(
+                f"no class is called {goal.class_name!r}", file=flag, hint=did_you_mean(goal.class_name, names)
+            )
     if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
-        raise InputError(f"{goal.limit:g} is no value of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1")
+        raise InputError(
+            f"{goal.limit:g} is no value of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
+        )
     if goal.latency is not None and goal.limit == 0:
         raise InputError("no latency is 0", file=flag, hint=_FORM)

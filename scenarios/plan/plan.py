@@ -28,7 +28,7 @@ FINDS: tuple[Find, ...] = ("rate", "replicas", "config")
 SEEDS = 5
 """Seeds of drawn traffic: as many largest rates, between which the interval is taken."""
 
-_TRIED = 3  # answers whose advice is tried by runs
+_TRIED = 2  # answers whose advice is tried by runs
 _FEW = 500  # requests: fewer hold no 99th percentile
 
 
@@ -61,7 +61,9 @@ def make_plan(
     numbers = tuple(range(scenario.seed, scenario.seed + (seeds if traffic.is_random else 1)))
     experience = Experience()
     notes = [*around.notes, *_warnings(traffic, goals)]
-    refused = [Answer(candidate, False, candidate.scenario.replicas, load, note=why) for candidate, why in around.refused]
+    refused = [
+        Answer(candidate, False, candidate.scenario.replicas, load, note=why) for candidate, why in around.refused
+    ]
     if find == "config":
         answers, more = find_config(
             lab, around.candidates, load=load, seeds=numbers, experience=experience, progress=progress
@@ -75,9 +77,7 @@ def make_plan(
             if progress is not None:
                 progress(done)
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
-    ranked = [
-        replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)
-    ]
+    ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
         notes.append("warning: the budget ended: what was not settled is said of each candidate")
     about = f"{len(traffic.workload(traffic.rate, scenario.seed)):,} requests, {traffic.rate:g}/s as they stand"

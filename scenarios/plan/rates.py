@@ -1,4 +1,4 @@
-"""The largest rate of a candidate: short runs find where to look, whole runs find it, the same runs say how sure it is."""
+"""The largest rate of a candidate: short runs say where to look, whole runs find it and say how sure it is."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _answer(candidate: Candidate, load: float, found: Sequence[Found[Trial]], se
     rates = [each.held[0] for each in found if each.held is not None]
     failed = None if first.failed is None else first.failed[0]
     bounds = bounds_of_seeds(rates) if len(found) > 1 else bounds_of_trace(trials, rates[0], failed)
-    binding = held.worst if first.failed is None else first.failed[1].worst
+    beyond = held if first.failed is None else first.failed[1]  # the run in which a goal is missed
     note = ""
     if not all(each.is_settled for each in found) or len(found) < seeds:
         note = f"The budget ended before the search did: {rates[0]:g} requests/s hold, more may."
@@ -136,8 +136,8 @@ def _answer(candidate: Candidate, load: float, found: Sequence[Found[Trial]], se
         bounds,
         held.bare(),
         tuple(trial.bare() for trial in trials),
-        binding,
-        causes(held, candidate, binding),
+        beyond.worst,
+        causes(beyond, candidate, beyond.worst),
         slower,
         faster,
         note=note,

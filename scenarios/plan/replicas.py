@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
-from scenarios.plan.bounds import Bounds, bounds_of_trace, moved
+from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing, moved
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.rates import FARTHEST, STEP_TIMES, Experience, causes, piece_of, short_rate
 from scenarios.plan.search import fewest
@@ -39,7 +39,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
 
     def holds(replicas: int) -> bool:
         if lab.is_spent:
-            raise _Spent
+            raise _SpentError
         if replicas not in trials:
             trials[replicas] = lab.run(candidate, load, replicas=replicas)
         return trials[replicas].holds
@@ -50,7 +50,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     if start <= 4 * MOST_REPLICAS:
         try:
             found, _ = fewest(holds, start, MOST_REPLICAS)
-        except _Spent:
+        except _SpentError:
             is_settled = False
             found = min((each for each, trial in trials.items() if trial.holds), default=None)
     if found is None:
@@ -59,7 +59,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     return _answer(lab, candidate, load, found, trials, is_settled)
 
 
-class _Spent(Exception):
+class _SpentError(Exception):
     """The budget is over."""
 
 
@@ -81,7 +81,7 @@ def _answer(
     if found == 1 and not lab.is_spent:  # no smaller fleet: more load instead
         near += [lab.run(candidate, load * factor, replicas=1, early_stop=False) for factor in (1.25, 1.6)]
     bounds = _fleet_bounds(near, load, found)
-    binding = held.worst if below is None else below.worst
+    beyond = held if below is None or below.stopped else below  # the run in which a goal is missed
     note = "" if is_settled else "The budget ended before the search did: fewer replicas may hold."
     if bounds.low < load and is_settled:
         surer = math.ceil(load / (bounds.low / found))
@@ -97,8 +97,8 @@ def _answer(
         bounds,
         held.bare(),
         tuple(trial.bare() for trial in near),
-        binding,
-        causes(held, candidate, binding),
+        beyond.worst,
+        causes(beyond, candidate, beyond.worst),
         moved(near, 1 + STEP_TIMES),
         moved(near, 1 - STEP_TIMES),
         note=note,
@@ -113,12 +113,13 @@ def _fleet_bounds(near: list[Trial], load: float, found: int) -> Bounds:
     held = max(holding, default=load / found)
     beyond = min((rate for rate in failing if rate > held), default=None)
     of_one = [replace(trial, rate=trial.rate / trial.replicas, replicas=1) for trial in near]
-    return bounds_of_trace(of_one, held, beyond).times(found)
+    bounds = bounds_of_trace(of_one, held, beyond)
+    if beyond is not None and (between := crossing(of_one)) is not None:  # the bracket is as wide as a replica
+        bounds = replace(bounds, value=min(max(between, held), beyond))
+    return bounds.times(found)
 
 
-def _none(
-    candidate: Candidate, load: float, one: float, trials: dict[int, Trial], is_settled: bool
-) -> Answer:
+def _none(candidate: Candidate, load: float, one: float, trials: dict[int, Trial], is_settled: bool) -> Answer:
     """No number of replicas was found."""
     seen = max(trials.values(), key=lambda trial: trial.replicas, default=None)
     needed = math.ceil(load / one)

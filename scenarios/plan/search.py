@@ -101,7 +101,8 @@ def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float) -> 
 
 
 def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go_on: Callable[[], bool]) -> Found[P]:
-    assert found.held is not None and found.failed is not None
+    assert found.held is not None
+    assert found.failed is not None
     while found.failed[0] / found.held[0] > 1 + tolerance:
         rate = rounded(_guess(found.held, found.failed, tolerance))
         if not found.held[0] < rate < found.failed[0]:

@@ -13,6 +13,7 @@ from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
+from scenarios.schema.source.hints import did_you_mean
 from scenarios.studies.axes import Axis, Setting, grid
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
@@ -45,8 +46,10 @@ def space(
     """
     settings = _grid(base, gpus, policies, axes, by_default)
     settings, notes = _equal_footing(base, settings)
+    every = make_candidates(base, settings)
+    _check_taken(every, [key for axis in axes for key in axis.keys])
     found, refused = [], []
-    for candidate in make_candidates(base, settings):
+    for candidate in every:
         try:
             build(candidate.scenario)
         except InputError as error:
@@ -78,6 +81,16 @@ def _grid(base: Scenario, gpus: Sequence[str], policies: str, axes: Sequence[Axi
     if len(settings) > _MOST:
         raise InputError(f"{len(settings):,} candidates are too many", file="--vary", hint=f"at most {_MOST:,}")
     return settings
+
+
+def _check_taken(candidates: Sequence[Candidate], keys: Sequence[str]) -> None:
+    """Raise InputError for a varied key of the engine that no candidate's policy takes."""
+    for key in keys:
+        if not key.startswith("engine.") or any(key in candidate.settings for candidate in candidates):
+            continue
+        known = dict.fromkeys(own for each in candidates for own in engine_keys(each.scenario.engine.policy, {}))
+        what = f"no policy here takes {key}"
+        raise InputError(what, file=f"--vary {key}", hint=did_you_mean(key.removeprefix("engine."), tuple(known)))
 
 
 def _gpu_axis(gpus: Sequence[str]) -> Axis:
@@ -146,7 +159,9 @@ def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Settin
     if len(gpus) < 2:
         return settings, []
     if isinstance(base.cost, LinearCostConfig):
-        return settings, ["warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"]
+        return settings, [
+            "warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"
+        ]
     if not isinstance(base.cost, ProfileCostConfig):
         return settings, []
     own: Setting = {"cost": {"kind": "profile"}}

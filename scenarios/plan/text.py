@@ -56,7 +56,19 @@ def _equals(plan: Plan) -> str:
     return f" It cannot be told apart from {listed}."
 
 
-HEAD = ("candidate", "rate (req/s)", "95 %", "replicas", "GPUs", "USD/h", "USD/M tok", "binds", "bottleneck", "load +", "=")
+HEAD = (
+    "candidate",
+    "rate (req/s)",
+    "95 %",
+    "replicas",
+    "GPUs",
+    "USD/h",
+    "USD/M tok",
+    "binds",
+    "bottleneck",
+    "load +",
+    "=",
+)
 TEXT_COLUMNS = 1
 
 
@@ -104,4 +116,3 @@ def below(plan: Plan) -> list[str]:
     if best.deploy:
         lines.append(f"deploy:  {best.deploy}")
     return lines
-

@@ -12,7 +12,6 @@ from scenarios.build.parts import build_workload, is_random
 from scenarios.generate.classes import at_mean_rate, mean_rate
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario, TraceWorkload
-from simulator.errors import InputError
 from simulator.workload import Workload
 
 _DIGITS = 5
@@ -51,7 +50,9 @@ class Traffic:
         span_s = float(arrival[-1] - arrival[0]) if len(arrival) > 1 else 0.0
         if span_s <= 0:
             what = "all requests of the trace arrive at once: it has no rate"
-            raise self.scenario.error("workload.trace", what, "trace.arrival gives it arrivals, or jitter_s spreads them")
+            raise self.scenario.error(
+                "workload.trace", what, "trace.arrival gives it arrivals, or jitter_s spreads them"
+            )
         self._recorded_rate = (len(arrival) - 1) / span_s
         return _rounded(self._recorded_rate * scale)
 

@@ -12,7 +12,7 @@ import numpy as np
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import COST, Goal
 from scenarios.plan.traffic import Traffic
-from scenarios.plan.watch import Hopeless, watcher
+from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
 from simulator.errors import InputError
 from simulator.metrics.latency import LATENCIES
@@ -122,7 +122,7 @@ class Laboratory:
         count = scenario.replicas
         try:
             records = records_of(scenario, workload, watch=watch)
-        except Hopeless:
+        except HopelessError:
             return Trial(rate, count, chosen_seed, False, _OVER, self.goals[0], self.goals)
         if (records.requests.status == Status.REJECTED).all():
             reason = next(iter(records.reject_reasons.values()), "rejected")

@@ -37,7 +37,7 @@ _LATENCY: dict[str, Seconds] = {
 }
 
 
-class Hopeless(Exception):
+class HopelessError(Exception):
     """Ends a run that has missed its goals."""
 
 
@@ -51,7 +51,7 @@ class _Account:
 
 
 def watcher(goals: Sequence[Goal], scenario: Scenario, workload: Workload) -> Watch | None:
-    """What ends a run of the scenario with this workload by `Hopeless`; None where no goal can be given up early."""
+    """What ends a run of the scenario on this workload by `HopelessError`; None where no goal can be given up."""
     if workload.answers_back or scenario.fleet is not None:
         return None  # the number of requests, or what a replica knows of one, is not certain
     accounts = [found for goal in goals if (found := _account(goal, scenario, workload)) is not None]
@@ -64,7 +64,7 @@ def watcher(goals: Sequence[Goal], scenario: Scenario, workload: Workload) -> Wa
             if account.counts[row]:
                 account.left -= account.cost(live, status)
                 if account.left < 0:
-                    raise Hopeless
+                    raise HopelessError
 
     return watch
 
@@ -77,7 +77,9 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
         slo = scenario.resolve_slo() or Slo()
         number = int(counts.sum())
         # The largest number of requests without success that the share still allows.
-        allowed = max((k for k in _near(number * (1 - goal.limit), number) if (number - k) / number >= goal.limit), default=-1)
+        allowed = max(
+            (k for k in _near(number * (1 - goal.limit), number) if (number - k) / number >= goal.limit), default=-1
+        )
         return _Account(counts, partial(_missed, slo, late_s), allowed)
     if latency not in _LATENCY or goal.at_least:
         return None
