@@ -50,7 +50,7 @@ class PlanPage:
 
 METHOD = (
     "Rates are requests per second of all replicas together. A rate holds where every limit does and the queue does "
-    "not keep growing. The largest is bracketed, then halved in its logarithm, with the same requests at every rate and "
+    "not keep growing. The largest is bracketed, then halved in its logarithm, with equal requests at every rate and "
     "for every candidate. Its interval at 95 % is Student's over the seeds of drawn traffic; of a single trace it is a "
     "block bootstrap of the requests at the rates that were run. USD for a million output tokens are those of the run "
     "at the rate shown. 'load +' is how much more than the load fits; '=' marks what cannot be told from the best.",

@@ -15,7 +15,7 @@ from scenarios.plan.wording import rate_text, valued
 from scenarios.studies.axes import Setting
 from simulator.errors import InputError
 
-_BEYOND = 1.03  # times the interval's upper end: a rate at which the candidate surely fails
+_BEYOND = 1.08  # times the largest rate: where the candidate should fail
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 _WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
@@ -38,14 +38,9 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
 
 
 def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[Setting, Candidate]]) -> str:
-    rate = answer.load
-    if answer.feasible:
-        rate = rounded(answer.bounds.high * _BEYOND) if answer.bounds is not None else answer.load
-    before = next(
-        (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped), None
-    )
-    if before is None:
-        before = lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
+    rate, before = _failing(lab, answer)
+    if before.holds:
+        return ""
     best: tuple[Setting, Trial] | None = None
     for setting, changed in changes:
         replicas = changed.scenario.replicas if "replicas" in setting else answer.replicas
@@ -66,6 +61,20 @@ def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[S
         listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
         said = f"No single setting helps {at} (runs: {listed})."
     return f"{said} {_more_replicas(lab, answer, rate)}"
+
+
+def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
+    """A rate at which the candidate fails, and its run there: the load, or a little above its largest rate."""
+    rate = answer.load
+    if answer.feasible and answer.bounds is not None:
+        rate = rounded(answer.bounds.value * _BEYOND)
+    for _ in range(_MOST):
+        ran = (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped)
+        before = next(ran, None) or lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
+        if not before.holds:
+            break
+        rate = rounded(rate * _BEYOND)
+    return rate, before
 
 
 def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:

@@ -72,7 +72,7 @@ class Answer:
         """The candidate in `--json`."""
         bounds = self.bounds
         return {
-            "settings": dict(self.candidate.settings),
+            "settings": self.candidate.named_settings(),
             "feasible": self.feasible,
             "rate": {
                 name: None if bounds is None else _short(getattr(bounds, name)) for name in ("value", "low", "high")

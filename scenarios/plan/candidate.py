@@ -31,6 +31,11 @@ class Candidate:
         words = [_worded(key, value) for key, value in self.settings.items()]
         return ", ".join(words) or self.scenario.name
 
+    def named_settings(self) -> Setting:
+        """The settings, with the GPU and the policy even where they do not differ."""
+        hardware, engine = self.scenario.hardware, self.scenario.engine
+        return {GPU: hardware.gpu, POLICY: engine.policy, **self.settings}
+
     def with_replicas(self, replicas: int | None) -> Scenario:
         """Its scenario with so many replicas."""
         if replicas is None or replicas == self.scenario.replicas:

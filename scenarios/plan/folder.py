@@ -11,7 +11,6 @@ from scenarios.build.parts import resolved_yaml
 from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.goal import Goal
 from scenarios.plan.traffic import Traffic
-from scenarios.runs.storage.names import default_folder
 from scenarios.runs.storage.run_folder import CANDIDATES, PLAN
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -30,8 +29,7 @@ def write_plan(folder: Path, plan: Plan, base: Scenario) -> None:
     files.mkdir()
     for place, answer in enumerate(chosen(plan), 1):
         scenario = scenario_of(answer, plan, traffic)
-        name = default_folder(f"{place}-{answer.candidate.label}").name
-        (files / f"{name}.yaml").write_text(resolved_yaml(scenario), encoding="utf-8", newline="\n")
+        (files / f"{place}.yaml").write_text(resolved_yaml(scenario), encoding="utf-8", newline="\n")
 
 
 def chosen(plan: Plan) -> Sequence[Answer]:

@@ -29,7 +29,7 @@ ONE_AT_A_TIME: Mapping[str, Any] = {
     },
     "engine": {"policy": "chunked_prefill", "max_num_seqs": 1, "max_num_batched_tokens": 64},
 }
-"""Requests of five steps of 0.1 s, one after the other, at equal gaps: up to 2/s none waits, above it the queue grows."""
+"""Requests of five steps of 0.1 s, one after the other, at equal gaps: up to 2/s none waits, above it all do."""
 
 CHAT: Mapping[str, Any] = {
     "name": "chat",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +19,7 @@ class Probe:
     excess: float
 
 
-def steep(limit: float, power: float = 3.0):  # type: ignore[no-untyped-def]
+def steep(limit: float, power: float = 3.0) -> Callable[[float], Probe]:
     """A latency that grows with a power of the rate and is at its limit at `limit`."""
 
     def probe(rate: float) -> Probe:
