@@ -20,12 +20,13 @@ from scenarios.plan.goal import Goal
 from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.latency import finished, request_latencies
+from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, RowColumns
 from simulator.timing.roofline import Roofline
 
 CAUSES = ("memory", "compute", "bandwidth", "host", "queueing", "link")
 _RESOURCES = ("compute", "bandwidth", "host", "link")
-_FULL = 0.9  # of the KV blocks: with less left, what waits does so for memory
+_FREE = 0.1  # of the KV blocks: with less left, or too little for a prompt, what waits does so for memory
 _WORST = 0.02  # share of the requests that are followed, where no percentile says it
 _FEWEST = 20
 
@@ -65,11 +66,13 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
         scenario = scenarios[min(replica, len(scenarios) - 1)]
         size = sizes[min(replica, len(sizes) - 1)]
         own = worst[requests.replica[worst] == replica]
-        used = records.step_used_blocks[rows.first_step] / size.num_blocks
+        left = size.num_blocks - records.step_used_blocks[rows.first_step]
+        prompt = float(np.mean(requests.input_tokens[own])) / size.block_size
+        is_short = left < max(_FREE * size.num_blocks, prompt)
         resources = _resources(rows, scenario)
         if in_queue:
             windows = requests.arrival_s[own], requests.scheduled_s[own]
-            _add(total, rows, _waiting(rows, used, size.max_num_seqs, resources), *windows, idle="queueing")
+            _add(total, rows, _waiting(rows, is_short, size.max_num_seqs, resources), *windows, idle="queueing")
         for name in in_service:
             starts, ends = {
                 "first": (requests.scheduled_s[own], requests.first_token_s[own]),
@@ -136,11 +139,11 @@ def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
     return {name: parts[name] / whole for name in _RESOURCES}
 
 
-def _waiting(rows: RowColumns, used: Floats, slots: int, resources: Mapping[str, Floats]) -> dict[str, Floats]:
+def _waiting(rows: RowColumns, is_short: Bools, slots: int, resources: Mapping[str, Floats]) -> dict[str, Floats]:
     """Shares of each row's time by cause, for a request in the queue."""
     waits = rows.waiting > 0
     is_full = waits & (rows.running >= slots)
-    no_memory = waits & ~is_full & (used >= _FULL)
+    no_memory = waits & ~is_full & is_short
     barred = waits & ~is_full & ~no_memory & (rows.prefill_tokens == 0)  # the policy admits nobody now
     free = ~(is_full | no_memory | barred)
     found = {name: np.where(free, share, 0.0) for name, share in resources.items()}
