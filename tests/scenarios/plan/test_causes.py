@@ -38,7 +38,10 @@ CASES: dict[str, tuple[str, float, dict[str, Any]]] = {
         },
     ),
     # two slots
-    "queueing": ("p99_ttft_ms<=1", 30.0, {"engine": {"policy": "chunked_prefill", "max_num_seqs": 2}, "lengths": (9, 50)}),
+    "queueing": (
+        "p99_ttft_ms<=1", 30.0,
+        {"engine": {"policy": "chunked_prefill", "max_num_seqs": 2}, "lengths": (9, 50)},
+    ),
     # 64 slots and memory for five
     "memory": (
         "p99_ttft_ms<=1", 60.0,
@@ -121,8 +124,8 @@ def test_flags_say_what_the_scenario_says() -> None:
     )  # fmt: skip
     assert deploy(scenario, 3) == (
         "vllm serve meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 2 --max-num-seqs 77 "
-        "--max-num-batched-tokens 1234 --gpu-memory-utilization 0.85 --enable-prefix-caching --scheduling-policy priority "
-        "--long-prefill-token-threshold 512  # on each of 3 replicas"
+        "--max-num-batched-tokens 1234 --gpu-memory-utilization 0.85 --enable-prefix-caching "
+        "--scheduling-policy priority --long-prefill-token-threshold 512  # on each of 3 replicas"
     )
     sglang = deploy(chat(engine={"policy": "sglang", "max_num_seqs": 9, "chunked_prefill_size": 4096}))
     assert "--max-running-requests 9 --chunked-prefill-size 4096" in sglang
