@@ -73,7 +73,7 @@ def make_plan(
     else:
         answers = []
         for done, candidate in enumerate(around.candidates, 1):
-            answers.append(_one(lab, candidate, find, load, numbers, experience))
+            answers.append(_guarded(lab, candidate, find, load, numbers, experience))
             if progress is not None:
                 progress(done)
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
@@ -82,6 +82,18 @@ def make_plan(
         notes.append("warning: the budget ended: what was not settled is said of each candidate")
     about = f"{len(traffic.workload(traffic.rate, scenario.seed)):,} requests, {traffic.rate:g}/s as they stand"
     return Plan(find, scenario.name, tuple(goals), load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
+
+
+def _guarded(
+    lab: Laboratory, candidate: Candidate, find: Find, load: float, seeds: Sequence[int], experience: Experience
+) -> Answer:
+    """The answer of a candidate; what is wrong with its scenario alone is an answer too."""
+    try:
+        return _one(lab, candidate, find, load, seeds, experience)
+    except InputError as error:
+        if error.file is not None:  # a flag, or the user's own file
+            raise
+        return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
 
 
 def _one(

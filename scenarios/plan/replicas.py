@@ -10,20 +10,20 @@ from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing, moved
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.rates import FARTHEST, STEP_TIMES, Experience, causes, piece_of, short_rate
-from scenarios.plan.search import fewest
+from scenarios.plan.search import fewest, rounded
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
 from simulator.errors import InputError
 
 MOST_REPLICAS = 1024
-_RATIO = "replicas"
 
 
 def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experience: Experience) -> Answer:
     """The fewest replicas of a candidate that hold at a load, and the largest rate of that fleet.
 
     Every number of replicas is a run at the load. What a fleet of another size does at it is, replica by replica, what
-    this one does at a larger or smaller load: so the runs on both sides of the answer bound the fleet's rate.
+    this one does at a larger or smaller load: so the runs on both sides of the answer bound the fleet's rate. They are
+    of the scenario's seed, and drawn traffic is redrawn in blocks as a trace is.
     """
     if candidate.scenario.fleet is not None:
         raise InputError(
@@ -34,7 +34,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     one = short_rate(lab, _alone(candidate))
     if one is None:
         return Answer(candidate, False, 1, load, note=_nothing(lab, candidate))
-    ratio = experience.ratios.get(_RATIO, 1.1)
+    ratio = experience.ratio(candidate)
     trials: dict[int, Trial] = {}
 
     def holds(replicas: int) -> bool:
@@ -55,7 +55,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
             found = min((each for each, trial in trials.items() if trial.holds), default=None)
     if found is None:
         return _none(candidate, load, one, trials, is_settled)
-    experience.ratios[_RATIO] = load / (found * one)
+    experience.ratios[candidate.scenario.engine.policy] = load / (found * one)
     return _answer(lab, candidate, load, found, trials, is_settled)
 
 
@@ -79,7 +79,7 @@ def _answer(
     if found > 1 and len(near) < 3 and not lab.is_spent and found < MOST_REPLICAS:
         near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
     if found == 1 and not lab.is_spent:  # no smaller fleet: more load instead
-        near += [lab.run(candidate, load * factor, replicas=1, early_stop=False) for factor in (1.25, 1.6)]
+        near += [lab.run(candidate, rounded(load * factor), replicas=1, early_stop=False) for factor in (1.25, 1.6)]
     bounds = _fleet_bounds(near, load, found)
     beyond = held if below is None or below.stopped else below  # the run in which a goal is missed
     note = "" if is_settled else "The budget ended before the search did: fewer replicas may hold."

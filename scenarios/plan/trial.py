@@ -14,7 +14,6 @@ from scenarios.plan.goal import COST, Goal
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
-from simulator.errors import InputError
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import Value
 from simulator.metrics.outcomes import ATTAINMENT
@@ -27,10 +26,14 @@ from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records, Status
 
 STEADY = Goal("saturated", 0)
-"""Held against every run: a server whose queue keeps growing serves no rate, whatever its other metrics say."""
+"""Held against every run: a server whose queue keeps growing serves no rate, whatever its other metrics say, and
+neither does one that rejects what it should serve."""
 
 _BACKLOG = 0.1
 """Share of the requests that may wait as the last one arrives: a run too short to be called saturated shows it here."""
+
+REJECTED = 0.01
+"""Share of the requests that may be rejected: percentiles are of those that were served, and would not show it."""
 
 _OVER = 20.0
 
@@ -60,6 +63,8 @@ class Trial:
     tails: tuple[Tail, ...] = field(default=(), repr=False)
     output_tokens_per_request: float = math.nan
     usd_per_million: float | None = None
+    rejected: float = 0.0  # share of the requests
+    why_rejected: str = ""
     records: Records | None = field(default=None, repr=False)
 
     @property
@@ -124,9 +129,6 @@ class Laboratory:
             records = records_of(scenario, workload, watch=watch)
         except HopelessError:
             return Trial(rate, count, chosen_seed, False, _OVER, self.goals[0], self.goals)
-        if (records.requests.status == Status.REJECTED).all():
-            reason = next(iter(records.reject_reasons.values()), "rejected")
-            raise InputError(f"no request can be served: {reason}")
         return self._judged(candidate, records, rate, count, chosen_seed, scenario.resolve_slo())
 
     def _judged(
@@ -144,10 +146,13 @@ class Laboratory:
         cost = None
         if usd is not None:
             cost = cost_per_million_output_tokens(whole.rate(whole.output_tokens), gpus=1, usd_per_gpu_hour=usd)
+        rejected = records.reject_reasons
         values: list[Value] = []
         for goal in self.goals:
             if goal == STEADY:
-                values.append(saturated(records, window, whole.waits) or _backlog(whole) > _BACKLOG)
+                serves = not rejected or len(rejected) <= REJECTED * len(records.requests.row)
+                growing = saturated(records, window, whole.waits) or _backlog(whole) > _BACKLOG
+                values.append(growing or not serves)
             elif goal.metric == COST:
                 values.append(cost)
             else:
@@ -167,6 +172,8 @@ class Laboratory:
             tuple(_tail(goal, samples[goal.class_name]) for goal in self.goals),
             whole.output_tokens / whole.completed if whole.completed else math.nan,
             cost,
+            len(rejected) / max(len(records.requests.row), 1),
+            next(iter(rejected.values()), ""),
             records,
         )
 

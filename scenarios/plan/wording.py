@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.plan.goal import Goal
-from scenarios.plan.trial import STEADY, Trial
+from scenarios.plan.trial import REJECTED, STEADY, Trial
 
 
 def described(trial: Trial) -> str:
@@ -15,6 +15,8 @@ def described(trial: Trial) -> str:
 
 def valued(goal: Goal, trial: Trial) -> str:
     """A goal's value in a run: `p99_ttft_ms is 1,204 (limit 1,000)`."""
+    if goal == STEADY and trial.rejected > REJECTED:
+        return f"{trial.rejected:.0%} of the requests are rejected ({trial.why_rejected})".replace("%", " %", 1)
     if goal == STEADY:
         return "the queue keeps growing" if not goal.holds(trial.value_of(goal)) else "the queue does not grow"
     of = "" if goal.class_name is None else f"{goal.class_name}:"

@@ -99,7 +99,7 @@ def test_differences_are_paired() -> None:
     one = Bounds(1.0, 0.7, 1.4, draws)
     near = replace(one, draws=draws + 0.01)
     assert difference(near, one) is not None
-    assert difference(near, one) or () == pytest.approx((0.01, 0.01))
+    assert difference(near, one) or pytest.approx((0.01, 0.01)) == ()
     low, high = difference(one, replace(one, draws=np.roll(draws, 1))) or (0.0, 0.0)
     assert low < 0 < high
     assert difference(one, replace(one, draws=draws[:3])) is None

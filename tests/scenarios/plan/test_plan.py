@@ -270,3 +270,12 @@ def test_a_change_is_a_candidate_of_its_own() -> None:
     other = one.with_settings({"engine.max_num_seqs": 2})
     assert other.scenario.engine.parameter("max_num_seqs") == 2
     assert other.scenario.engine.policy == "static"
+
+
+def test_what_is_rejected_is_no_success() -> None:
+    """All prompts but the shortest are too large for the memory: the percentiles of the others are fine."""
+    scenario = chat(hardware={"gpu": "a100-80gb", "num_gpu_blocks": 12})
+    (answer,) = planned(scenario, "p99_ttft_ms<=5000", seeds=1).answers
+    assert not answer.feasible
+    assert " % of the requests are rejected (" in answer.note
+    assert "need" in answer.note
