@@ -60,10 +60,11 @@ def plan(
     quiet: Quiet = False,
     no_report: NoReport = False,
 ) -> None:
-    """The largest rate, the fewest replicas or the best settings that meet an SLO, with what they cost.
+    """Plan capacity: rate, replicas or settings for an SLO.
 
-    Rates come with an interval at 95 %; candidates that cannot be told apart are said to be equal. With --out a report,
-    plan.json and a scenario of each of the best candidates are written.
+    The largest rate that meets it, the fewest replicas for a load, or the best settings, and what they cost. Rates have
+    an interval at 95 %; candidates that cannot be told apart are said to be equal. With --out a report, plan.json and a
+    scenario of each of the best candidates are written.
     """
     from scenarios.plan.goal import chosen_goals
     from scenarios.plan.plan import SEEDS, make_plan

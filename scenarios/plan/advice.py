@@ -11,7 +11,7 @@ from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
 from scenarios.plan.goal import Goal
 from scenarios.plan.search import rounded
 from scenarios.plan.trial import Laboratory, Trial
-from scenarios.plan.wording import rate_text, valued
+from scenarios.plan.wording import described, rate_text
 from scenarios.studies.axes import Setting
 from simulator.errors import InputError
 
@@ -34,10 +34,10 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
         return "Nothing here is left to set: another GPU, or more replicas."
     if not tried or lab.is_spent:
         return f"May help (not tried): {' or '.join(_worded(setting, answer.candidate) for setting, _ in changes)}."
-    return _tried(lab, answer, answer.binding, changes)
+    return _tried(lab, answer, changes)
 
 
-def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[Setting, Candidate]]) -> str:
+def _tried(lab: Laboratory, answer: Answer, changes: list[tuple[Setting, Candidate]]) -> str:
     rate, before = _failing(lab, answer)
     if before.holds:
         return ""
@@ -53,10 +53,10 @@ def _tried(lab: Laboratory, answer: Answer, binding: Goal, changes: list[tuple[S
     words = _worded(best[0], answer.candidate)
     at = f"at {rate_text(rate)} requests/s"
     if best[1].holds:
-        return f"{_capital(words)}: holds {at}, where this fails (run)."
+        return f"{words}: holds {at}, where this fails (run)."
     if best[1].excess < before.excess - _LEAST_GAIN:
-        gain = valued(binding, best[1])
-        said = f"{_capital(words)} helps most, but not enough: {at} {gain}, before {_value(binding, before)} (run)."
+        gain = f"{at} {described(best[1])}, and {described(before)} without it"
+        said = f"{words} helps most, but not enough: {gain} (runs)."
     else:
         listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
         said = f"No single setting helps {at} (runs: {listed})."
@@ -88,10 +88,6 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     price = answer.candidate.usd_per_hour(more)
     cost = "" if price is None else f", for {price:,.2f} USD/h"
     return f"{more:,} replicas hold there (run){cost}."
-
-
-def _value(goal: Goal, trial: Trial) -> str:
-    return valued(goal, trial).partition(" is ")[2].partition(" (")[0] or valued(goal, trial)
 
 
 def _changes(candidate: Candidate, binding: Goal, bottleneck: str | None) -> Iterator[Setting]:
@@ -147,7 +143,3 @@ def _worded(setting: Setting, candidate: Candidate) -> str:
             before = getattr(candidate.scenario.hardware, name, None)
         words.append(f"{name} {value} instead of {before}")
     return ", ".join(words)
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:] if not words.startswith(("max_", "gpu_", "tensor_", "policy")) else words
