@@ -10,20 +10,24 @@ from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing, moved
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.rates import FARTHEST, STEP_TIMES, Experience, causes, piece_of, short_rate
-from scenarios.plan.search import fewest, rounded
+from scenarios.plan.search import fewest, largest
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
 from simulator.errors import InputError
 
 MOST_REPLICAS = 1024
+_FEW = 8  # replicas: one more or less is no small step
+_FIRST_STEP = 1.06  # from the load, for so few
+_TOLERANCE = 0.03
+_ENOUGH = 3  # runs, to draw a line through
 
 
 def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experience: Experience) -> Answer:
     """The fewest replicas of a candidate that hold at a load, and the largest rate of that fleet.
 
-    Every number of replicas is a run at the load. What a fleet of another size does at it is, replica by replica, what
-    this one does at a larger or smaller load: so the runs on both sides of the answer bound the fleet's rate. They are
-    of the scenario's seed, and drawn traffic is redrawn in blocks as a trace is.
+    Every number of replicas is a run at the load. A small fleet's rate is searched for; what a large one of another
+    size does at the load is, replica by replica, what this one does at a larger or smaller load, so the runs on both
+    sides of the answer bound it. They are of the scenario's seed; drawn traffic is redrawn in blocks as a trace is.
     """
     if candidate.scenario.fleet is not None:
         raise InputError(
@@ -71,17 +75,12 @@ def _answer(
     lab: Laboratory, candidate: Candidate, load: float, found: int, trials: dict[int, Trial], is_settled: bool
 ) -> Answer:
     held = trials[found]
-    near = [trial for trial in trials.values() if not trial.stopped]
-    below = trials.get(found - 1)
-    if below is not None and below.stopped and not lab.is_spent:  # its values say where the limit lies
-        below = lab.run(candidate, load, replicas=found - 1, early_stop=False)
-        near.append(below)
-    if found > 1 and len(near) < 3 and not lab.is_spent and found < MOST_REPLICAS:
-        near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
-    if found == 1 and not lab.is_spent:  # no smaller fleet: more load instead
-        near += [lab.run(candidate, rounded(load * factor), replicas=1, early_stop=False) for factor in (1.25, 1.6)]
+    near = (
+        _more_load(lab, candidate, load, held) if found <= _FEW else _other_sizes(lab, candidate, load, trials, found)
+    )
     bounds = _fleet_bounds(near, load, found)
-    beyond = held if below is None or below.stopped else below  # the run in which a goal is missed
+    failing = [trial for trial in near if not trial.holds]
+    beyond = min(failing, key=lambda trial: trial.rate / trial.replicas, default=held)  # where a goal is missed first
     note = "" if is_settled else "The budget ended before the search did: fewer replicas may hold."
     if bounds.low < load and is_settled:
         surer = math.ceil(load / (bounds.low / found))
@@ -104,6 +103,37 @@ def _answer(
         note=note,
         excess=held.excess,
     )
+
+
+def _more_load(lab: Laboratory, candidate: Candidate, load: float, held: Trial) -> list[Trial]:
+    """Runs of the same fleet under more load: a replica more or less would be too large a step."""
+
+    def probe(rate: float) -> Trial:
+        return held if rate <= load else lab.run(candidate, rate, replicas=held.replicas, early_stop=False)
+
+    found = largest(
+        probe,
+        load * _FIRST_STEP,
+        tolerance=_TOLERANCE,
+        step=_FIRST_STEP,
+        least=load,
+        most=load * FARTHEST,
+        go_on=lambda: not lab.is_spent,
+    )
+    return [trial for _, trial in found.probes]
+
+
+def _other_sizes(
+    lab: Laboratory, candidate: Candidate, load: float, trials: dict[int, Trial], found: int
+) -> list[Trial]:
+    """Runs of fleets of about this size at the load."""
+    near = [trial for trial in trials.values() if not trial.stopped]
+    below = trials.get(found - 1)
+    if below is not None and below.stopped and not lab.is_spent:  # its values say where the limit lies
+        near.append(lab.run(candidate, load, replicas=found - 1, early_stop=False))
+    if len(near) < _ENOUGH and not lab.is_spent and found < MOST_REPLICAS:
+        near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
+    return near
 
 
 def _fleet_bounds(near: list[Trial], load: float, found: int) -> Bounds:
