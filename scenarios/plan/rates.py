@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares, shares
-from scenarios.plan.bounds import bounds_of_seeds, bounds_of_trace, moved
+from scenarios.plan.bounds import Bounds, bounds_of_seeds, bounds_of_trace, moved
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import OF_LOAD, Goal
-from scenarios.plan.search import Found, largest
+from scenarios.plan.search import Found, largest, rounded
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described
 
@@ -23,6 +23,7 @@ TOLERANCE = 0.02
 _SHORT_TOLERANCE = 0.1
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
 _FIRST_STEP = 1.08  # from the guess of the short runs
+_BEYOND = 1.03  # an end of an interval lies at most this factor outside of the rates that were run
 _FIRST_RATIO = 1.1  # short runs take the busiest stretch, and so find too little
 
 STEP_TIMES = 0.05
@@ -69,7 +70,7 @@ def find_rate(
         if again.held is None:
             break
         found.append(again)
-    return _answer(candidate, asked, found, len(seeds))
+    return _answer(lab, candidate, asked, found, len(seeds))
 
 
 def short_rate(lab: Laboratory, candidate: Candidate) -> float | None:
@@ -113,14 +114,36 @@ def _search(lab: Laboratory, candidate: Candidate, start: float, seed: int, step
     )
 
 
-def _answer(candidate: Candidate, load: float, found: Sequence[Found[Trial]], seeds: int) -> Answer:
+def _trace_bounds(
+    lab: Laboratory, candidate: Candidate, found: Found[Trial], seed: int
+) -> tuple[Bounds, tuple[Trial, ...]]:
+    """The bounds of one trace, and the trials that they rest on: where an end lies beyond the rates that were run, one
+    more run is made there, so that no end is a guess."""
+    assert found.held is not None
+    trials = [trial for _, trial in found.probes]
+    failed = None if found.failed is None else found.failed[0]
+    bounds = bounds_of_trace(trials, found.held[0], failed)
+    rates = [trial.rate for trial in trials]
+    outside = [end for end in (bounds.low, bounds.high) if not min(rates) / _BEYOND <= end <= max(rates) * _BEYOND]
+    for end in outside if failed is not None else ():
+        if not lab.is_spent:
+            trials.append(lab.run(candidate, rounded(end), seed=seed, early_stop=False))
+    if outside:
+        bounds = bounds_of_trace(trials, found.held[0], failed)
+    return bounds, tuple(trials)
+
+
+def _answer(lab: Laboratory, candidate: Candidate, load: float, found: Sequence[Found[Trial]], seeds: int) -> Answer:
     first = found[0]
     assert first.held is not None
     held = first.held[1]
-    trials = [trial for _, trial in first.probes]
+    trials = tuple(trial for _, trial in first.probes)
     rates = [each.held[0] for each in found if each.held is not None]
     failed = None if first.failed is None else first.failed[0]
-    bounds = bounds_of_seeds(rates) if len(found) > 1 else bounds_of_trace(trials, rates[0], failed)
+    if len(found) > 1:
+        bounds = bounds_of_seeds(rates)
+    else:
+        bounds, trials = _trace_bounds(lab, candidate, first, held.seed)
     beyond = held if first.failed is None else first.failed[1]  # the run in which a goal is missed
     note = ""
     if not all(each.is_settled for each in found) or len(found) < seeds:
