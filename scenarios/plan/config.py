@@ -68,7 +68,7 @@ def _between(
     A budget of tokens trades the time to the first token against the gaps between the next ones, so the least miss lies
     where both are missed by as much: the neighbours of the nearest miss are tried, then theirs.
     """
-    best = max(answers, key=lambda answer: 0.0 if answer.bounds is None else answer.bounds.value)
+    best = min(answers, key=lambda answer: answer.excess)
     start = best.candidate.scenario.engine.parameter("max_num_batched_tokens")
     if not isinstance(start, int) or best.shown is None:
         return []
