@@ -23,6 +23,7 @@ TOLERANCE = 0.02
 _SHORT_TOLERANCE = 0.1
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
 _FIRST_STEP = 1.08  # from the guess of the short runs
+_DEAR = 20.0  # times the price of a request elsewhere
 _BEYOND = 1.03  # an end of an interval lies at most this factor outside of the rates that were run
 _FIRST_RATIO = 1.1  # short runs take the busiest stretch, and so find too little
 
@@ -35,11 +36,19 @@ class Experience:
     """What earlier candidates teach about later ones: the rate of whole runs over that of short ones, by policy."""
 
     ratios: dict[str, float] = field(default_factory=dict)
+    best: float = 0.0  # requests per second and USD per hour, the most so far
 
     def ratio(self, candidate: Candidate) -> float:
         """The ratio to expect: of the policy, or else the latest of another."""
         known = self.ratios.get(candidate.scenario.engine.policy)
         return known if known is not None else next(reversed(self.ratios.values()), _FIRST_RATIO)
+
+
+def _tolerance(experience: Experience, candidate: Candidate, rate: float) -> float:
+    """The width of the bracket: wide for a candidate whose requests cost many times those of another."""
+    price = candidate.usd_per_hour(candidate.scenario.replicas)
+    far = price is not None and price > 0 and rate / price * _DEAR < experience.best
+    return _SHORT_TOLERANCE if far else TOLERANCE
 
 
 def find_rate(
@@ -59,17 +68,21 @@ def find_rate(
         start = None if short is None else short * experience.ratio(candidate)
     if start is None:
         return _without_rate(lab, candidate, asked)
-    found = [_search(lab, candidate, start, seeds[0], _FIRST_STEP)]
+    tolerance = _tolerance(experience, candidate, start)
+    found = [_search(lab, candidate, start, seeds[0], _FIRST_STEP, tolerance)]
     first = found[0]
     if first.held is None:
         return _without_rate(lab, candidate, asked)
     if short is not None:
         experience.ratios[candidate.scenario.engine.policy] = first.held[0] / short
     for seed in seeds[1:]:
-        again = _search(lab, candidate, first.held[0], seed, 1 + 2 * TOLERANCE)
+        again = _search(lab, candidate, first.held[0], seed, 1 + 2 * tolerance, tolerance)
         if again.held is None:
             break
         found.append(again)
+    price = candidate.usd_per_hour(candidate.scenario.replicas)
+    if price:
+        experience.best = max(experience.best, first.held[0] / price)
     return _answer(lab, candidate, asked, found, len(seeds))
 
 
@@ -100,12 +113,14 @@ def too_little(trial: Trial) -> bool:
     return bool(missed) and all(goal.at_least and goal.metric in OF_LOAD for goal in missed)
 
 
-def _search(lab: Laboratory, candidate: Candidate, start: float, seed: int, step: float) -> Found[Trial]:
+def _search(
+    lab: Laboratory, candidate: Candidate, start: float, seed: int, step: float, tolerance: float
+) -> Found[Trial]:
     rate = lab.traffic.rate
     return largest(
         lambda each: lab.run(candidate, each, seed=seed, early_stop=False),
         start,
-        tolerance=TOLERANCE,
+        tolerance=tolerance,
         step=step,
         least=rate / FARTHEST,
         most=rate * FARTHEST,
