@@ -25,7 +25,7 @@ from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
-from simulator.results.recorder import Recorder
+from simulator.results.recorder import Recorder, Watch
 from simulator.results.records import Floats, Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor
@@ -119,6 +119,7 @@ def simulate_fleet(
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
     crew: Crew | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
 
@@ -131,7 +132,8 @@ def simulate_fleet(
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
     records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be
-    put, and returns what is told of each end.
+    put, and returns what is told of each end. `watch` is told of each request as it is recorded; what it raises ends
+    the run.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     recorder = Recorder(sum(group.replicas for group in groups), progress)
@@ -142,6 +144,8 @@ def simulate_fleet(
         _refuse_crew(coupled, looks, fast_forward)
     if coupled is None and fast_forward and (features.takes_fewest or not looks):
         fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
+        if watch is not None:
+            recorder.watch(watch)
         if looks:
             RunAhead(workload, fleet).serve()
         else:
@@ -170,6 +174,8 @@ def simulate_fleet(
         link=link,
     )
     intakes, dispatch = cluster.fleet.intakes, cluster.dispatch
+    if watch is not None:
+        recorder.watch(watch)
     if clients is not None:
         clients.servers = dispatch
     elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:

@@ -22,6 +22,7 @@ from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
 from scenarios.cli.measure import measure
 from scenarios.cli.new import new_policy, new_scenario
+from scenarios.cli.plan import plan
 from scenarios.cli.report import report
 from scenarios.cli.run import compare, run
 from scenarios.cli.serve import serve
@@ -53,6 +54,7 @@ new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a fil
 app.command("run")(guarded(run))
 app.command("compare")(guarded(compare))
 app.command("sweep")(guarded(sweep))
+app.command("plan")(guarded(plan))
 app.command("explain")(guarded(explain))
 app.command("serve")(guarded(serve))
 app.command("validate")(guarded(validate))

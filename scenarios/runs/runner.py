@@ -29,6 +29,7 @@ from simulator.metrics.fleet import by_group
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
 from simulator.metrics.warmup import WARMUP
+from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
@@ -120,6 +121,15 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
     )
 
 
+def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = None) -> Records:
+    """What a run leaves behind, without its summary. `watch` may end it by an exception of its own.
+
+    Raises InputError as `run` does, but for requests that never fit.
+    """
+    check_content(scenario, workload)
+    return _simulate(scenario, workload, build_fleet(scenario), False, True, 1, None, watch).at_clients()
+
+
 def _simulate(
     scenario: Scenario,
     workload: Workload,
@@ -128,6 +138,7 @@ def _simulate(
     fast_forward: bool,
     workers: int,
     progress: Callable[[int], None] | None,
+    watch: Watch | None = None,
 ) -> Run:
     router = build_router(scenario)
     several = workers > 1
@@ -145,6 +156,7 @@ def _simulate(
                 progress=progress,
                 front_end=scenario.resolve_front_end(),
                 crew=crew,
+                watch=watch,
             )
     except Exception as error:
         if (placed := blamed(error, scenario, fleet)) is not None:

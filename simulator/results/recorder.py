@@ -25,6 +25,8 @@ from simulator.timing.cost import StepShape
 from simulator.workload import Workload
 
 Columns = dict[str, NDArray[Any]]
+Watch = Callable[[RequestState, int, Status], None]
+"""Told of each request as it ends, with its replica and how it ended."""
 
 # Steps and rows that are Python objects until they are turned into arrays, of all replicas together; and the fewest
 # of one replica that this is done for at a time.
@@ -207,7 +209,7 @@ class Recorder:
         self.reject_reasons: dict[int, str] = {}
         self.lives = Table(_fields(LifeColumns))
         self.transfers = Table(_fields(TransferColumns))
-        self.on_request: Callable[[RequestState, int, Status], None] | None = None  # told of each as it ends
+        self.on_request: Watch | None = None
         self.ended = 0
         self._progress = progress
 
@@ -247,6 +249,17 @@ class Recorder:
         self.ended = ended
         if self._progress is not None:
             self._progress(ended)
+
+    def watch(self, watch: Watch) -> None:
+        """Tell `watch` of each request, after whom was told so far."""
+        before = self.on_request
+
+        def both(live: RequestState, replica: int, status: Status) -> None:
+            if before is not None:
+                before(live, replica, status)
+            watch(live, replica, status)
+
+        self.on_request = watch if before is None else both
 
     def end_s(self) -> float:
         """The end of the last step."""

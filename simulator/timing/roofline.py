@@ -21,11 +21,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.linear import affine_run
+
+Floats = NDArray[np.float64]
 
 ACTIVATION_BYTES = 2
 """Activations and what is reduced between GPUs are bf16 whatever the weights are."""
@@ -150,6 +155,30 @@ class Roofline:
         if precision == "bf16" or self.gpu.tflops(precision) != self.gpu.bf16_tflops:
             return ()
         return (f"{self.gpu.name} has no {precision} peak on record: matrices are multiplied at that of bf16",)
+
+    def by_resource_s(
+        self, tokens: Floats, rows: Floats, decode_context: Floats, prefill_tokens: Floats, pairs: Floats
+    ) -> dict[str, Floats]:
+        """Seconds of steps by what they wait for: `compute`, `bandwidth`, `link` and `host`, an entry a step each.
+
+        The terms of `step_s`, each under the slower of its two resources; they add up to it.
+        """
+        model = self.model
+        latency_s, link_token_s = self._all_reduce()
+        found = {name: np.zeros(len(tokens)) for name in ("compute", "bandwidth")}
+        found["link"] = latency_s + link_token_s * tokens
+        found["host"] = self.host_s + model.layers * self.layer_overhead_s + self.host_per_seq_s * rows
+        found["bandwidth"] += (self._token - link_token_s) * tokens + (self._row - self.host_per_seq_s) * rows
+        touched = self._expert_bytes * (1.0 - self._expert_miss**tokens) if self._expert_bytes else 0.0 * tokens
+        for compute, memory in (
+            (self._dense_flops * tokens, self._dense_bytes + 0.0 * tokens),
+            (self._head_flops * rows, self._head_bytes + 0.0 * tokens),
+            (self._expert_flops * tokens, touched),
+            (self._key * decode_context + self._pair * pairs, self._kv * (decode_context + prefill_tokens + tokens)),
+        ):
+            found["compute"] += np.where(compute > memory, compute, 0.0)
+            found["bandwidth"] += np.where(compute > memory, 0.0, memory)
+        return found
 
     def _but_attention_s(self, tokens: int, rows: int) -> float:
         """Seconds of everything that does not depend on the context, for so many tokens and sampled rows."""

@@ -22,6 +22,7 @@ from scenarios.runs.storage.run_folder import (
     LOCKSTEP,
     MEASUREMENT,
     OWN_NAMES,
+    PLAN,
     REPORT,
     SCENARIO,
     STUDY,
@@ -36,6 +37,7 @@ from simulator.errors import InputError
 _KINDS = {
     COMPARISON: "a comparison",
     STUDY: "a sweep",
+    PLAN: "a plan",
     VALIDATION: "a validation",
     LOCKSTEP: "a lockstep",
     FREE_RUNNING: "a free-running lockstep",

@@ -45,12 +45,13 @@ LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-
 MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
+PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
     LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE,
-    PARQUET, EXPLANATION,
+    PARQUET, EXPLANATION, PLAN,
 )  # fmt: skip
-OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS})
+OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS, CANDIDATES})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")

@@ -25,6 +25,7 @@ VERBS = [
     "run",
     "compare",
     "sweep",
+    "plan",
     "explain",
     "validate",
     "lockstep",

@@ -13,6 +13,7 @@ from simulator.client import MOST_ATTEMPTS, Client, uniform
 from simulator.engine.view import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.router import Router
+from simulator.front_end import FrontEnd
 from simulator.request import ArrivingRequest
 from simulator.results.records import Records, Status
 from simulator.simulate import simulate
@@ -207,7 +208,7 @@ def test_a_request_is_numbered_within_its_class() -> None:
 def test_a_request_of_its_own_patience(fast_forward: bool, front_end_s: float, tokens: int) -> None:
     """The client of 0 leaves 0.9 s after its arrival; the step that then runs is lost. 1 waits for ever."""
     work = workload([0.0, 0.0], [8, 2], patience_s=np.array([0.9, np.nan]))
-    records = run(work, fast_forward=fast_forward, front_end_s=front_end_s)
+    records = run(work, fast_forward=fast_forward, front_end=FrontEnd(front_end_s))
     requests = records.requests
     assert requests.status.tolist() == [Status.ABORTED, Status.FINISHED]
     assert requests.output_tokens.tolist() == [tokens, 2]

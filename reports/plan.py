@@ -1,0 +1,123 @@
+"""The report of a plan: the answer, the table, and how far each limit is used at every rate that was run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.axes import log_numbers, plain_numbers
+from reports.files import write
+from reports.html import figure, page, paragraphs, section, table
+from reports.style import INK, MUTED, OTHERS, Picture, draw, shorten
+from reports.tables import TableRows
+
+MOST_PANELS = 6
+_COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
+_FAR = 8.0  # times the limit: what is beyond is drawn at the edge
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """A candidate's runs: for each limit the rates with the share of the limit that was used, 1 at the limit.
+
+    `interval` is low, value and high of its largest rate; None where there is none. `asked` is the load to be carried.
+    """
+
+    label: str
+    used: Mapping[str, Points]
+    interval: tuple[float, float, float] | None = None
+    asked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPage:
+    """All that the report says."""
+
+    title: str
+    subtitle: str
+    answer: str
+    below: Sequence[str]
+    rows: TableRows
+    remarks: Sequence[str] = ()
+    searched: Sequence[Searched] = field(default_factory=tuple)
+
+
+METHOD = (
+    "Rates are requests per second of all replicas together. A rate holds where every limit does and the queue does "
+    "not keep growing. The largest is bracketed, then halved in its logarithm, with equal requests at every rate and "
+    "for every candidate. Its interval at 95 % is Student's over the seeds of drawn traffic; of a single trace it is a "
+    "block bootstrap of the requests at the rates that were run. USD for a million output tokens are those of the run "
+    "at the rate shown. 'load +' is how much more than the load fits; '=' marks what cannot be told from the best.",
+)
+
+
+def write_report(folder: Path, content: PlanPage) -> None:
+    """Write report.html and its picture. Raises InputError where that cannot be done."""
+    pictures = [search_picture(content.searched)] if any(each.used for each in content.searched) else []
+    for picture in pictures:
+        for ending in (".png", ".svg"):
+            picture.save(folder / "plots" / f"{picture.name}{ending}")
+    sections = [
+        section("Answer", paragraphs([content.answer], "verdict"), paragraphs(list(content.below), "notes")),
+        section("Candidates", table(content.rows)),
+        section("How each limit is used", *map(figure, pictures)),
+        section("Remarks", paragraphs(list(content.remarks), "notes")),
+        section("Method", paragraphs(METHOD, "notes")),
+    ]
+    write(folder / "report.html", page(content.title, content.subtitle, [each for each in sections if each]))
+
+
+def search_picture(searched: Sequence[Searched]) -> Picture:
+    """A panel for each of the first candidates: the share of each limit against the rate."""
+    shown = [each for each in searched if each.used][:MOST_PANELS]
+    names = list(dict.fromkeys(name for each in shown for name in each.used))
+    colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
+    across = min(2, len(shown))
+    down = -(-len(shown) // across)
+
+    def paint(canvas: Figure) -> str:
+        grid = canvas.subplots(down, across, squeeze=False)
+        for index, axes in enumerate(grid.flat):
+            if index < len(shown):
+                _panel(axes, shown[index], colors)
+            else:
+                axes.set_axis_off()
+        handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
+        canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
+        return (
+            "A point is a run. Above the dashed line a limit is missed. Shaded: the interval of the largest rate at "
+            "95 %; the line in it is the rate itself."
+        )
+
+    return draw("rates", (10.0, 2.7 * down + 0.5), paint)
+
+
+def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
+    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=1.5)
+    if one.interval is not None:
+        low, value, high = one.interval
+        axes.axvspan(low, high, color=MUTED, alpha=0.18, linewidth=0)
+        axes.axvline(value, color=MUTED, linewidth=1.1)
+    if one.asked is not None:
+        axes.axvline(one.asked, color=INK, linewidth=1.1, linestyle=(0, (1.2, 1.3)))
+    rates = [rate for points in one.used.values() for rate, _ in points]
+    for name, points in one.used.items():
+        ordered = sorted(points)
+        shares = [min(max(share, 1 / _FAR), _FAR) for _, share in ordered]
+        axes.plot([rate for rate, _ in ordered], shares, color=colors[name], marker="o", markersize=3.5)
+    axes.set_yscale("log")
+    axes.set_ylim(1 / _FAR, _FAR)
+    axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])
+    axes.minorticks_off()
+    if max(rates) / min(rates) > 20:
+        log_numbers(axes.xaxis, max(rates) / min(rates))
+    else:
+        plain_numbers(axes.xaxis)
+    axes.set_xlabel("requests/s")
+    axes.set_title(shorten(one.label))

@@ -1,0 +1,134 @@
+"""`batchlab plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scenarios.plan.answer import Plan
+    from scenarios.plan.plan import Find
+    from scenarios.schema.scenario import Scenario as Loaded
+
+Slo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slo",
+        metavar="METRIC<=VALUE",
+        help="A limit (<= or >=) on a key of summary.json, CLASS:METRIC<=VALUE for one class; repeatable. Default: the "
+        "scenario's SLO.",
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option("--vary", metavar="KEY=VALUES", help="Settings to choose from, as in `sweep`; several make a grid."),
+]
+
+
+def plan(
+    scenario: Scenario,
+    slo: Slo = None,
+    find: Annotated[
+        str, typer.Option("--find", metavar="rate|replicas|config", help="What to look for; rate unless given.")
+    ] = "rate",
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", metavar="R", help="The load of replicas and config, in requests/s; the scenario's else."
+        ),
+    ] = None,
+    gpus: Annotated[str, typer.Option("--gpus", metavar="a,b", help="GPUs to choose from.")] = "",
+    policies: Annotated[str, typer.Option("--policies", metavar="a,b", help="Policies to choose from.")] = "",
+    vary: Vary = None,
+    budget_s: Annotated[
+        float | None, typer.Option("--budget-s", metavar="S", help="CPU seconds; the answer says what they left open.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, metavar="K", help="Seeds of drawn traffic: 5, for an interval.")
+    ] = None,
+    set_: Set = None,
+    seed: Seed = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    no_report: NoReport = False,
+) -> None:
+    """Plan capacity: rate, replicas or settings for an SLO.
+
+    The largest rate that meets it, the fewest replicas for a load, or the best settings, and what they cost. Rates have
+    an interval at 95 %; candidates that cannot be told apart are said to be equal. With --out a report, plan.json and a
+    scenario of each of the best candidates are written.
+    """
+    from scenarios.plan.goal import chosen_goals
+    from scenarios.plan.plan import SEEDS, make_plan
+    from scenarios.runs.storage.output import check_output
+    from scenarios.runs.storage.run_folder import to_json
+    from scenarios.schema.loader import load
+    from scenarios.studies.axes import parse_vary
+
+    console = Console(quiet=quiet)
+    chosen = _find(find)
+    base = load(scenario, overrides(set_, seed))
+    goals = chosen_goals(slo or [], base)
+    axes = [parse_vary(text) for text in vary or []]
+    named = [part.strip() for part in gpus.split(",") if part.strip()]
+    if out is not None:
+        check_output(out, overwrite=overwrite, expected=None)
+    with console.counted(base.name, 0, "candidates") as progress:
+        found = make_plan(
+            base,
+            goals,
+            chosen,
+            rate=rate,
+            gpus=named,
+            policies=policies,
+            axes=axes,
+            budget_s=budget_s,
+            seeds=SEEDS if seeds is None else seeds,
+            progress=progress,
+        )
+    console.notes(found.notes)
+    if out is not None:
+        _write(out, found, base, overwrite=overwrite, report=not no_report)
+    console.out(to_json(found.to_json()) if json else _text(found, console))
+    console.note(f"{found.runs:,} runs in {found.cpu_s:.1f} CPU seconds")
+
+
+def _find(word: str) -> Find:
+    from scenarios.plan.plan import FINDS
+    from scenarios.schema.source.hints import did_you_mean
+
+    for each in FINDS:
+        if word == each:
+            return each
+    raise InputError(f"nothing to find is called {word!r}", file="--find", hint=did_you_mean(word, FINDS))
+
+
+def _text(found: Plan, console: Console) -> str:
+    from reports.terminal import aligned
+    from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
+
+    terminal = console.terminal
+    lines = [terminal.folded(line, 9) for line in below(found)]
+    text = [terminal.folded(sentence(found), 0), "", aligned(table(found), TEXT_COLUMNS, terminal.width), "", *lines]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _write(target: Path, found: Plan, base: Loaded, *, overwrite: bool, report: bool) -> None:
+    from scenarios.plan.folder import write_plan
+    from scenarios.runs.storage.output import output
+
+    with output(target, overwrite=overwrite, expected=None) as folder:
+        write_plan(folder, found, base)
+        if report:
+            from reports.plan import write_report
+            from scenarios.cli.plan_page import plan_page
+
+            write_report(folder, plan_page(found))

@@ -1,0 +1,54 @@
+"""A plan as the report takes it: plain rows and points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reports.plan import PlanPage
+    from scenarios.plan.answer import Answer, Plan
+
+
+def plan_page(plan: Plan) -> PlanPage:
+    """What the report says of a plan."""
+    from reports.plan import PlanPage, Searched
+    from reports.tables import TableRows
+    from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
+
+    head, *body = table(plan)
+    asked = None if plan.find == "rate" else plan.load
+    searched = [
+        Searched(
+            answer.candidate.label,
+            _used(answer),
+            None if answer.bounds is None else (answer.bounds.low, answer.bounds.value, answer.bounds.high),
+            asked,
+        )
+        for answer in plan.answers
+    ]
+    limits = ", ".join(goal.text for goal in plan.goals)
+    remarks = [f"{answer.candidate.label}: {said}" for answer in plan.answers if (said := answer.entry()["advice"])]
+    return PlanPage(
+        f"{plan.name}: plan for {limits}",
+        f"{_LOOKING[plan.find]}; {plan.traffic}; {plan.runs:,} runs",
+        sentence(plan),
+        below(plan),
+        TableRows(head, tuple(body), TEXT_COLUMNS),
+        [*plan.notes, *remarks],
+        searched,
+    )
+
+
+_LOOKING = {"rate": "the largest rate", "replicas": "the fewest replicas", "config": "the best settings"}
+
+
+def _used(answer: Answer) -> Mapping[str, list[tuple[float, float]]]:
+    """For each limit the rates of the runs, as these replicas would have them, and the share of it that was used."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for trial in answer.trials:
+        rate = trial.rate / trial.replicas * answer.replicas
+        for goal, value in zip(trial.goals[:-1], trial.values, strict=False):
+            found.setdefault(goal.text, []).append((rate, math.exp(goal.excess(value))))
+    return found

@@ -1,0 +1,1 @@
+"""Capacity planning: the largest rate, the fewest replicas, the best settings for an SLO, and how sure that is."""

@@ -1,0 +1,145 @@
+"""The change that would help a candidate most, tried by a run where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scenarios.build.parts import build
+from scenarios.build.unused import engine_keys
+from scenarios.plan.answer import Answer
+from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
+from scenarios.plan.goal import Goal
+from scenarios.plan.search import rounded
+from scenarios.plan.trial import Laboratory, Trial
+from scenarios.plan.wording import described, rate_text
+from scenarios.studies.axes import Setting
+from simulator.errors import InputError
+
+_BEYOND = 1.08  # times the largest rate: where the candidate should fail
+_MOST = 3  # changes that are tried
+_LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
+_WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
+
+
+def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
+    """What to change, in a sentence; with `tried`, of a few changes the one that a run shows to help most."""
+    if answer.binding is None:
+        return ""
+    changes = [
+        (setting, changed)
+        for setting in _changes(answer.candidate, answer.binding, answer.shares.bottleneck)
+        if (changed := _built(answer.candidate, setting)) is not None
+    ][:_MOST]
+    if not changes:
+        return "Nothing here is left to set: another GPU, or more replicas."
+    if not tried or lab.is_spent:
+        return f"May help (not tried): {' or '.join(_worded(setting, answer.candidate) for setting, _ in changes)}."
+    return _tried(lab, answer, changes)
+
+
+def _tried(lab: Laboratory, answer: Answer, changes: list[tuple[Setting, Candidate]]) -> str:
+    rate, before = _failing(lab, answer)
+    if before.holds:
+        return ""
+    best: tuple[Setting, Trial] | None = None
+    for setting, changed in changes:
+        replicas = changed.scenario.replicas if "replicas" in setting else answer.replicas
+        after = lab.run(changed, rate, replicas=replicas, early_stop=False)
+        if best is None or after.excess < best[1].excess:
+            best = setting, after
+        if after.holds:
+            break
+    assert best is not None, "there is a change to try"
+    words = _worded(best[0], answer.candidate)
+    at = f"at {rate_text(rate)} requests/s"
+    if best[1].holds:
+        return f"{words}: holds {at}, where this fails (run)."
+    if best[1].excess < before.excess - _LEAST_GAIN:
+        gain = f"{at} {described(best[1])}, and {described(before)} without it"
+        said = f"{words} helps most, but not enough: {gain} (runs)."
+    else:
+        listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
+        said = f"No single setting helps {at} (runs: {listed})."
+    return f"{said} {_more_replicas(lab, answer, rate)}"
+
+
+def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
+    """A rate at which the candidate fails, and its run there: the load, or a little above its largest rate."""
+    rate = answer.load
+    if answer.feasible and answer.bounds is not None:
+        rate = rounded(answer.bounds.value * _BEYOND)
+    for _ in range(_MOST):
+        ran = (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped)
+        before = next(ran, None) or lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
+        if not before.holds:
+            break
+        rate = rounded(rate * _BEYOND)
+    return rate, before
+
+
+def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
+    """What one more replica would do."""
+    if answer.candidate.scenario.fleet is not None:
+        return "Another GPU, or a larger fleet."
+    more = answer.replicas + 1
+    after = lab.run(answer.candidate, rate, replicas=more)
+    if not after.holds:
+        return "One more replica is not enough either: another GPU."
+    price = answer.candidate.usd_per_hour(more)
+    cost = "" if price is None else f", for {price:,.2f} USD/h"
+    return f"{more:,} replicas hold there (run){cost}."
+
+
+def _changes(candidate: Candidate, binding: Goal, bottleneck: str | None) -> Iterator[Setting]:
+    """Changes by what binds and why, the likeliest first."""
+    scenario = candidate.scenario
+    engine = scenario.engine
+    seqs, budget = engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")
+    if engine.policy in _WHOLE_PROMPTS:
+        yield {POLICY: "chunked_prefill"}
+    between = binding.latency in ("tpot", "itl")
+    if between:
+        if isinstance(budget, int) and budget >= 256:
+            yield {"engine.max_num_batched_tokens": budget // 2}
+            yield {"engine.max_num_batched_tokens": budget // 4}
+        if isinstance(seqs, int) and seqs >= 16:
+            yield {"engine.max_num_seqs": seqs // 2}
+    else:
+        if bottleneck == "queueing" and isinstance(seqs, int):
+            yield {"engine.max_num_seqs": seqs * 2}
+        if bottleneck == "memory" and scenario.hardware.gpu_memory_utilization < 0.94:
+            yield {"hardware.gpu_memory_utilization": 0.95}
+        if isinstance(budget, int):
+            yield {"engine.max_num_batched_tokens": budget * 2}
+    ranks = scenario.hardware.tensor_parallel
+    if scenario.fleet is None and ranks * 2 in scenario.resolve_model().tensor_parallel_choices():
+        yield {TENSOR_PARALLEL: ranks * 2}
+
+
+def _built(candidate: Candidate, setting: Setting) -> Candidate | None:
+    """The candidate with a change; None where it cannot be, or its policy does not take the key."""
+    keys = [key.removeprefix("engine.") for key in setting if key.startswith("engine.") and key != POLICY]
+    if not {*keys} <= {*engine_keys(candidate.scenario.engine.policy, {})}:
+        return None
+    try:
+        found = candidate.with_settings(setting)
+        build(found.scenario)
+    except InputError:
+        return None
+    return found
+
+
+def _worded(setting: Setting, candidate: Candidate) -> str:
+    engine = candidate.scenario.engine
+    words = []
+    for key, value in setting.items():
+        name = key.rpartition(".")[2]
+        before: object
+        if key == POLICY:
+            before = engine.policy
+        elif key.startswith("engine."):
+            before = engine.parameter(name)
+        else:
+            before = getattr(candidate.scenario.hardware, name, None)
+        words.append(f"{name} {value} instead of {before}")
+    return ", ".join(words)

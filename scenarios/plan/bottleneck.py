@@ -1,0 +1,175 @@
+"""What the requests that bind a goal wait for, measured on a run: shares of their time by cause.
+
+The worst requests of the goal are followed through the run. In the queue, the cause is the full batch (`queueing`), the
+full KV cache (`memory`), or whatever the steps that they wait for take. In service, it is the resource that the steps
+take: `compute`, `bandwidth`, `link` or `host`, by the terms of the roofline of model and GPU (of a linear cost: tokens
+compute, context is bandwidth, the rest is the host). Time between steps in which a request waits, as for a batch that
+is not yet due, is `queueing` too; time in which a preempted one waits is `memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from scenarios.build.groups import groups_of
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.goal import Goal
+from scenarios.schema.cost.linear import LinearCostConfig
+from scenarios.schema.scenario import Scenario
+from simulator.metrics.latency import finished, request_latencies
+from simulator.metrics.window import Bools
+from simulator.results.records import Floats, Ints, Records, RowColumns
+from simulator.timing.roofline import Roofline
+
+CAUSES = ("memory", "compute", "bandwidth", "host", "queueing", "link")
+_RESOURCES = ("compute", "bandwidth", "host", "link")
+_FREE = 0.1  # of the KV blocks: with less left, or too little for a prompt, what waits does so for memory
+_WORST = 0.02  # share of the requests that are followed, where no percentile says it
+_FEWEST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the worst requests' time by cause, adding up to 1; empty where nothing was measured."""
+
+    of: Mapping[str, float]
+
+    @property
+    def bottleneck(self) -> str | None:
+        """The cause with the largest share."""
+        return max(self.of, key=lambda cause: self.of[cause]) if self.of else None
+
+    @property
+    def text(self) -> str:
+        """The shares above a twentieth, largest first: `bandwidth 61 %, compute 30 %`."""
+        order = sorted(self.of.items(), key=lambda entry: -entry[1])
+        return ", ".join(f"{cause} {share:.0%}".replace("%", " %") for cause, share in order if share >= 0.05)
+
+
+def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
+    """The shares for a goal in a run."""
+    worst = _worst(records, goal)
+    if not len(worst):
+        return Shares({})
+    requests = records.requests
+    in_queue, in_service = _phases(goal)
+    total = dict.fromkeys(CAUSES, 0.0)
+    scenarios = [group.scenario for group in groups_of(candidate.scenario) for _ in range(group.replicas)]
+    sizes = [group for group in records.sizes for _ in range(group.replicas)]
+    for replica in np.unique(requests.replica[worst]).tolist():
+        if replica < 0:
+            continue
+        rows = records.rows.of_replicas(replica, replica + 1)
+        scenario = scenarios[min(replica, len(scenarios) - 1)]
+        size = sizes[min(replica, len(sizes) - 1)]
+        own = worst[requests.replica[worst] == replica]
+        left = size.num_blocks - records.step_used_blocks[rows.first_step]
+        prompt = float(np.mean(requests.input_tokens[own])) / size.block_size
+        is_short = left < max(_FREE * size.num_blocks, prompt)
+        resources = _resources(rows, scenario)
+        if in_queue:
+            windows = requests.arrival_s[own], requests.scheduled_s[own]
+            _add(total, rows, _waiting(rows, is_short, size.max_num_seqs, resources), *windows, idle="queueing")
+        for name in in_service:
+            starts, ends = {
+                "first": (requests.scheduled_s[own], requests.first_token_s[own]),
+                "next": (requests.first_token_s[own], requests.last_token_s[own]),
+            }[name]
+            _add(total, rows, resources, starts, ends, idle="queueing")
+    back_s = float(requests.requeued_s[worst].sum()) if "next" in in_service else 0.0
+    whole = sum(total.values())
+    if whole <= 0:
+        return Shares({})
+    memory = min(back_s / whole, 1.0)  # of the time in service, that in which preempted requests waited
+    found = {cause: value / whole * (1 - memory) for cause, value in total.items()}
+    found["memory"] += memory
+    return Shares(found)
+
+
+def _phases(goal: Goal) -> tuple[bool, tuple[str, ...]]:
+    """Whether the goal's time begins in the queue, and which parts of the service are in it."""
+    return {
+        "ttft": (True, ("first",)),
+        "queue_time": (True, ()),
+        "tpot": (False, ("next",)),
+        "itl": (False, ("next",)),
+    }.get(goal.latency or "", (True, ("first", "next")))
+
+
+def _worst(records: Records, goal: Goal) -> Ints:
+    """The rows of the requests that come off worst."""
+    latencies = request_latencies(records)
+    if goal.latency in ("ttft", "tpot", "e2el", "queue_time"):
+        values = getattr(latencies, f"{goal.latency}_ms").copy()
+    else:
+        values = latencies.tpot_ms.copy() if goal.latency == "itl" else latencies.e2el_ms.copy()
+    if goal.class_name is not None:
+        values[records.requests.class_index != records.class_names.index(goal.class_name)] = np.nan
+    values[~finished(records)] = np.nan
+    known = np.flatnonzero(~np.isnan(values))
+    share = _WORST if goal.quantile is None else 2 * (1 - goal.quantile)
+    most = min(max(round(len(known) * share), _FEWEST), len(known))
+    return known[np.argsort(-values[known], kind="stable")[:most]]
+
+
+def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
+    """Shares of each row's time by resource."""
+    seqs, prompts = rows.decoding + rows.held, rows.prefilling
+    context = rows.context_tokens + seqs * (rows.repeat - 1) / 2
+    pairs = rows.prefill_tokens * (rows.prefill_tokens / np.maximum(prompts, 1)) / 2
+    if isinstance(scenario.cost, LinearCostConfig):
+        cost = scenario.cost
+        parts = {
+            "compute": cost.per_token_s * rows.tokens,
+            "bandwidth": cost.per_context_token_s * context,
+            "host": np.full(len(seqs), cost.base_s),
+            "link": np.zeros(len(seqs)),
+        }
+    else:
+        roofline = Roofline(scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel)
+        tokens = rows.tokens.astype(np.float64)
+        held = np.maximum(context - rows.prefill_tokens, 0.0)
+        parts = roofline.by_resource_s(
+            tokens, (seqs + prompts).astype(np.float64), held, rows.prefill_tokens.astype(np.float64), pairs
+        )
+    whole = np.maximum(sum(parts.values()), 1e-30)
+    return {name: parts[name] / whole for name in _RESOURCES}
+
+
+def _waiting(rows: RowColumns, is_short: Bools, slots: int, resources: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Shares of each row's time by cause, for a request in the queue."""
+    waits = rows.waiting > 0
+    is_full = waits & (rows.running >= slots)
+    no_memory = waits & ~is_full & is_short
+    barred = waits & ~is_full & ~no_memory & (rows.prefill_tokens == 0)  # the policy admits nobody now
+    free = ~(is_full | no_memory | barred)
+    found = {name: np.where(free, share, 0.0) for name, share in resources.items()}
+    return found | {"queueing": (is_full | barred) * 1.0, "memory": no_memory * 1.0}
+
+
+def _add(
+    total: dict[str, float],
+    rows: RowColumns,
+    shares_of: Mapping[str, Floats],
+    starts: Floats,
+    ends: Floats,
+    *,
+    idle: str,
+) -> None:
+    """Add the time between these starts and ends to the causes; what lies in no row goes to `idle`."""
+    known = ~(np.isnan(starts) | np.isnan(ends))
+    starts, ends = starts[known], ends[known]
+    if not len(rows.start_s) or not len(starts):
+        return
+    times = np.column_stack((rows.start_s, rows.end_s)).ravel()
+    rest = float((ends - starts).sum())
+    for cause, share in shares_of.items():
+        sums = np.concatenate(([0.0], np.cumsum((rows.end_s - rows.start_s) * share)))
+        at = np.column_stack((sums[:-1], sums[1:])).ravel()
+        found = float((np.interp(ends, times, at) - np.interp(starts, times, at)).sum())
+        total[cause] += found
+        rest -= found
+    total[idle] += max(rest, 0.0)

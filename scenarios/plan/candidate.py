@@ -1,0 +1,102 @@
+"""A candidate of a plan: what differs from the scenario, the scenario that it makes, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scenarios.build.groups import groups_of
+from scenarios.build.parts import policy_label, with_policy
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from scenarios.studies.axes import Setting
+from simulator.errors import InputError
+
+POLICY, GPU, TENSOR_PARALLEL = "engine.policy", "hardware.gpu", "hardware.tensor_parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Settings by key, and their scenario; `left_out` are keys of the scenario that its policy does not take."""
+
+    settings: Setting
+    scenario: Scenario
+    left_out: tuple[str, ...] = field(default=())
+
+    @property
+    def label(self) -> str:
+        """The candidate in a few words: its values, with the last part of the key where that is needed."""
+        words = [_worded(key, value) for key, value in self.settings.items()]
+        return ", ".join(words) or self.scenario.name
+
+    def named_settings(self) -> Setting:
+        """The settings, with the GPU and the policy even where they do not differ."""
+        hardware, engine = self.scenario.hardware, self.scenario.engine
+        return {GPU: hardware.gpu, POLICY: engine.policy, **self.settings}
+
+    def with_replicas(self, replicas: int | None) -> Scenario:
+        """Its scenario with so many replicas."""
+        if replicas is None or replicas == self.scenario.replicas:
+            return self.scenario
+        return self.scenario.model_copy(update={"replicas": replicas})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Candidate:
+        """Another candidate, in which these keys differ too. Raises InputError where they do not fit."""
+        return make_candidate(self.scenario, {**self.settings, **settings})
+
+    def gpus(self, replicas: int) -> int:
+        """GPUs of so many replicas; of a fleet of groups, all of theirs."""
+        groups = groups_of(self.scenario)
+        if self.scenario.fleet is None:
+            return replicas * self.scenario.hardware.tensor_parallel
+        return sum(group.replicas * group.scenario.hardware.tensor_parallel for group in groups)
+
+    def usd_per_hour(self, replicas: int) -> float | None:
+        """The price of their GPUs; None where it is not known."""
+        total = 0.0
+        for group in groups_of(self.scenario):
+            price = group.scenario.resolve_gpu().usd_per_hour
+            if price is None:
+                return None
+            count = replicas if self.scenario.fleet is None else group.replicas
+            total += count * group.scenario.hardware.tensor_parallel * price
+        return total
+
+
+def make_candidate(base: Scenario, settings: Mapping[str, Any]) -> Candidate:
+    """The candidate of some settings over a scenario; keys of the engine that its policy does not take are left out.
+
+    Raises InputError where a setting is none, or the scenario cannot be built.
+    """
+    engine = {key.removeprefix("engine."): value for key, value in settings.items() if key.startswith("engine.")}
+    others = [f"{key}={json.dumps(value)}" for key, value in settings.items() if not key.startswith("engine.")]
+    changed = load(base, others) if others else base
+    policy = engine.pop("policy", base.engine.policy)
+    if not isinstance(policy, str):
+        raise InputError(f"engine.policy: must be text, not {policy!r}")
+    if not engine and policy == base.engine.policy:
+        return Candidate(dict(settings), changed)
+    scenario, left_out = with_policy(changed, policy, engine)
+    kept = {key: value for key, value in settings.items() if key.removeprefix("engine.") not in left_out}
+    return Candidate(kept, scenario, left_out)
+
+
+def make_candidates(base: Scenario, settings: Sequence[Setting]) -> list[Candidate]:
+    """The candidates of a grid, each once: settings that a policy does not take make no candidate of their own."""
+    found: dict[str, Candidate] = {}
+    for setting in settings:
+        candidate = make_candidate(base, setting)
+        found.setdefault(json.dumps(candidate.settings, sort_keys=True, default=str), candidate)
+    return list(found.values())
+
+
+def _worded(key: str, value: object) -> str:
+    if key == POLICY and isinstance(value, str):
+        return policy_label(value)
+    if key == GPU:
+        return str(value.get("name", "a GPU") if isinstance(value, dict) else value)
+    if isinstance(value, bool):
+        return f"{key.rpartition('.')[2]} {'on' if value else 'off'}"
+    return f"{key.rpartition('.')[2]} {value}"

@@ -1,0 +1,126 @@
+"""The best settings for a load: all on short runs, the better third on longer ones, the last few on whole ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from scenarios.plan.answer import Answer
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.rates import PIECE, Experience, causes, find_rate
+from scenarios.plan.search import rounded
+from scenarios.plan.space import BUDGET
+from scenarios.plan.trial import Laboratory, Trial
+
+FINALISTS = 5
+_SHARE = 3  # one in so many goes on to the next round
+
+
+def find_config(
+    lab: Laboratory,
+    candidates: Sequence[Candidate],
+    *,
+    load: float,
+    seeds: Sequence[int],
+    experience: Experience,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[list[Answer], tuple[str, ...]]:
+    """The answers of the last candidates, and what became of the others (successive halving, Jamieson 2016).
+
+    A candidate's score is its price where it holds at the load, and else how far it misses. The last ones are searched
+    for their largest rates, with the same requests, so that they can be told apart, or not.
+    """
+    left, notes = list(candidates), []
+    for piece in _pieces(lab, load):
+        if len(left) <= FINALISTS:
+            break
+        keep = max(FINALISTS, math.ceil(len(left) / _SHARE))
+        scores = []
+        for candidate in left:
+            if lab.is_spent:
+                break
+            scores.append((_score(lab, candidate, load, piece), candidate))
+            if progress is not None:
+                progress(lab.runs)
+        if len(scores) < len(left):
+            notes.append(f"the budget ended in the short runs: {len(left) - len(scores)} candidates were not tried")
+        scores.sort(key=lambda entry: entry[0])
+        left = [candidate for _, candidate in scores[:keep]]
+    left = left[:FINALISTS] if len(candidates) > FINALISTS else left
+    if len(left) < len(candidates):
+        notes.append(f"{len(candidates)} candidates on short runs, the best {len(left)} on whole ones")
+    answers = []
+    for candidate in left:
+        answers.append(_at_load(lab, candidate, load, seeds, experience))
+        if progress is not None:
+            progress(lab.runs)
+    if len(left) < len(candidates) and answers and not any(answer.feasible for answer in answers):
+        answers += _between(lab, answers, load, seeds, experience)
+    return answers, tuple(notes)
+
+
+def _between(
+    lab: Laboratory, answers: Sequence[Answer], load: float, seeds: Sequence[int], experience: Experience
+) -> list[Answer]:
+    """Where no candidate holds: one between the steps of the grid that misses by less, if there is one.
+
+    A budget of tokens trades the time to the first token against the gaps between the next ones, so the least miss lies
+    where both are missed by as much: the neighbours of the nearest miss are tried, then theirs.
+    """
+    best = min(answers, key=lambda answer: answer.excess)
+    start = best.candidate.scenario.engine.parameter("max_num_batched_tokens")
+    if not isinstance(start, int) or best.shown is None:
+        return []
+    found, excess, at = best.candidate, best.shown.excess, start
+    for part in (4, 8):
+        for value in (at - at // part, at + at // part, at + 2 * (at // part)):
+            if lab.is_spent or value < 16:
+                continue
+            candidate = best.candidate.with_settings({BUDGET: value})
+            trial = lab.run(candidate, load, early_stop=False)
+            if trial.excess < excess:
+                found, excess = candidate, trial.excess
+        at = found.scenario.engine.parameter("max_num_batched_tokens")
+    return [] if found is best.candidate else [_at_load(lab, found, load, seeds, experience)]
+
+
+def _pieces(lab: Laboratory, load: float) -> list[int]:
+    """Requests of the short runs: a few per cent of the traffic, then some more."""
+    whole = len(lab.traffic.workload(load, lab.traffic.scenario.seed))
+    return [piece for piece in (PIECE // 2, 3 * PIECE) if piece * 2 <= whole] or [0]
+
+
+def _score(lab: Laboratory, candidate: Candidate, load: float, piece: int) -> tuple[float, float, float]:
+    trial = lab.run(candidate, load, piece=piece, early_stop=False)
+    price = candidate.usd_per_hour(candidate.scenario.replicas) or 0.0
+    return (0.0, price, trial.excess) if trial.holds else (1.0, trial.excess, price)
+
+
+def _at_load(
+    lab: Laboratory, candidate: Candidate, load: float, seeds: Sequence[int], experience: Experience
+) -> Answer:
+    """The answer of a candidate whose search begins at the load."""
+    if lab.is_spent:
+        note = "The budget ended before this was tried on a whole run."
+        return Answer(candidate, False, candidate.scenario.replicas, load, note=note)
+    at_load = lab.run(candidate, load, early_stop=False)
+    shares = causes(at_load, candidate, at_load.worst)
+    answer = find_rate(lab, candidate, seeds=seeds, experience=experience, guess=_first_guess(at_load), load=load)
+    trials = (at_load.bare(), *answer.trials)
+    missed = at_load.worst
+    holds = at_load.holds if answer.bounds is None or len(seeds) == 1 else answer.bounds.value >= load
+    return replace(
+        answer,
+        feasible=holds,
+        shown=at_load.bare(),
+        trials=trials,
+        excess=at_load.excess,
+        binding=answer.binding if holds else missed,
+        shares=answer.shares if holds else shares,
+    )
+
+
+def _first_guess(at_load: Trial) -> float:
+    """The rate to look at first: the load moved by what it misses, as if latencies grew with the fourth power of it."""
+    return rounded(at_load.rate * math.exp(-max(min(at_load.excess, 1.2), -1.2) / 4))

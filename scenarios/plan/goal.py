@@ -1,0 +1,189 @@
+"""What a plan has to meet: limits on metrics of a run, of all requests or of one class."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.source.hints import did_you_mean, nearest
+from simulator.errors import InputError
+from simulator.metrics.latency import LATENCIES
+from simulator.metrics.metric import FLAG, FRACTION, Value
+from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.table import METRICS
+
+DEFAULT_ATTAINMENT = 0.99
+"""The share of the requests that must meet the limits of a scenario's SLO where it names none."""
+
+COST = "usd_per_million_output_tokens"
+OF_LIMITS = (ATTAINMENT, "request_goodput")  # undefined without limits of a request
+OF_LOAD = frozenset(
+    {"completed", "request_throughput", "output_throughput", "total_token_throughput", "request_goodput"}
+)
+"""Metrics that grow with the load: where one of them is too low, a larger rate may help."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_GOAL = re.compile(rf"\s*(?:(?P<class>[^:<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?|==?)\s*(?P<limit>{_NUMBER})\s*")
+_FORM = 'as in "p99_ttft_ms<=500", "slo_attainment>=0.99" or "chat:p99_tpot_ms<=50"'
+_FARTHEST = 20.0  # an excess beyond e^20 says no more
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A limit on a key of summary.json; `class_name` None for all requests."""
+
+    metric: str
+    limit: float
+    at_least: bool = False
+    class_name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """As `--slo` takes it."""
+        of = "" if self.class_name is None else f"{self.class_name}:"
+        return f"{of}{self.metric}{'>=' if self.at_least else '<='}{self.limit:g}"
+
+    @property
+    def latency(self) -> str | None:
+        """The latency that the metric is a statistic of, by its name in `LATENCIES`; None for other metrics."""
+        stem = self.metric.partition("_")[2].removesuffix("_ms")
+        return stem if self.metric.endswith("_ms") and stem in LATENCIES else None
+
+    @property
+    def statistic(self) -> str:
+        """`p99`, `mean`, ... of a latency's metric."""
+        return self.metric.partition("_")[0]
+
+    @property
+    def quantile(self) -> float | None:
+        """The share of requests below a percentile's value, 0.99 of `p99_ttft_ms`; None for anything else."""
+        if self.latency is None:
+            return None
+        if self.statistic == "median":
+            return 0.5
+        return float(self.statistic[1:]) / 100 if re.fullmatch(r"p\d+", self.statistic) else None
+
+    def holds(self, value: Value) -> bool:
+        """Whether a value is within the limit. One that is undefined is not."""
+        if value is None or math.isnan(value):
+            return False
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def excess(self, value: Value) -> float:
+        """How far a value is beyond the limit, as the logarithm of a ratio: above 0 it misses, below there is room.
+
+        Of shares near 1, the ratio is that of what they lack: 0.98 instead of 0.99 is as far as twice a latency.
+        """
+        if value is None or math.isnan(value):
+            return _FARTHEST
+        number, limit = float(value), self.limit
+        if METRICS[self.metric].unit == FRACTION and self.at_least:
+            number, limit = 1 - number, 1 - limit
+        elif self.at_least:
+            number, limit = limit, number
+        if number <= 0 or limit <= 0:
+            return -_FARTHEST if self.holds(value) else _FARTHEST
+        found = min(max(math.log(number / limit), -_FARTHEST), _FARTHEST)
+        return min(found, 0.0) if self.holds(value) else max(found, 1e-12)
+
+    def scaled(self, factor: float) -> Goal:
+        """The goal as it is for step times `factor` times as long, seen by a clock that runs as much slower.
+
+        Times 2 in all costs and arrivals makes all latencies times 2: so the largest rate with steps 5 % slower is
+        1 / 1.05 of that at which limits 5 % tighter hold.
+        """
+        if self.latency is None:
+            return self
+        return Goal(self.metric, self.limit / factor, self.at_least, self.class_name)
+
+
+def parse_goal(text: str, scenario: Scenario) -> Goal:
+    """The goal that `--slo TEXT` names. Raises InputError for what is none, with the nearest key of summary.json."""
+    flag = f"--slo {text}"
+    found = _GOAL.fullmatch(text)
+    if found is None:
+        raise InputError("not of the form METRIC<=VALUE or METRIC>=VALUE", file=flag, hint=_FORM)
+    if found["sign"] not in ("<=", ">="):
+        raise InputError(f"{found['sign']!r} is no limit", file=flag, hint=f"allowed: <= and >=; {_FORM}")
+    metric, at_least = found["metric"], found["sign"] == ">="
+    of_class = None if found["class"] is None else found["class"].strip()
+    _check_metric(metric, of_class, flag)
+    known = METRICS[metric]
+    if known.unit != FLAG and known.better and (known.better > 0) != at_least:
+        better = "more" if known.better > 0 else "less"
+        meant = f"did you mean `{metric}{'<=' if at_least else '>='}{found['limit']}`?"
+        raise InputError(f"of {metric}, {better} is better: this limit asks for the worse", file=flag, hint=meant)
+    goal = Goal(metric, float(found["limit"]), at_least, of_class)
+    _check_fits(goal, scenario, flag)
+    return goal
+
+
+def goals_of(scenario: Scenario) -> tuple[Goal, ...]:
+    """The goals in the scenario's own SLO; limits without an attainment are to be met by 99 % of the requests."""
+    slo = scenario.resolve_slo()
+    if slo is None:
+        return ()
+    found = [Goal(metric, limit) for metric, limit in slo.targets.items()]
+    if slo.attainment is not None or slo.limits:
+        found.append(Goal(ATTAINMENT, slo.attainment or DEFAULT_ATTAINMENT, at_least=True))
+    for name, own in slo.classes.items():
+        found += [Goal(metric, limit, class_name=name) for metric, limit in own.targets.items()]
+        if own.attainment is not None:
+            found.append(Goal(ATTAINMENT, own.attainment, at_least=True, class_name=name))
+    return tuple(found)
+
+
+def chosen_goals(texts: Sequence[str], scenario: Scenario) -> tuple[Goal, ...]:
+    """The goals of the flags, or else those of the scenario. Raises InputError where there is none."""
+    found = tuple(dict.fromkeys(parse_goal(text, scenario) for text in texts)) or goals_of(scenario)
+    if not found:
+        raise InputError(
+            "there is no SLO to plan for",
+            file="--slo",
+            hint=f"{_FORM}; or give the scenario `slo: {{p99_ttft_ms: 500}}`",
+        )
+    return found
+
+
+def _check_metric(metric: str, of_class: str | None, flag: str) -> None:
+    known = [key for key, each in METRICS.items() if (each.by_run if of_class is None else each.by_class)]
+    if metric in known:
+        return
+    if of_class is not None and metric in METRICS:
+        raise InputError(f"{metric} is not known of a class", file=flag, hint=f"allowed: {', '.join(known)}")
+    stem = metric.removesuffix("_ms")
+    if stem in LATENCIES:
+        options = " | ".join(f"{s}_{stem}_ms" for s in ("p50", "p90", "p95", "p99", "mean"))
+        hint = f"did you mean `p99_{stem}_ms`? allowed: {options}"
+    else:
+        near = nearest(metric, known)
+        hint = (f"did you mean `{near}`? " if near else "") + "allowed: the keys of summary.json (docs/reference.md)"
+    raise InputError(f"summary.json has no key {metric!r}", file=flag, hint=hint)
+
+
+def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
+    """Raise InputError for a goal that this scenario cannot have."""
+    slo = scenario.resolve_slo()
+    if goal.metric in OF_LIMITS and (slo is None or not slo.limits):
+        raise InputError(
+            f"{goal.metric} counts requests within the limits of the SLO, and the scenario has none",
+            file=flag,
+            hint="--set slo.ttft_ms=1000 --set slo.tpot_ms=50 gives limits; or limit a percentile: p99_ttft_ms<=1000",
+        )
+    if goal.class_name is not None:
+        from scenarios.build.parts import build_workload
+
+        names = build_workload(scenario).class_names
+        if goal.class_name not in names:
+            raise InputError(
+                f"no class is called {goal.class_name!r}", file=flag, hint=did_you_mean(goal.class_name, names)
+            )
+    if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
+        raise InputError(
+            f"{goal.limit:g} is no value of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
+        )
+    if goal.latency is not None and goal.limit == 0:
+        raise InputError("no latency is 0", file=flag, hint=_FORM)

@@ -1,0 +1,160 @@
+"""A plan: candidates, their answers, best first, what could not be told apart, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from scenarios.plan.advice import advise
+from scenarios.plan.answer import Answer, Plan
+from scenarios.plan.bounds import difference
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.config import find_config
+from scenarios.plan.goal import Goal
+from scenarios.plan.rates import Experience, find_rate
+from scenarios.plan.replicas import find_replicas
+from scenarios.plan.search import rounded
+from scenarios.plan.space import space
+from scenarios.plan.traffic import Traffic
+from scenarios.plan.trial import Laboratory
+from scenarios.schema.scenario import Scenario
+from scenarios.studies.axes import Axis
+from simulator.errors import InputError
+
+Find = Literal["rate", "replicas", "config"]
+FINDS: tuple[Find, ...] = ("rate", "replicas", "config")
+SEEDS = 5
+"""Seeds of drawn traffic: as many largest rates, between which the interval is taken."""
+
+_TRIED = 2  # answers whose advice is tried by runs
+_FEW = 500  # requests: fewer hold no 99th percentile
+
+
+def make_plan(
+    scenario: Scenario,
+    goals: Sequence[Goal],
+    find: Find = "rate",
+    *,
+    rate: float | None = None,
+    gpus: Sequence[str] = (),
+    policies: str = "",
+    axes: Sequence[Axis] = (),
+    budget_s: float | None = None,
+    seeds: int = SEEDS,
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """The plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
+
+    `rate` is the load of `replicas` and `config`, in requests per second, the scenario's unless given; `budget_s` are
+    CPU seconds, after which the answers say what was not settled. `progress` is told of finished candidates, or runs.
+    """
+    if rate is not None and not (math.isfinite(rate) and rate > 0):
+        raise InputError(f"a rate is above 0, not {rate:g}", file="--rate")
+    if budget_s is not None and not budget_s > 0:
+        raise InputError(f"a budget is above 0 seconds, not {budget_s:g}", file="--budget-s")
+    traffic = Traffic(scenario)
+    lab = Laboratory(traffic, goals, budget_s)
+    load = traffic.rate if rate is None else rounded(rate)
+    around = space(scenario, gpus=gpus, policies=policies, axes=axes, by_default=find == "config")
+    numbers = tuple(range(scenario.seed, scenario.seed + (seeds if traffic.is_random else 1)))
+    experience = Experience()
+    notes = [*around.notes, *_warnings(traffic, goals)]
+    refused = [
+        Answer(candidate, False, candidate.scenario.replicas, load, note=why) for candidate, why in around.refused
+    ]
+    if find == "config":
+        answers, more = find_config(
+            lab, around.candidates, load=load, seeds=numbers, experience=experience, progress=progress
+        )
+        notes += more
+        refused = refused if not answers else []
+    else:
+        answers = []
+        for done, candidate in enumerate(around.candidates, 1):
+            answers.append(_guarded(lab, candidate, find, load, numbers, experience))
+            if progress is not None:
+                progress(done)
+    ranked = _told_apart(_ranked([*answers, *refused], find), find)
+    ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
+    if lab.is_spent:
+        notes.append("warning: the budget ended: what was not settled is said of each candidate")
+    about = f"{len(traffic.workload(traffic.rate, scenario.seed)):,} requests, {traffic.rate:g}/s as they stand"
+    return Plan(find, scenario.name, tuple(goals), load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
+
+
+def _guarded(
+    lab: Laboratory, candidate: Candidate, find: Find, load: float, seeds: Sequence[int], experience: Experience
+) -> Answer:
+    """The answer of a candidate; what is wrong with its scenario alone is an answer too."""
+    try:
+        return _one(lab, candidate, find, load, seeds, experience)
+    except InputError as error:
+        if error.file is not None:  # a flag, or the user's own file
+            raise
+        return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
+
+
+def _one(
+    lab: Laboratory, candidate: Candidate, find: Find, load: float, seeds: Sequence[int], experience: Experience
+) -> Answer:
+    if lab.is_spent:
+        note = "The budget ended before this was tried."
+        return Answer(candidate, False, candidate.scenario.replicas, load, note=note)
+    if find == "replicas":
+        return find_replicas(lab, candidate, load=load, experience=experience)
+    return find_rate(lab, candidate, seeds=seeds, experience=experience, load=load)
+
+
+def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:
+    """What is said of a workload that is too short for its goals."""
+    count = len(traffic.workload(traffic.rate, traffic.scenario.seed))
+    tails = [goal.text for goal in goals if goal.quantile is not None and goal.quantile >= 0.99]
+    if not tails or count >= _FEW:
+        return []
+    return [f"warning: {count:,} requests are few for {tails[0]}: {max(count // 100, 1)} of them decide it"]
+
+
+def _ranked(answers: Sequence[Answer], find: Find) -> list[Answer]:
+    """Best first: those that meet the goals by price, the others by how little they miss."""
+    priced = all(answer.usd_per_hour is not None for answer in answers if answer.feasible)
+
+    def key(answer: Answer) -> tuple[float, ...]:
+        rate = 0.0 if answer.bounds is None else answer.bounds.value
+        if not answer.feasible:
+            return (1.0, 0.0 if answer.bounds is not None else 1.0, -rate, answer.excess)
+        if find == "rate":
+            return (0.0, _score(answer) if priced else 0.0, -rate)
+        price = answer.usd_per_hour if priced else float(answer.gpus)
+        return (0.0, price or 0.0, -rate)
+
+    return sorted(answers, key=key)  # stable: equals stay in the order of the grid
+
+
+def _score(answer: Answer) -> float:
+    """USD for a million requests at the largest rate."""
+    if answer.bounds is None or answer.usd_per_hour is None:
+        return math.inf
+    return answer.usd_per_hour / answer.bounds.value
+
+
+def _told_apart(answers: list[Answer], find: Find) -> list[Answer]:
+    """The answers with `equal_to_best` where the interval of the difference from the first holds 0."""
+    if not answers:
+        return []
+    best = answers[0]
+    return [replace(answer, equal_to_best=answer is best or _is_equal(answer, best, find)) for answer in answers]
+
+
+def _is_equal(answer: Answer, best: Answer, find: Find) -> bool:
+    if answer.feasible != best.feasible or answer.bounds is None or best.bounds is None:
+        return False
+    ours, theirs = answer.usd_per_hour, best.usd_per_hour
+    if find != "rate" and ours != theirs:
+        return False
+    apart = difference(answer.bounds, best.bounds)
+    if apart is None:
+        return answer.bounds.low <= best.bounds.high and best.bounds.low <= answer.bounds.high and ours == theirs
+    cheaper = 0.0 if not ours or not theirs else math.log(theirs / ours)
+    return apart[0] + cheaper <= 1e-12 and apart[1] + cheaper >= -1e-12

@@ -1,0 +1,173 @@
+"""The largest rate at which something holds: a bracket by doubling, then bisection of the logarithm of the rate.
+
+Where both ends of the bracket say how far they are from the limit, the next rate is where a line through them crosses
+it (regula falsi), kept away from the ends. What is looked for is a crossing: a rate that holds and one that does not
+within `tolerance` of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+_EDGE = 0.12  # of the bracket's logarithm: no guess is nearer to its ends
+_SLACK = 0.3  # of the tolerance: how far a guess lies beyond the crossing that it foresees
+_KNOWN = 10.0  # an excess above is that of a run without a value
+_DIGITS = 5
+_LONGEST = 2.0  # factor between two rates on the way to a bracket
+
+
+class Probed(Protocol):
+    """What a probe gives back."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rate is within the limits."""
+
+    @property
+    def excess(self) -> float:
+        """The logarithm of how far it is beyond them; below 0 within them."""
+
+
+P = TypeVar("P", bound=Probed)
+
+
+@dataclass(slots=True)
+class Found(Generic[P]):
+    """The bracket that was found, `held` below `failed`; None for an end that was not met. `probes` in order."""
+
+    held: tuple[float, P] | None = None
+    failed: tuple[float, P] | None = None
+    probes: list[tuple[float, P]] = field(default_factory=list)
+    is_settled: bool = False
+
+    @property
+    def rate(self) -> float | None:
+        """The largest rate that was seen to hold below one that does not."""
+        return None if self.held is None else self.held[0]
+
+
+def largest(
+    probe: Callable[[float], P],
+    start: float,
+    *,
+    tolerance: float = 0.015,
+    step: float = 2.0,
+    least: float = 0.0,
+    most: float = math.inf,
+    go_on: Callable[[], bool] = lambda: True,
+    too_little: Callable[[P], bool] = lambda _: False,
+) -> Found[P]:
+    """Search from `start` on, by factors of `step` up to 2 or as far as two probes foresee, until `least` or `most`.
+
+    `too_little` says that a probe failed for want of load: then the rate goes up. `go_on` is asked before each probe;
+    where it says no, the bracket so far is what was found.
+    """
+    found: Found[P] = Found()
+    rate, factor = rounded(start), step
+    while True:
+        if not go_on():
+            return found
+        done = probe(rate)
+        found.probes.append((rate, done))
+        if done.holds:
+            found.held = (rate, done)
+        elif not too_little(done):
+            found.failed = (rate, done)
+        if found.held and found.failed:
+            return _narrowed(found, probe, tolerance, go_on)
+        up = found.failed is None
+        if rate >= most if up else rate <= least:
+            found.is_settled = True
+            return found
+        stride = _foreseen(found.probes, tolerance, math.log(factor))
+        rate = rounded(min(rate * math.exp(stride), most) if up else max(rate / math.exp(stride), least))
+        factor = min(factor * factor, max(step, _LONGEST))
+
+
+def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float) -> float:
+    """How far to go in the logarithm: `usual`, or a little beyond where a line through the last two crosses 0."""
+    if len(probes) < 2:
+        return usual
+    (x, one), (y, other) = probes[-2:]
+    if max(abs(one.excess), abs(other.excess)) >= _KNOWN or x == y:
+        return usual
+    slope = (other.excess - one.excess) / (math.log(y) - math.log(x))
+    if slope <= 0:
+        return usual
+    return min(max(abs(other.excess) / slope + 0.6 * tolerance, tolerance), math.log(_LONGEST))
+
+
+def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go_on: Callable[[], bool]) -> Found[P]:
+    assert found.held is not None
+    assert found.failed is not None
+    while found.failed[0] / found.held[0] > 1 + tolerance:
+        rate = rounded(_guess(found.held, found.failed, tolerance))
+        if not found.held[0] < rate < found.failed[0]:
+            break
+        if not go_on():
+            return found
+        done = probe(rate)
+        found.probes.append((rate, done))
+        if done.holds:
+            found.held = (rate, done)
+        else:
+            found.failed = (rate, done)
+    found.is_settled = True
+    return found
+
+
+def _guess(held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float) -> float:
+    low, high = math.log(held[0]), math.log(failed[0])
+    width = high - low
+    below, above = held[1].excess, failed[1].excess
+    share = 0.5
+    if -_KNOWN < below <= 0 < above < _KNOWN:
+        share = -below / (above - below)
+        # A little beyond the crossing, on the side of the farther end: then both ends come close.
+        share += (_SLACK * tolerance / width) * (1 if share < 0.5 else -1)
+    return math.exp(low + width * min(max(share, _EDGE), 1 - _EDGE))
+
+
+def rounded(rate: float) -> float:
+    """A rate to five digits: what is written is what was run."""
+    return float(f"{rate:.{_DIGITS}g}")
+
+
+def fewest(holds: Callable[[int], bool], start: int, most: int) -> tuple[int | None, int]:
+    """The smallest whole number from 1 to `most` that holds, if more is never worse; and the largest seen to fail.
+
+    From `start` by doubled steps to either side, then by halves. None where `most` fails too.
+    """
+    start = min(max(start, 1), most)
+    failed, step = 0, max(start // 16, 1)
+    at = start
+    if holds(at):
+        good = at
+        while good > 1:
+            at = max(good - step, failed + 1, 1)
+            if at == good:
+                break
+            if not holds(at):
+                failed = at
+                break
+            good, step = at, step * 2
+    else:
+        failed = at
+        while True:
+            if at == most:
+                return None, failed
+            at, step = min(at + step, most), step * 2
+            if holds(at):
+                good = at
+                break
+            failed = at
+    while good - failed > 1:
+        middle = (good + failed) // 2
+        if holds(middle):
+            good = middle
+        else:
+            failed = middle
+    return good, failed

@@ -1,0 +1,184 @@
+"""The candidates of a plan: GPUs, policies and settings, as the flags name them or as they apply to the scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from scenarios.build.parts import build, build_workload
+from scenarios.build.unused import caches_prefixes, engine_keys
+from scenarios.plan.candidate import GPU, POLICY, TENSOR_PARALLEL, Candidate, make_candidate, make_candidates
+from scenarios.runs.variants import as_variant, split_variants
+from scenarios.schema.cost.linear import LinearCostConfig
+from scenarios.schema.cost.profile import ProfileCostConfig
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.source.hints import did_you_mean
+from scenarios.studies.axes import Axis, Setting, grid
+from simulator.errors import InputError
+from simulator.hardware.gpus import find_gpu
+
+CACHING, SEQS, BUDGET, REPLICAS = (
+    "engine.enable_prefix_caching", "engine.max_num_seqs", "engine.max_num_batched_tokens", "replicas",
+)  # fmt: skip
+_SEQS = (32, 64, 128, 256, 512)
+_BUDGETS = (256, 512, 1024, 2048, 4096, 8192)
+_POLICIES = ("chunked_prefill", "continuous")  # besides the scenario's own: prompts beside the decodes, or before them
+_MOST = 5000  # candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The candidates, those that cannot be built with the reason, and what a reader must know of all of them."""
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[tuple[Candidate, str], ...]
+    notes: tuple[str, ...]
+
+
+def space(
+    base: Scenario, *, gpus: Sequence[str] = (), policies: str = "", axes: Sequence[Axis] = (), by_default: bool = False
+) -> Space:
+    """The grid of GPUs, policies and axes; with `by_default`, of the settings that apply where no axis is given.
+
+    GPUs are compared on an equal footing: where one has no profile, all take the roofline, and a note says so.
+    Raises InputError for what no scenario can be, naming the flag.
+    """
+    settings = _grid(base, gpus, policies, axes, by_default)
+    settings, notes = _equal_footing(base, settings)
+    every = make_candidates(base, settings)
+    _check_taken(every, [key for axis in axes for key in axis.keys])
+    found, refused = [], []
+    for candidate in every:
+        try:
+            build(candidate.scenario)
+        except InputError as error:
+            refused.append((candidate, f"{error.message}."))
+        else:
+            found.append(candidate)
+    if not found and len(refused) == 1:
+        build(refused[0][0].scenario)  # raises: a scenario that cannot be run is bad input
+    for key in {key: None for candidate in found for key in candidate.left_out}:
+        names = dict.fromkeys(c.scenario.engine.policy for c in found if key in c.left_out)
+        if key in base.engine.model_fields_set:
+            notes.append(f"{', '.join(names)} does not take {key}: left out there")
+    return Space(tuple(found), tuple(refused), tuple(notes))
+
+
+def _grid(base: Scenario, gpus: Sequence[str], policies: str, axes: Sequence[Axis], by_default: bool) -> list[Setting]:
+    keys = [key for axis in axes for key in axis.keys]
+    for key, flag, given in ((GPU, "--gpus", gpus), (POLICY, "--policies", policies)):
+        if given and key in keys:
+            raise InputError(f"{key} is varied already", file=flag, hint="name its values once")
+    if doubled := next((key for key in keys if keys.count(key) > 1), None):
+        raise InputError(f"{doubled} is varied twice", file="--vary")
+    settings = grid([_gpu_axis(gpus), *axes] if gpus else list(axes))
+    if policies:
+        own = [_policy_setting(base, text) for text in split_variants(policies)]
+        settings = [{**setting, **policy} for setting in settings for policy in own]
+    if by_default and not axes:
+        settings = [whole for setting in settings for whole in _applicable(base, setting, bool(policies))]
+    if len(settings) > _MOST:
+        raise InputError(f"{len(settings):,} candidates are too many", file="--vary", hint=f"at most {_MOST:,}")
+    return settings
+
+
+def _check_taken(candidates: Sequence[Candidate], keys: Sequence[str]) -> None:
+    """Raise InputError for a varied key of the engine that no candidate's policy takes."""
+    for key in keys:
+        if not key.startswith("engine.") or any(key in candidate.settings for candidate in candidates):
+            continue
+        known = dict.fromkeys(own for each in candidates for own in engine_keys(each.scenario.engine.policy, {}))
+        what = f"no policy here takes {key}"
+        raise InputError(what, file=f"--vary {key}", hint=did_you_mean(key.removeprefix("engine."), tuple(known)))
+
+
+def _gpu_axis(gpus: Sequence[str]) -> Axis:
+    for name in gpus:
+        try:
+            find_gpu(name)
+        except InputError as error:
+            raise InputError(error.message, file="--gpus", hint=error.hint) from None
+    return Axis((GPU,), tuple((name,) for name in dict.fromkeys(gpus)))
+
+
+def _policy_setting(base: Scenario, text: str) -> Setting:
+    variant = as_variant(text)
+    setting: Setting = {POLICY: variant.policy, **{f"engine.{key}": value for key, value in variant.settings.items()}}
+    scenario = make_candidate(base, {POLICY: variant.policy}).scenario
+    taken = engine_keys(scenario.engine.policy, dict(variant.settings))
+    for key in variant.settings:
+        if key not in taken:
+            raise InputError(f"{text}: {variant.policy} does not take {key}", file="--policies")
+    return setting
+
+
+def _applicable(base: Scenario, setting: Setting, has_policies: bool) -> Iterator[Setting]:
+    """The default space around a setting: batch, step, policy, caching, and how many GPUs share a replica."""
+    around = make_candidate(base, setting).scenario
+    policies = [around.engine.policy] if has_policies else [*dict.fromkeys((around.engine.policy, *_POLICIES))]
+    content = build_workload(around).content is not None
+    for split in _splits(around):
+        for policy in policies:
+            takes = engine_keys(policy, {})
+            axes = [
+                Axis((key,), tuple((value,) for value in values))
+                for key, values in ((SEQS, _SEQS), (BUDGET, _BUDGETS))
+                if key.removeprefix("engine.") in takes
+            ]
+            if content and caches_prefixes(policy):
+                axes.append(Axis((CACHING,), ((False,), (True,))))
+            for found in grid(axes):
+                yield {**setting, **split, POLICY: policy, **found}
+
+
+def _splits(around: Scenario) -> list[Setting]:
+    """The same GPUs as replicas of another size: 4 as one replica of four, two of two; nothing of a fleet of groups."""
+    if around.fleet is not None:
+        return [{}]
+    ranks, gpus = around.hardware.tensor_parallel, around.hardware.tensor_parallel * around.replicas
+    sizes = [n for n in around.resolve_model().tensor_parallel_choices() if gpus % n == 0 and n <= 8]
+    if len(sizes) < 2 or gpus == 1:
+        return [{}]
+    found: list[Setting] = [{}]
+    for size in sizes:
+        if size == ranks:
+            continue
+        setting: Setting = {TENSOR_PARALLEL: size, REPLICAS: gpus // size}
+        try:
+            build(make_candidate(around, setting).scenario)
+        except InputError:
+            continue  # it does not fit, or has no measured kernels
+        found.append(setting)
+    return found
+
+
+def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Setting], list[str]]:
+    """The settings with step times of one kind for all GPUs, and what there is to say of it."""
+    gpus = dict.fromkeys(str(setting[GPU]) for setting in settings if isinstance(setting.get(GPU), str))
+    if len(gpus) < 2:
+        return settings, []
+    if isinstance(base.cost, LinearCostConfig):
+        return settings, [
+            "warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"
+        ]
+    if not isinstance(base.cost, ProfileCostConfig):
+        return settings, []
+    own: Setting = {"cost": {"kind": "profile"}}
+    pinned = base.cost.name is not None or base.cost.path is not None
+    without = [gpu for gpu in gpus if not _has_profile(load(base, ["cost={kind: profile}", f"{GPU}={gpu}"]))]
+    if without:
+        note = (
+            f"warning: there is no profile of {base.resolve_model().name} on {', '.join(without)}: step times of all "
+            "GPUs are by roofline, so that they compare; leave it out to compare measured kernels"
+        )
+        return [{**setting, "cost": {"kind": "roofline"}} for setting in settings], [note]
+    return ([{**setting, **own} for setting in settings] if pinned else settings), []
+
+
+def _has_profile(scenario: Scenario) -> bool:
+    try:
+        scenario.cost.build(scenario)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""A plan as a person reads it: the answer in a sentence, a table, what binds, what to change, how to deploy it."""
+
+from __future__ import annotations
+
+from scenarios.plan.answer import Answer, Plan
+from scenarios.plan.wording import described, percent, rate_text
+
+_SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
+
+
+def sentence(plan: Plan) -> str:
+    """The answer."""
+    if not plan.answers:
+        return "There is no candidate."
+    best = plan.answers[0]
+    name = best.candidate.label
+    if not best.feasible:
+        return _miss(plan, best)
+    assert best.bounds is not None, "what is feasible has a rate"
+    between = f"[{rate_text(best.bounds.low)}, {rate_text(best.bounds.high)}]"
+    if plan.find == "rate":
+        found = f"{name} meets the SLO up to {rate_text(best.bounds.value)} requests/s (95 %: {between})"
+    elif plan.find == "replicas":
+        several = "replica" if best.replicas == 1 else "replicas"
+        found = f"{best.replicas:,} {several} of {name} meet the SLO at {rate_text(plan.load)} requests/s"
+        found += f" and would up to {rate_text(best.bounds.value)} {between}"
+    else:
+        found = f"{name} meets the SLO at {rate_text(plan.load)} requests/s"
+        found += f" and would up to {rate_text(best.bounds.value)} {between}"
+    money = [
+        "" if best.usd_per_hour is None else f"{best.usd_per_hour:,.2f} USD/h",
+        "" if best.usd_per_million is None else f"{best.usd_per_million:,.3g} USD per million output tokens",
+    ]
+    said = ", ".join(part for part in money if part)
+    return f"{found}{f', for {said}' if said else ''}.{_equals(plan)}"
+
+
+def _miss(plan: Plan, best: Answer) -> str:
+    name = best.candidate.label
+    head = "No candidate meets the SLO" + (f" at {rate_text(plan.load)} requests/s" if plan.find != "rate" else "")
+    if best.shown is None or best.shown.stopped:
+        return f"{head}. {best.note}".strip()
+    miss = described(best.shown)
+    up_to = ""
+    if best.bounds is not None:
+        ends = f"[{rate_text(best.bounds.low)}, {rate_text(best.bounds.high)}]"
+        up_to = f"; it would up to {rate_text(best.bounds.value)} requests/s {ends}"
+    return f"{head}. The nearest is {name}: {miss}{up_to}."
+
+
+def _equals(plan: Plan) -> str:
+    others = [answer.candidate.label for answer in plan.answers[1:] if answer.equal_to_best]
+    if not others:
+        return ""
+    listed = others[0] if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]}"
+    return f" It cannot be told apart from {listed}."
+
+
+HEAD = (
+    "candidate",
+    "rate (req/s)",
+    "95 %",
+    "replicas",
+    "GPUs",
+    "USD/h",
+    "USD/M tok",
+    "binds",
+    "bottleneck",
+    "load +",
+    "=",
+)
+TEXT_COLUMNS = 1
+
+
+def table(plan: Plan) -> list[tuple[str, ...]]:
+    """The table: a line a candidate, its head first."""
+    return [HEAD, *(_line(answer) for answer in plan.answers)]
+
+
+def _line(answer: Answer) -> tuple[str, ...]:
+    bounds = answer.bounds
+    return (
+        answer.candidate.label,
+        "-" if bounds is None else rate_text(bounds.value),
+        "" if bounds is None else f"{rate_text(bounds.low)} - {rate_text(bounds.high)}",
+        f"{answer.replicas:,}" if answer.feasible else f"({answer.replicas:,})",
+        f"{answer.gpus:,}",
+        "-" if answer.usd_per_hour is None else f"{answer.usd_per_hour:,.2f}",
+        "-" if answer.usd_per_million is None else f"{answer.usd_per_million:,.3g}",
+        "-" if answer.binding is None else answer.binding.text,
+        answer.shares.bottleneck or "-",
+        "-" if answer.headroom is None else percent(answer.headroom),
+        "=" if answer.equal_to_best else "",
+    )
+
+
+def below(plan: Plan) -> list[str]:
+    """What is said of the best candidate under the table, a line each."""
+    if not plan.answers:
+        return []
+    best = plan.answers[0]
+    lines = []
+    if best.binding is not None:
+        why = f"; its worst requests wait for {best.shares.text}" if best.shares.text else ""
+        lines.append(f"binds:   {best.binding.text}{why}")
+    if best.slower is not None and best.faster is not None:
+        edge = ""
+        if max(-best.slower, best.faster) > _SURE:
+            edge = ": at the edge of saturation, where a few per cent of the step times decide"
+        moves = f"{percent(best.slower)} if steps are 5 % slower, {percent(best.faster)} if faster"
+        lines.append(f"unsure:  the rate moves by {moves}{edge}")
+    if best.note:
+        lines.append(f"note:    {best.note}")
+    if best.advice:
+        lines.append(f"change:  {best.advice}")
+    if best.deploy:
+        lines.append(f"deploy:  {best.deploy}")
+    return lines

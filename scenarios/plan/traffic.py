@@ -1,0 +1,124 @@
+"""The traffic of a scenario at any rate: the same requests, nearer together or farther apart."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from scenarios.build.parts import build_workload, is_random
+from scenarios.generate.classes import at_mean_rate, mean_rate
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario, TraceWorkload
+from simulator.workload import Workload
+
+_DIGITS = 5
+_KEPT = 12  # workloads that are kept: those of the seeds at a few rates
+
+
+class Traffic:
+    """The workload of a scenario as a function of its rate, in requests per second.
+
+    A trace is replayed faster or slower (`trace.rate_scale`). Of a generated workload the rates of the classes are
+    multiplied by one factor, and the draws stay the same: runs at any rate and of any candidate share their random
+    numbers. `piece` is a stretch of so many requests that arrive closest together, for short runs.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.is_trace = isinstance(scenario.workload, TraceWorkload)
+        self.is_random = is_random(scenario)
+        self._recorded: dict[int, Workload] = {}
+        self._kept: OrderedDict[tuple[float, int, int], Workload] = OrderedDict()
+        self.rate = self._offered()
+
+    def _offered(self) -> float:
+        """The rate of the scenario as it stands. Raises InputError where its traffic has none."""
+        workload = self.scenario.workload
+        if not isinstance(workload, TraceWorkload):
+            found = mean_rate(workload)
+            if found is None:
+                what = "the requests of closed loops follow answers: they have no rate"
+                raise self.scenario.error("workload", what, "a plan needs arrivals at a rate of their own, as poisson")
+            return _rounded(found)
+        if workload.trace.arrival is not None:
+            return _rounded(workload.trace.arrival.mean_rate)
+        scale = workload.trace.rate_scale
+        arrival = self._at_recorded_rate(self.scenario.seed).arrival_s
+        span_s = float(arrival[-1] - arrival[0]) if len(arrival) > 1 else 0.0
+        if span_s <= 0:
+            what = "all requests of the trace arrive at once: it has no rate"
+            raise self.scenario.error(
+                "workload.trace", what, "trace.arrival gives it arrivals, or jitter_s spreads them"
+            )
+        self._recorded_rate = (len(arrival) - 1) / span_s
+        return _rounded(self._recorded_rate * scale)
+
+    def settings(self, rate: float) -> dict[str, object]:
+        """The keys of the scenario, dotted, that give it this rate."""
+        workload = self.scenario.workload
+        if isinstance(workload, TraceWorkload):
+            arrival = workload.trace.arrival
+            if arrival is None:
+                return {"workload.trace.rate_scale": float(f"{rate / self._recorded_rate:.9g}")}
+            return {"workload.trace.arrival.rate": arrival.rate * rate / arrival.mean_rate}
+        if workload.preset is not None:
+            return {"workload.rate": rate}
+        if workload.shared is None:
+            return {"workload.arrival": {"rate": rate}}
+        return {}
+
+    def scenario_at(self, scenario: Scenario, rate: float) -> Scenario:
+        """A scenario with this traffic, at a rate; `scenario` differs from the one here in other things at most."""
+        import json
+
+        settings = self.settings(rate)
+        if settings:
+            return load(scenario, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
+        assert not isinstance(scenario.workload, TraceWorkload), "a trace has settings for its rate"
+        return scenario.model_copy(update={"workload": at_mean_rate(scenario.workload, rate)})
+
+    def workload(self, rate: float, seed: int, piece: int = 0) -> Workload:
+        """The requests at a rate, all of them or a piece."""
+        key = (rate, seed, piece)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = self._whole(rate, seed)
+            if 0 < piece < len(found) and not found.answers_back:
+                found = _busiest(found, piece)
+        self._kept[key] = found
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+    def _whole(self, rate: float, seed: int) -> Workload:
+        scenario = self.scenario
+        if isinstance(scenario.workload, TraceWorkload) and scenario.workload.trace.arrival is None:
+            recorded = self._at_recorded_rate(seed)
+            scale = float(f"{rate / self._recorded_rate:.9g}")
+            delay_s = None if recorded.delay_s is None else recorded.delay_s / scale
+            return replace(recorded, arrival_s=recorded.arrival_s / scale, delay_s=delay_s)
+        return build_workload(self.scenario_at(load(scenario, [f"seed={seed}"]), rate))
+
+    def _at_recorded_rate(self, seed: int) -> Workload:
+        if seed not in self._recorded:
+            plain = load(self.scenario, [f"seed={seed}", "workload.trace.rate_scale=1.0"])
+            self._recorded[seed] = build_workload(plain)
+        return self._recorded[seed]
+
+
+def _busiest(workload: Workload, piece: int) -> Workload:
+    """The stretch of `piece` requests in a row that takes the least time, from time 0 on."""
+    arrival = workload.arrival_s
+    spans = arrival[piece - 1 :] - arrival[: len(arrival) - piece + 1]
+    first = int(np.argmin(spans))
+    columns: dict[str, Any] = {name: column[first : first + piece] for name, column in workload.columns().items()}
+    columns["arrival_s"] = columns["arrival_s"] - float(arrival[first])
+    whole = {field.name: getattr(workload, field.name) for field in fields(workload) if field.name not in columns}
+    return Workload(**{**whole, **columns})
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.{_DIGITS}g}")

@@ -1,0 +1,203 @@
+"""One run of a plan: a candidate at a rate, held against the goals."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from scenarios.plan.candidate import Candidate
+from scenarios.plan.goal import COST, Goal
+from scenarios.plan.traffic import Traffic
+from scenarios.plan.watch import HopelessError, watcher
+from scenarios.runs.runner import records_of
+from simulator.metrics.latency import LATENCIES
+from simulator.metrics.metric import Value
+from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.sample import Sample
+from simulator.metrics.slo import Slo
+from simulator.metrics.summary import cost_per_million_output_tokens
+from simulator.metrics.table import METRICS
+from simulator.metrics.waits import saturated
+from simulator.metrics.window import measured_window
+from simulator.results.records import Floats, Records, Status
+
+STEADY = Goal("saturated", 0)
+"""Held against every run: a server whose queue keeps growing serves no rate, whatever its other metrics say, and
+neither does one that rejects what it should serve."""
+
+_BACKLOG = 0.1
+"""Share of the requests that may wait as the last one arrives: a run too short to be called saturated shows it here."""
+
+REJECTED = 0.01
+"""Share of the requests that may be rejected: percentiles are of those that were served, and would not show it."""
+
+_OVER = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a goal's value is made of, request by request in order of arrival; NaN where a request does not count.
+
+    Empty where the metric is none of single requests: it is then taken as it is.
+    """
+
+    per_request: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a run. `values` has one entry a goal, `STEADY` last; empty where the run was stopped."""
+
+    rate: float
+    replicas: int
+    seed: int
+    holds: bool
+    excess: float  # of the goal that is missed by most, or met by least; above 0 it is missed
+    worst: Goal
+    goals: tuple[Goal, ...]
+    values: tuple[Value, ...] = ()
+    tails: tuple[Tail, ...] = field(default=(), repr=False)
+    output_tokens_per_request: float = math.nan
+    usd_per_million: float | None = None
+    rejected: float = 0.0  # share of the requests
+    why_rejected: str = ""
+    records: Records | None = field(default=None, repr=False)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was given up early."""
+        return not self.values
+
+    @property
+    def missed(self) -> tuple[Goal, ...]:
+        """The goals that are missed; of a stopped run, none is known."""
+        return tuple(goal for goal, value in zip(self.goals, self.values, strict=False) if not goal.holds(value))
+
+    def value_of(self, goal: Goal) -> Value:
+        """The value of a goal's metric."""
+        return self.values[self.goals.index(goal)] if self.values else None
+
+    def bare(self) -> Trial:
+        """The trial without its records, which are large."""
+        return replace(self, records=None)
+
+
+class Laboratory:
+    """Runs trials and counts them. `goals` are those of the plan; `STEADY` is added."""
+
+    def __init__(self, traffic: Traffic, goals: Sequence[Goal], budget_s: float | None = None) -> None:
+        self.traffic = traffic
+        self.goals = (*goals, STEADY)
+        self.runs = 0
+        self._budget_s = math.inf if budget_s is None else budget_s
+        self._started_s = time.process_time()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds since the beginning."""
+        return time.process_time() - self._started_s
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is over."""
+        return self.cpu_s >= self._budget_s
+
+    def run(
+        self,
+        candidate: Candidate,
+        rate: float,
+        *,
+        replicas: int | None = None,
+        seed: int | None = None,
+        piece: int = 0,
+        early_stop: bool = True,
+    ) -> Trial:
+        """A run of a candidate at a rate: `piece` requests of it, or all. Raises InputError as `run` does."""
+        self.runs += 1
+        chosen_seed = self.traffic.scenario.seed if seed is None else seed
+        scenario = candidate.with_replicas(replicas)
+        workload = self.traffic.workload(rate, chosen_seed, piece)
+        if scenario.seed != chosen_seed:
+            scenario = scenario.model_copy(update={"seed": chosen_seed})
+        watch = watcher(self.goals, scenario, workload) if early_stop else None
+        count = scenario.replicas
+        try:
+            records = records_of(scenario, workload, watch=watch)
+        except HopelessError:
+            return Trial(rate, count, chosen_seed, False, _OVER, self.goals[0], self.goals)
+        return self._judged(candidate, records, rate, count, chosen_seed, scenario.resolve_slo())
+
+    def _judged(
+        self, candidate: Candidate, records: Records, rate: float, replicas: int, seed: int, slo: Slo | None
+    ) -> Trial:
+        cuts = candidate.scenario.measure.window(records)
+        window = measured_window(records, **cuts)
+        samples: dict[str | None, Sample] = {None: Sample(records, window, slo)}
+        for goal in self.goals:
+            if goal.class_name not in samples:
+                index = records.class_names.index(goal.class_name or "")
+                samples[goal.class_name] = Sample(records, window, slo, index)
+        whole = samples[None]
+        usd = candidate.usd_per_hour(replicas)
+        cost = None
+        if usd is not None:
+            cost = cost_per_million_output_tokens(whole.rate(whole.output_tokens), gpus=1, usd_per_gpu_hour=usd)
+        rejected = records.reject_reasons
+        values: list[Value] = []
+        for goal in self.goals:
+            if goal == STEADY:
+                serves = not rejected or len(rejected) <= REJECTED * len(records.requests.row)
+                growing = saturated(records, window, whole.waits) or _backlog(whole) > _BACKLOG
+                values.append(growing or not serves)
+            elif goal.metric == COST:
+                values.append(cost)
+            else:
+                of = METRICS[goal.metric].of
+                values.append(None if of is None else of(samples[goal.class_name]))
+        excesses = [goal.excess(value) for goal, value in zip(self.goals, values, strict=True)]
+        worst = int(np.argmax(excesses))
+        return Trial(
+            rate,
+            replicas,
+            seed,
+            all(goal.holds(value) for goal, value in zip(self.goals, values, strict=True)),
+            excesses[worst],
+            self.goals[worst],
+            self.goals,
+            tuple(values),
+            tuple(_tail(goal, samples[goal.class_name]) for goal in self.goals),
+            whole.output_tokens / whole.completed if whole.completed else math.nan,
+            cost,
+            len(rejected) / max(len(records.requests.row), 1),
+            next(iter(rejected.values()), ""),
+            records,
+        )
+
+
+def _backlog(sample: Sample) -> float:
+    """The share of the measured requests that wait for their first step as the last of them arrives."""
+    requests, measured = sample.records.requests, sample.measured
+    last_s = float(requests.arrival_s[measured].max(initial=0.0))
+    waiting = ~(requests.scheduled_s[measured] <= last_s) & (requests.status[measured] != Status.REJECTED)
+    return float(waiting.mean()) if len(waiting) else 0.0
+
+
+def _tail(goal: Goal, sample: Sample) -> Tail:
+    if goal.metric == ATTAINMENT:
+        good = np.full(len(sample.measured), np.nan)
+        if sample.good is not None:
+            good[sample.measured] = sample.good
+        return Tail(good)
+    if goal.latency is None or goal.latency == "itl" or (goal.quantile is None and goal.statistic != "mean"):
+        return Tail(np.empty(0))
+    if goal.latency == "tpot":
+        from simulator.metrics.latency import tpot_s
+
+        seconds = tpot_s(sample.records)
+    else:
+        seconds = LATENCIES[goal.latency].of_request_s(sample.records)
+    return Tail(np.where(sample.done, seconds * 1e3, np.nan))

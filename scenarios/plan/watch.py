@@ -1,0 +1,130 @@
+"""The exact early stop: a run is over as soon as no way on from here could meet its goals.
+
+A percentile within its limit leaves a known number of requests beyond it, of a known total; a mean within its limit
+leaves a known sum; an attainment a known number of requests. Once more than that has ended badly, the run has missed
+its goal, whatever the rest does. A queue that only grows shows here first: those that waited too long add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from scenarios.plan.goal import Goal
+from scenarios.schema.scenario import Scenario
+from simulator.fleet.attainment import within_limits
+from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.slo import Slo
+from simulator.metrics.window import Bools
+from simulator.request_state import RequestState
+from simulator.results.recorder import Watch
+from simulator.results.records import Status
+from simulator.workload import Workload
+
+_ROUNDING = 1 + 1e-9  # a limit is beyond doubt where rounding cannot bring the value back
+
+Seconds = Callable[[RequestState, float], float]
+
+_LATENCY: dict[str, Seconds] = {
+    "ttft": lambda live, late_s: live.first_token_s - live.arrival_s + late_s,
+    "tpot": lambda live, late_s: (live.last_token_s - live.first_token_s) / (live.base_outputs - 1),
+    "e2el": lambda live, late_s: live.last_token_s - live.arrival_s + late_s,
+    "queue_time": lambda live, late_s: live.scheduled_s - live.arrival_s,
+}
+
+
+class HopelessError(Exception):
+    """Ends a run that has missed its goals."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """How much of a goal's allowance is left; `counts` says which requests it is about."""
+
+    counts: Bools
+    cost: Callable[[RequestState, Status], float]
+    left: float
+
+
+def watcher(goals: Sequence[Goal], scenario: Scenario, workload: Workload) -> Watch | None:
+    """What ends a run of the scenario on this workload by `HopelessError`; None where no goal can be given up."""
+    if workload.answers_back or scenario.fleet is not None or scenario.measure.warmup_s == "auto":
+        return None  # the number of requests that count, or what a replica knows of one, is not certain
+    accounts = [found for goal in goals if (found := _account(goal, scenario, workload)) is not None]
+    if not accounts:
+        return None
+
+    def watch(live: RequestState, replica: int, status: Status) -> None:
+        row = live.row
+        for account in accounts:
+            if account.counts[row]:
+                account.left -= account.cost(live, status)
+                if account.left < 0:
+                    raise HopelessError
+
+    return watch
+
+
+def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | None:
+    counts = _counted(goal, scenario, workload)
+    late_s = scenario.resolve_front_end().delay_s(1)
+    latency = goal.latency
+    if goal.metric == ATTAINMENT and goal.at_least:
+        slo = scenario.resolve_slo() or Slo()
+        number = int(counts.sum())
+        # The largest number of requests without success that the share still allows.
+        allowed = max(
+            (k for k in _near(number * (1 - goal.limit), number) if (number - k) / number >= goal.limit), default=-1
+        )
+        return _Account(counts, partial(_missed, slo, late_s), allowed)
+    if latency not in _LATENCY or goal.at_least:
+        return None
+    if latency == "tpot":
+        counts = counts & (np.minimum(workload.output_tokens, workload.max_tokens) > 1)
+        if not scenario.engine.parameter("stream", True):
+            return None
+    number = int(counts.sum())
+    limit_s = goal.limit / 1e3 * _ROUNDING
+    if (q := goal.quantile) is not None:
+        # numpy's percentile lies between the values of rank floor((n - 1) q) and the next: both are beyond the limit.
+        allowed = number - math.floor((number - 1) * q) - 1
+        return _Account(counts, partial(_beyond, _LATENCY[latency], late_s, limit_s), allowed)
+    if goal.statistic == "mean":
+        return _Account(counts, partial(_spent, _LATENCY[latency], late_s), limit_s * number)
+    return None
+
+
+def _near(value: float, most: int) -> range:
+    middle = round(value)
+    return range(max(middle - 2, 0), min(middle + 2, most) + 1)
+
+
+def _counted(goal: Goal, scenario: Scenario, workload: Workload) -> Bools:
+    """One entry a request: whether the goal is about it."""
+    arrival, measure = workload.arrival_s, scenario.measure
+    counts = np.ones(len(workload), dtype=np.bool_)
+    if len(arrival) and (measure.warmup_s or measure.cooldown_s):
+        counts &= (arrival >= arrival.min() + measure.warmup_s) & (arrival <= arrival.max() - measure.cooldown_s)
+    if goal.class_name is not None:
+        counts &= workload.class_index == workload.class_names.index(goal.class_name)
+    return counts
+
+
+def _beyond(seconds: Seconds, late_s: float, limit_s: float, live: RequestState, status: Status) -> float:
+    return 1.0 if status is Status.FINISHED and seconds(live, late_s) > limit_s else 0.0
+
+
+def _spent(seconds: Seconds, late_s: float, live: RequestState, status: Status) -> float:
+    return seconds(live, late_s) if status is Status.FINISHED else 0.0
+
+
+def _missed(slo: Slo, late_s: float, live: RequestState, status: Status) -> float:
+    if status is not Status.FINISHED:
+        return 1.0
+    if late_s:  # the client sees tokens later than the engine
+        return 0.0
+    return 0.0 if within_limits(slo, live) else 1.0

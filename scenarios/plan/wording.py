@@ -1,0 +1,42 @@
+"""Numbers and goals in the sentences of a plan."""
+
+from __future__ import annotations
+
+from scenarios.plan.goal import Goal
+from scenarios.plan.trial import REJECTED, STEADY, Trial
+
+
+def described(trial: Trial) -> str:
+    """The goals that a run misses, with their values; or the one that is nearest to its limit."""
+    if trial.stopped:
+        return "a goal is missed"
+    return " and ".join(valued(goal, trial) for goal in trial.missed or (trial.worst,))
+
+
+def valued(goal: Goal, trial: Trial) -> str:
+    """A goal's value in a run: `p99_ttft_ms is 1,204 (limit 1,000)`."""
+    if goal == STEADY and trial.rejected > REJECTED:
+        return f"{trial.rejected:.0%} of the requests are rejected ({trial.why_rejected})".replace("%", " %", 1)
+    if goal == STEADY:
+        return "the queue keeps growing" if not goal.holds(trial.value_of(goal)) else "the queue does not grow"
+    of = "" if goal.class_name is None else f"{goal.class_name}:"
+    return f"{of}{goal.metric} is {number(trial.value_of(goal))} (limit {number(goal.limit)})"
+
+
+def number(value: float | int | bool | None) -> str:
+    """Three or four digits, with thousands separators."""
+    if value is None:
+        return "undefined"
+    size = abs(float(value))
+    return f"{float(value):,.0f}" if size >= 1000 else f"{float(value):.4g}" if size >= 1 else f"{float(value):.3g}"
+
+
+def rate_text(rate: float) -> str:
+    """A rate to three digits: 16.5, 4.17, 0.0140."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:#.3g}".rstrip(".")
+
+
+def percent(share: float) -> str:
+    """A signed share: +12 %, -5.6 %."""
+    size = abs(share) * 100
+    return f"{share * 100:+,.0f} %" if size >= 10 else f"{share * 100:+.1f} %"

@@ -1,0 +1,111 @@
+"""The search against answers that are known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scenarios.plan.search import Found, fewest, largest
+
+
+@dataclass(frozen=True)
+class Probe:
+    holds: bool
+    excess: float
+
+
+def steep(limit: float, power: float = 3.0) -> Callable[[float], Probe]:
+    """A latency that grows with a power of the rate and is at its limit at `limit`."""
+
+    def probe(rate: float) -> Probe:
+        excess = power * math.log(rate / limit)
+        return Probe(excess <= 0, excess)
+
+    return probe
+
+
+@given(
+    limit=st.floats(1e-3, 1e4),
+    start=st.floats(1e-3, 1e4),
+    power=st.floats(0.2, 50.0),
+    tolerance=st.floats(0.002, 0.2),
+)
+def test_brackets_the_limit_within_the_tolerance(limit: float, start: float, power: float, tolerance: float) -> None:
+    found = largest(steep(limit, power), start, tolerance=tolerance)
+    assert found.is_settled
+    assert found.held is not None
+    assert found.failed is not None
+    low, high = found.held[0], found.failed[0]
+    assert low <= limit * (1 + 1e-9) < high * (1 + 1e-9)
+    assert high / low <= 1 + tolerance + 1e-4  # rates have five digits
+
+
+def test_needs_few_runs_near_the_answer() -> None:
+    found = largest(steep(10.3), 10.0, tolerance=0.02, step=1.08)
+    assert len(found.probes) <= 4
+
+
+def test_a_run_without_a_value_still_halves() -> None:
+    def probe(rate: float) -> Probe:
+        return Probe(rate <= 7.0, 20.0 if rate > 7.0 else -1.0)
+
+    found = largest(probe, 1.0, tolerance=0.01)
+    assert found.held is not None
+    assert 7.0 / 1.01 <= found.held[0] <= 7.0
+
+
+def test_ends_where_there_is_no_limit_and_where_nothing_holds() -> None:
+    always = largest(lambda rate: Probe(True, -1.0), 1.0, most=100.0)
+    assert (always.held and always.held[0], always.failed, always.is_settled) == (100.0, None, True)
+    never = largest(lambda rate: Probe(False, 1.0), 1.0, least=0.01)
+    assert (never.held, never.failed and never.failed[0], never.is_settled) == (None, 0.01, True)
+
+
+def test_goes_up_where_the_load_is_too_small() -> None:
+    """A throughput that is to be at least 5/s, with latencies that hold up to 8/s: below 5 there is too little load."""
+
+    def probe(rate: float) -> Probe:
+        return Probe(5.0 <= rate <= 8.0, 0.1 if rate < 5.0 else math.log(rate / 8.0))
+
+    found = largest(probe, 1.0, tolerance=0.02, step=1.5, too_little=lambda each: each.excess == 0.1)
+    assert found.held is not None
+    assert found.failed is not None
+    assert found.held[0] <= 8.0 < found.failed[0] <= found.held[0] * 1.02
+
+
+def test_a_budget_that_ends_leaves_what_was_found() -> None:
+    calls: list[float] = []
+
+    def probe(rate: float) -> Probe:
+        calls.append(rate)
+        return steep(100.0)(rate)
+
+    found: Found[Probe] = largest(probe, 1.0, tolerance=0.001, go_on=lambda: len(calls) < 4)
+    assert not found.is_settled
+    assert len(calls) == 4
+    assert found.held is not None
+
+
+@given(answer=st.integers(1, 1024), start=st.integers(-3, 3000))
+def test_finds_the_fewest(answer: int, start: int) -> None:
+    asked: list[int] = []
+
+    def holds(replicas: int) -> bool:
+        asked.append(replicas)
+        return replicas >= answer
+
+    found, failed = fewest(holds, start, 1024)
+    assert found == answer
+    assert failed == answer - 1
+    assert len(asked) == len(set(asked))
+    assert all(1 <= replicas <= 1024 for replicas in asked)
+
+
+@pytest.mark.parametrize("start", [1, 500, 5000])
+def test_says_where_no_number_is_enough(start: int) -> None:
+    assert fewest(lambda replicas: False, start, 64) == (None, 64)
