@@ -94,7 +94,8 @@ class Engine:
         self._front_end_s = session.scenario.measure.front_end_s
         self._zero_s: float | None = None  # the loop's time at which the engine's began
         self._tickets: dict[int, Ticket] = {}  # by row
-        self._outbox: list[tuple[float, int, int]] = []  # heap: when the client has them, row, tokens
+        # A heap: when the client has them, tokens, row. Of one step's tokens, first tokens go out first.
+        self._outbox: list[tuple[float, int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         meters.watch(self.live)
@@ -121,7 +122,7 @@ class Engine:
         for _ in range(_AT_ONCE):
             if not outbox or outbox[0][0] > now_s:
                 break
-            _, row, tokens = heappop(outbox)
+            _, tokens, row = heappop(outbox)
             self._deliver(row, tokens)
         self._arm()
 
@@ -181,7 +182,7 @@ class Engine:
         """See `Listener`."""
         seen_s, live = at_s + self._front_end_s, self.live
         self._meters.has_tokens(row, tokens, live.replica_of(row), live.request(row).arrival_s, seen_s)
-        heappush(self._outbox, (seen_s, row, tokens))
+        heappush(self._outbox, (seen_s, tokens, row))
 
     def ended(self, row: int, status: Status, at_s: float, cause: Cause | None) -> None:
         """See `Listener`."""
