@@ -93,7 +93,8 @@ class Engine:
         self._scale = time_scale
         self._zero_s: float | None = None  # the loop's time at which the engine's began
         self._tickets: dict[int, Ticket] = {}  # by row
-        self._outbox: list[tuple[float, int, int]] = []  # heap: when the client has them, row, tokens
+        # A heap: when the client has them, tokens, row. Of one step's tokens, first tokens go out first.
+        self._outbox: list[tuple[float, int, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         meters.watch(self.live)
@@ -120,7 +121,7 @@ class Engine:
         for _ in range(_AT_ONCE):
             if not outbox or outbox[0][0] > now_s:
                 break
-            _, row, tokens = heappop(outbox)
+            _, tokens, row = heappop(outbox)
             self._deliver(row, tokens)
         self._arm()
 
@@ -181,7 +182,7 @@ class Engine:
         live = self.live
         seen_s = at_s + live.delay_s(row)
         self._meters.has_tokens(row, tokens, live.replica_of(row), live.request(row).arrival_s, seen_s)
-        heappush(self._outbox, (seen_s, row, tokens))
+        heappush(self._outbox, (seen_s, tokens, row))
 
     def ended(self, row: int, status: Status, at_s: float, cause: Cause | None) -> None:
         """See `Listener`."""

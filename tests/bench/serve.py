@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -122,6 +123,8 @@ def main() -> None:
         print(
             f"{args.streams} streams of {args.tokens} tokens, steps of {args.step_s} s, load {os.getloadavg()[0]:.1f}"
         )
+        spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"server: {spent.ru_utime + spent.ru_stime:.1f} CPU seconds in all, its start and its end included")
         for line in [*compare(streams, out), *[each for each in told.splitlines() if "event loop" in each]]:
             print(line)
 
