@@ -332,9 +332,7 @@ class Replica:
     def execute_until(self, step: InFlight, start_s: float, end_s: float) -> None:
         """Execute a step whose duration is not this replica's own to work out."""
         step.start_s, step.ends_s = start_s, [end_s]
-        if step.is_wait:
-            return
-        if self._decisions is not None:
+        if self._decisions is not None and not step.is_wait:
             self._decisions.decided(self.state, step, self._view.now_s)
 
     # Commit

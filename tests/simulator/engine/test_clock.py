@@ -56,7 +56,19 @@ def test_a_moved_event_fires_once_at_its_new_time() -> None:
     clock.move(event, 3.0)
     clock.run()
     assert told == [(3.0, "moved")]
-    assert clock.now == 5.0
+    assert clock.now == 3.0, "it is not waited for any longer"
+
+
+def test_a_moved_event_among_others_leaves_an_empty_one() -> None:
+    clock = Clock()
+    told: Told = []
+    event = clock.at(5.0)
+    hear(clock, event, told, "moved")
+    clock.at(6.0)
+    clock.move(event, 3.0)
+    clock.run()
+    assert told == [(3.0, "moved")]
+    assert clock.now == 6.0
 
 
 def test_a_process_waits_for_a_moved_event() -> None:
