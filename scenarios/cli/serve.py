@@ -38,7 +38,7 @@ def serve(
     report: Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")] = False,
     log_decisions: Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")] = False,
 ) -> None:
-    """Serve OpenAI's API with the simulation as the engine, in real time.
+    """Serve OpenAI's API from the simulation, in real time.
 
     Clients are real, the scenario's own requests only say how long answers are. SIGINT or SIGTERM ends it: calls under
     way get their answers (a second signal ends them too), and then a run folder is written as by run: --out, else

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class RouterFeatures:
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
     (`ReplicaLoad.cached_tokens`), for which every step is executed by itself. `takes_fewest`: it takes, always, the
     replica with the fewest unfinished requests, the first of equals: then it need not be asked (`fleet/run_ahead.py`).
+    That is said of a `choose` by its own class: it does not hold of a subclass that chooses otherwise.
     """
 
     reads_loads: bool = True
@@ -41,4 +42,8 @@ class RouterFeatures:
     @classmethod
     def of(cls, router: Any) -> RouterFeatures:
         """Those of this router or of its class."""
-        return cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
+        found = cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
+        classes = (router if isinstance(router, type) else type(router)).__mro__
+        chooses = next((each for each in classes if "choose" in vars(each)), object)
+        said = next((each for each in classes if "takes_fewest" in vars(each)), object)
+        return found if issubclass(said, chooses) else replace(found, takes_fewest=False)

@@ -57,7 +57,8 @@ class RunAhead:
         while due and due[0][0] < until_s:
             at_s, number, what = heappop(due)
             if what >= 0:
-                self._move(number, what)
+                if what < self._places[number]:  # of requests that finish at one time the last one counts
+                    self._move(number, what)
             elif what == _BREAK:
                 raise self._broken[number]
             elif at_s == self._next_s[number]:

@@ -129,7 +129,8 @@ class TensorrtLlm:
             if request not in view.prefilling:
                 free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
             if free < 0:
-                if not self._grants and max(map(_ROW, view.running), default=-1) > request.row:
+                overtaken = self.order == "fcfs" and max(map(_ROW, view.running), default=-1) > request.row
+                if overtaken and not self._grants:
                     return *self._pause(view), True
                 return prompts, [], True
             prompts.append(request)

@@ -49,7 +49,8 @@ class NaiveReplica:
         self.requests: list[NaiveRequest] = []
         self.queue = NaiveQueue(self.traits.order, self.requests)
         self.steps: list[dict[str, Any]] = []
-        self.victims_before: list[str] = []  # of plans that computed nothing, since the last step
+        self.changed_before = False  # by plans that computed nothing, since the last step
+        self.victims_before: list[str] = []  # theirs
         self.now_s = 0.0
 
     # The view
@@ -164,10 +165,13 @@ class NaiveReplica:
             plan = self.policy.plan(self)
             self.note = plan.note
             if self.takes_no_time(step := self.apply(plan)):
+                self.changed_before |= step is not None
                 self.victims_before += [] if step is None else step["preempted"]
                 continue
-            if step is not None and self.victims_before:
-                step["preempted_before"], self.victims_before = self.victims_before, []
+            if step is not None:
+                if self.victims_before:
+                    step["preempted_before"], self.victims_before = self.victims_before, []
+                step["changed_before"], self.changed_before = self.changed_before, False
             if step is None:
                 wakes = [r.arrival_s for r in coming[:1]]
                 wakes += [] if plan.wait_until_s is None else [plan.wait_until_s]

@@ -140,7 +140,7 @@ def continues(steps: list[dict[str, Any]], i: int) -> bool:
         and bool(step["decoders"])
         and before["decoders"] == step["decoders"]
         and before["running"] == step["running"]
-        and not (step["preempted"] or step["swapped_in"] or before["finished"])
+        and not (step["preempted"] or step.get("changed_before") or step["swapped_in"] or before["finished"])
         and before["t_end_s"] == step["t_start_s"]
     )
 

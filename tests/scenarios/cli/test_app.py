@@ -27,6 +27,7 @@ VERBS = [
     "sweep",
     "plan",
     "explain",
+    "serve",
     "validate",
     "lockstep",
     "report",

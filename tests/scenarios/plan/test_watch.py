@@ -27,13 +27,15 @@ GOALS = (
     limit=st.sampled_from([5, 8, 10, 20, 60, 150, 400, 1000, 3000]),
     rate=st.floats(2, 25),
     policy=st.sampled_from(["chunked_prefill", "continuous", "static"]),
-    measure=st.sampled_from([{}, {"warmup_s": 3, "cooldown_s": 2}, {"front_end_s": 0.02}]),
+    measure=st.sampled_from([{}, {"warmup_s": 3, "cooldown_s": 2}]),
+    front_end=st.sampled_from([None, {"fixed_s": 0.02, "per_running_s": 0.001}]),
 )
 def test_gives_the_verdict_of_the_whole_run(
-    goal: str, limit: float, rate: float, policy: str, measure: dict[str, float]
+    goal: str, limit: float, rate: float, policy: str, measure: dict[str, float], front_end: dict[str, float] | None
 ) -> None:
     workload = {**chat().workload.model_dump(exclude_unset=True), "requests": 150}
-    scenario = chat(engine={"policy": policy, "max_num_seqs": 8}, measure=measure, workload=workload)
+    engine = {"policy": policy, "max_num_seqs": 8}
+    scenario = chat(engine=engine, measure=measure, front_end=front_end, workload=workload)
     lab = laboratory(scenario, goal.format(limit))
     candidate = Candidate({}, scenario)
     rate = float(f"{rate:.4g}")
