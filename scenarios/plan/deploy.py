@@ -1,7 +1,7 @@
 """The command that starts a server with a candidate's settings, in the words of the engine that its policy is of.
 
-Sources of the flags: vLLM 0.19 `vllm serve --help`; SGLang 0.5 `server_arguments`; TensorRT-LLM 1.0 `trtllm-serve`;
-Text Generation Inference 3 `text-generation-launcher`.
+Sources of the flags: vLLM 0.33, vllm/engine/arg_utils.py; SGLang 0.5.23, sglang/srt/arg_groups/fields; TensorRT-LLM,
+tensorrt_llm/commands/serve.py and llmapi/llm_args.py; Text Generation Inference 3, launcher/src/main.rs.
 """
 
 from __future__ import annotations
@@ -75,13 +75,14 @@ def _vllm(scenario: Scenario, *, chunked: bool, priority: bool = False) -> tuple
         flags.append("--enable-expert-parallel")
     if _value(scenario, "async_scheduling"):
         flags.append("--async-scheduling")
-    if hardware.swap_space_gib and _value(scenario, "preemption_mode") in ("swap", "auto"):
-        flags.append(f"--swap-space {hardware.swap_space_gib:g}")
-    return " ".join(flags), []
+    swaps = hardware.swap_space_gib and _value(scenario, "preemption_mode") in ("swap", "auto")
+    return " ".join(flags), ["vLLM v1 recomputes, and swaps nothing"] if swaps and chunked else []
 
 
 def _before_v1(scenario: Scenario) -> tuple[str, list[str]]:
     command, remarks = _vllm(scenario, chunked=False)
+    if scenario.hardware.swap_space_gib and _value(scenario, "preemption_mode") in ("swap", "auto"):
+        command += f" --swap-space {scenario.hardware.swap_space_gib:g}"
     return command, [*remarks, "prompts in steps of their own: vLLM before v1"]
 
 
@@ -105,8 +106,11 @@ def _sglang(scenario: Scenario) -> tuple[str, list[str]]:
     flags.append(f"--schedule-conservativeness {_value(scenario, 'schedule_conservativeness')}")
     if _value(scenario, "enable_mixed_chunk"):
         flags.append("--enable-mixed-chunk")
+    flags.append(f"--page-size {engine.block_size}")
     if not engine.enable_prefix_caching:
         flags.append("--disable-radix-cache")
+    if not _value(scenario, "async_scheduling"):
+        flags.append("--disable-overlap-schedule")
     return " ".join(flags), []
 
 
@@ -119,7 +123,12 @@ def _tensorrt_llm(scenario: Scenario) -> tuple[str, list[str]]:
     flags.append(f"--max_num_tokens {_value(scenario, 'max_num_batched_tokens')}")
     capacity = str(_value(scenario, "capacity_policy")).upper()
     chunked = "true" if _value(scenario, "enable_chunked_prefill") else "false"
-    options = f"{{enable_chunked_prefill: {chunked}, scheduler_config: {{capacity_scheduler_policy: {capacity}}}}}"
+    overlap = "false" if _value(scenario, "async_scheduling") else "true"
+    chunks = str(_value(scenario, "context_chunking_policy")).upper()
+    options = (
+        f"{{enable_chunked_prefill: {chunked}, disable_overlap_scheduler: {overlap}, "
+        f"scheduler_config: {{capacity_scheduler_policy: {capacity}, context_chunking_policy: {chunks}}}}}"
+    )
     return " ".join([*flags, "--extra_llm_api_options options.yaml"]), [f"options.yaml: {options}"]
 
 

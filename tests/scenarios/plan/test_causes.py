@@ -129,10 +129,13 @@ def test_flags_say_what_the_scenario_says() -> None:
     )
     sglang = deploy(chat(engine={"policy": "sglang", "max_num_seqs": 9, "chunked_prefill_size": 4096}))
     assert "--max-running-requests 9 --chunked-prefill-size 4096" in sglang
-    assert "--disable-radix-cache" in sglang
+    assert sglang.endswith("--page-size 16 --disable-radix-cache")
+    alone = deploy(chat(engine={"policy": "sglang", "async_scheduling": False}))
+    assert alone.endswith("--disable-radix-cache --disable-overlap-schedule")
     tensorrt = deploy(chat(engine={"policy": "tensorrt_llm", "max_num_seqs": 9, "capacity_policy": "max_utilization"}))
     assert "--max_batch_size 9" in tensorrt
-    assert "capacity_scheduler_policy: MAX_UTILIZATION" in tensorrt
+    assert "disable_overlap_scheduler: true" in tensorrt
+    assert "{capacity_scheduler_policy: MAX_UTILIZATION, context_chunking_policy: FIRST_COME_FIRST_SERVED}" in tensorrt
 
 
 def test_every_built_in_model_has_a_repository() -> None:
