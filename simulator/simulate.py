@@ -137,6 +137,8 @@ def simulate_fleet(
     """
     chosen = load_router(router) if isinstance(router, str) else router
     recorder = Recorder(sum(group.replicas for group in groups), progress)
+    if watch is not None:
+        recorder.watch(watch)
     first_tokens = FirstTokens(front_end)
     coupled = coupled_by(workload, groups, chosen, listens=make_listener is not None)
     looks, features = looks_always(chosen, signal_interval_s), RouterFeatures.of(chosen)
@@ -144,8 +146,6 @@ def simulate_fleet(
         _refuse_crew(coupled, looks, fast_forward)
     if coupled is None and fast_forward and (features.takes_fewest or not looks):
         fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
-        if watch is not None:
-            recorder.watch(watch)
         if looks:
             RunAhead(workload, fleet).serve()
         else:
@@ -174,8 +174,6 @@ def simulate_fleet(
         link=link,
     )
     intakes, dispatch = cluster.fleet.intakes, cluster.dispatch
-    if watch is not None:
-        recorder.watch(watch)
     if clients is not None:
         clients.servers = dispatch
     elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:

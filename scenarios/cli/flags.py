@@ -41,6 +41,8 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The fold
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results of batchlab in that folder.")]
 OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file where it is there.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
+Report = Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")]
+LogDecisions = Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.")]
 

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import (
+    Console,
+    Json,
+    LogDecisions,
+    NoReport,
+    Out,
+    Overwrite,
+    Quiet,
+    Report,
+    Scenario,
+    Seed,
+    Set,
+    overrides,
+)
 from scenarios.cli.report import diagnosed, tables
 
 if TYPE_CHECKING:
@@ -33,8 +46,8 @@ def run(
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
-    report: Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")] = False,
-    log_decisions: Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")] = False,
+    report: Report = False,
+    log_decisions: LogDecisions = False,
     no_fast_forward: Annotated[
         bool, typer.Option("--no-fast-forward", help="One event an engine step: slower, the same bytes.")
     ] = False,

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.flags import (
+    Console,
+    Json,
+    LogDecisions,
+    Out,
+    Overwrite,
+    Quiet,
+    Report,
+    Scenario,
+    Seed,
+    Set,
+    overrides,
+)
 from scenarios.cli.report import tables
 from simulator.errors import InputError
 
@@ -35,8 +47,8 @@ def serve(
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
-    report: Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")] = False,
-    log_decisions: Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")] = False,
+    report: Report = False,
+    log_decisions: LogDecisions = False,
 ) -> None:
     """Serve OpenAI's API from the simulation, in real time.
 

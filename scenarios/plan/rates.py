@@ -159,25 +159,34 @@ def _answer(lab: Laboratory, candidate: Candidate, load: float, found: Sequence[
         bounds = bounds_of_seeds(rates)
     else:
         bounds, trials = _trace_bounds(lab, candidate, first, held.seed)
-    beyond = held if first.failed is None else first.failed[1]  # the run in which a goal is missed
+    beyond = held if first.failed is None else first.failed[1]
     note = ""
     if not all(each.is_settled for each in found) or len(found) < seeds:
         note = f"The budget ended before the search did: {rates[0]:g} requests/s hold, more may."
     elif failed is None:
         note = f"There is no limit up to {rates[0]:g} requests/s."
-    slower, faster = (moved(trials, 1 + each) for each in (STEP_TIMES, -STEP_TIMES))
+    return answer_of(candidate, load, bounds, held, trials, beyond, note)
+
+
+def answer_of(
+    candidate: Candidate, load: float, bounds: Bounds, held: Trial, near: Sequence[Trial], beyond: Trial, note: str
+) -> Answer:
+    """The answer of a candidate that holds, as in the trial `held`.
+
+    `near` are the trials about its largest rate, `beyond` the one in which a goal is missed, `held` where none is.
+    """
     return Answer(
         candidate,
         True,
-        candidate.scenario.replicas,
+        held.replicas,
         load,
         bounds,
         held.bare(),
-        tuple(trial.bare() for trial in trials),
+        tuple(trial.bare() for trial in near),
         beyond.worst,
         causes(beyond, candidate, beyond.worst),
-        slower,
-        faster,
+        moved(near, 1 + STEP_TIMES),
+        moved(near, 1 - STEP_TIMES),
         note=note,
         excess=held.excess,
     )

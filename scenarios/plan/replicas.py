@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
-from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing, moved
+from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.rates import FARTHEST, STEP_TIMES, Experience, causes, piece_of, short_rate
+from scenarios.plan.rates import FARTHEST, Experience, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
@@ -88,21 +88,7 @@ def _answer(
             f"At 95 % the fleet's rate may be as low as {rate_text(bounds.low)} requests/s: "
             f"{surer:,} replicas would be on the safe side."
         )
-    return Answer(
-        candidate,
-        True,
-        found,
-        load,
-        bounds,
-        held.bare(),
-        tuple(trial.bare() for trial in near),
-        beyond.worst,
-        causes(beyond, candidate, beyond.worst),
-        moved(near, 1 + STEP_TIMES),
-        moved(near, 1 - STEP_TIMES),
-        note=note,
-        excess=held.excess,
-    )
+    return answer_of(candidate, load, bounds, held, near, beyond, note)
 
 
 def _more_load(lab: Laboratory, candidate: Candidate, load: float, held: Trial) -> list[Trial]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from scenarios.plan.goal import Goal
 from scenarios.schema.scenario import Scenario
-from simulator.fleet.attainment import within_limits
+from simulator.fleet.attainment import SECONDS, within_limits
 from simulator.metrics.outcomes import ATTAINMENT
 from simulator.metrics.slo import Slo
 from simulator.metrics.window import Bools
@@ -27,14 +27,9 @@ from simulator.workload import Workload
 
 _ROUNDING = 1 + 1e-9  # a limit is beyond doubt where rounding cannot bring the value back
 
-Seconds = Callable[[RequestState, float], float]
+Seconds = Callable[[RequestState], float]
 
-_LATENCY: dict[str, Seconds] = {
-    "ttft": lambda live, late_s: live.first_token_s - live.arrival_s + late_s,
-    "tpot": lambda live, late_s: (live.last_token_s - live.first_token_s) / (live.base_outputs - 1),
-    "e2el": lambda live, late_s: live.last_token_s - live.arrival_s + late_s,
-    "queue_time": lambda live, late_s: live.scheduled_s - live.arrival_s,
-}
+_LATER_AT_CLIENTS = "ttft", "e2el"
 
 
 class HopelessError(Exception):
@@ -81,8 +76,9 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
             (k for k in _near(number * (1 - goal.limit), number) if (number - k) / number >= goal.limit), default=-1
         )
         return _Account(counts, partial(_missed, slo, late_s), allowed)
-    if latency not in _LATENCY or goal.at_least:
+    if latency not in SECONDS or goal.at_least:
         return None
+    seconds, later_s = SECONDS[latency], late_s if latency in _LATER_AT_CLIENTS else 0.0
     if latency == "tpot":
         counts = counts & (np.minimum(workload.output_tokens, workload.max_tokens) > 1)
         if not scenario.engine.parameter("stream", True):
@@ -92,9 +88,9 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
     if (q := goal.quantile) is not None:
         # numpy's percentile lies between the values of rank floor((n - 1) q) and the next: both are beyond the limit.
         allowed = number - math.floor((number - 1) * q) - 1
-        return _Account(counts, partial(_beyond, _LATENCY[latency], late_s, limit_s), allowed)
+        return _Account(counts, partial(_beyond, seconds, later_s, limit_s), allowed)
     if goal.statistic == "mean":
-        return _Account(counts, partial(_spent, _LATENCY[latency], late_s), limit_s * number)
+        return _Account(counts, partial(_spent, seconds, later_s), limit_s * number)
     return None
 
 
@@ -114,12 +110,12 @@ def _counted(goal: Goal, scenario: Scenario, workload: Workload) -> Bools:
     return counts
 
 
-def _beyond(seconds: Seconds, late_s: float, limit_s: float, live: RequestState, status: Status) -> float:
-    return 1.0 if status is Status.FINISHED and seconds(live, late_s) > limit_s else 0.0
+def _beyond(seconds: Seconds, later_s: float, limit_s: float, live: RequestState, status: Status) -> float:
+    return 1.0 if status is Status.FINISHED and seconds(live) + later_s > limit_s else 0.0
 
 
-def _spent(seconds: Seconds, late_s: float, live: RequestState, status: Status) -> float:
-    return seconds(live, late_s) if status is Status.FINISHED else 0.0
+def _spent(seconds: Seconds, later_s: float, live: RequestState, status: Status) -> float:
+    return seconds(live) + later_s if status is Status.FINISHED else 0.0
 
 
 def _missed(slo: Slo, late_s: float, live: RequestState, status: Status) -> float:

@@ -84,7 +84,15 @@ def run_on(
     told = (
         None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
     )
-    done = _simulate(scenario, workload, fleet, log_decisions, fast_forward, workers, told)
+    done = _simulate(
+        scenario,
+        workload,
+        fleet,
+        log_decisions=log_decisions,
+        fast_forward=fast_forward,
+        workers=workers,
+        progress=told,
+    )
     _refuse_unserved(done.records, fleet[0].parts.kv)
     return replace(sum_up(scenario, workload.notes, fleet, done), workload=workload)
 
@@ -127,17 +135,18 @@ def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = 
     Raises InputError as `run` does, but for requests that never fit.
     """
     check_content(scenario, workload)
-    return _simulate(scenario, workload, build_fleet(scenario), False, True, 1, None, watch).at_clients()
+    return _simulate(scenario, workload, build_fleet(scenario), watch=watch).at_clients()
 
 
 def _simulate(
     scenario: Scenario,
     workload: Workload,
     fleet: Sequence[BuiltGroup],
-    log_decisions: bool,
-    fast_forward: bool,
-    workers: int,
-    progress: Callable[[int], None] | None,
+    *,
+    log_decisions: bool = False,
+    fast_forward: bool = True,
+    workers: int = 1,
+    progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> Run:
     router = build_router(scenario)

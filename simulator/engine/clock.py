@@ -16,6 +16,7 @@ Where no client listens, a replica goes from 2 to 4 without an event between: no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappush
 from math import inf
 
@@ -56,15 +57,18 @@ class Clock(simpy.Environment):
         heappush(self._queue, (time_s, priority, next(self._eid), event))
         return event
 
+    def call(self, time_s: float, happen: Callable[[], None], priority: EventPriority = ENDS) -> None:
+        """Call `happen` at `time_s` >= now, which is the event that `at` makes."""
+        then(self.at(time_s, priority), happen)
+
     def tick(self, time_s: float) -> Event:
         """An event for who only looks on: it comes first at its time, and keeps no run going."""
         event = self.at(time_s, LOOK)
-        assert event.callbacks is not None
-        event.callbacks.append(self._ticked)
+        then(event, self._ticked)
         self._ticks += 1
         return event
 
-    def _ticked(self, _: Event) -> None:
+    def _ticked(self) -> None:
         self._ticks -= 1
 
     @property
@@ -98,11 +102,6 @@ class Clock(simpy.Environment):
         if until_s < self._until_s:
             self._until_s = until_s
 
-    @property
-    def next_s(self) -> float:
-        """When the next event is due; infinity without one."""
-        return self._queue[0][0] if self._queue else inf
-
     def move(self, event: Event, time_s: float, priority: EventPriority = ENDS) -> Event:
         """Reschedule `event`; returns the new event, at `time_s`.
 
@@ -114,3 +113,9 @@ class Clock(simpy.Environment):
         moved = self.at(time_s, priority)
         moved.callbacks, event.callbacks = event.callbacks, []
         return moved
+
+
+def then(event: Event, happen: Callable[[], None]) -> None:
+    """Call `happen` when the event, which has not come yet, does."""
+    assert event.callbacks is not None
+    event.callbacks.append(lambda _: happen())

@@ -108,6 +108,7 @@ class Replica:
         self._budget = state.max_num_batched_tokens
         self._slots_by_step = state.traits.slots_by_step
         self._skips_empty = state.traits.skips_empty_steps
+        self._frees_late = state.traits.frees_late > 0
         self._asks_below = state.traits.asks_below_blocks
         self._whole_prompt = state.traits.takes_whole_prompt
         self._unchanged = False  # the batch is as it was in the step before
@@ -168,7 +169,7 @@ class Replica:
     def begin_step(self, now_s: float) -> InFlight | None:
         """Ask for a plan and apply it; None if it neither changes nor computes anything."""
         state = self.state
-        if state.late_frees.num_blocks:
+        if self._frees_late and state.late_frees.num_blocks:
             state.late_frees.next_plan(state.blocks)
         viewer = self._viewer
         if self.changed is not None:
@@ -253,7 +254,7 @@ class Replica:
         if held:
             step.held = held
         # While requests wait in an order that time or service changes, every step looks at it anew.
-        if self._decode_run_s is None or holds is _STEP or state.late_frees.num_blocks:
+        if self._decode_run_s is None or holds is _STEP or (self._frees_late and state.late_frees.num_blocks):
             return step
         if self._timeless or not waiting:
             step.is_run = True

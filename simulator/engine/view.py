@@ -170,15 +170,12 @@ class Viewer:
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
 
-    def look(self, now_s: float) -> None:
-        """Show the replica as it is at `now_s`."""
-        self.view.now_s = now_s
-        if self._order_at is not None:
-            self._order_at(now_s)
-        self._look()
-
-    def _look(self) -> None:
+    def look(self, now_s: float, *, sorts: bool = True) -> None:
+        """Show the replica as it is at `now_s`; `sorts`: the queue too, where time changes its order."""
         state, view = self._state, self.view
+        view.now_s = now_s
+        if sorts and self._order_at is not None:
+            self._order_at(now_s)
         if state.num_admitted != self._num_admitted:
             self._num_admitted = state.num_admitted
             view.admitted_tick = state.decode_clock.ticks
@@ -201,7 +198,7 @@ class Viewer:
         # The requests that this part admitted have not been in a step yet.
         view = self.view
         seen = self._num_admitted, view.admitted_tick
-        self._look()
+        self.look(view.now_s, sorts=False)
         self._num_admitted, view.admitted_tick = seen
         view.step_tokens = step_tokens
 

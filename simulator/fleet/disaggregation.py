@@ -121,9 +121,7 @@ class Disaggregation:
         half.prefilled, half.blocks, half.ready_s = live, blocks, self._clock.now
         if self.on_prefilled is not None:
             self.on_prefilled(live.row, live.last_token_s)
-        event = self._clock.at(self._clock.now, FOLLOW_UP)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _: self._offer(half, live))
+        self._clock.call(self._clock.now, partial(self._offer, half, live), FOLLOW_UP)
         return True
 
     def _offer(self, half: _Half, live: RequestState) -> None:

@@ -35,7 +35,5 @@ class Link:
         start_s = max(self._clock.now, self._free_s)
         self._free_s = start_s + size / self._speed.bytes_per_s
         end_s = self._free_s + self._speed.latency_s
-        event = self._clock.at(end_s, URGENT)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _: then())
+        self._clock.call(end_s, then, URGENT)
         return start_s, end_s

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 
 from simpy.events import Event
 
-from simulator.engine.clock import Clock
+from simulator.engine.clock import Clock, then
 from simulator.engine.replica import Replica
 from simulator.fleet.autoscaling import Autoscaling, Seen, Stabilized, proposal
 from simulator.fleet.replicas import Replicas
@@ -97,9 +98,7 @@ class Lives:
     def _start(self, now_s: float) -> None:
         life = Life(self._idle.pop(), now_s, now_s + self._rule.startup_s)
         self._present.append(life)
-        event = self._clock.tick(life.ready_s)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _: self._welcome(life))
+        then(self._clock.tick(life.ready_s), partial(self._welcome, life))
 
     def _welcome(self, life: Life) -> None:
         if life.drain_s != life.drain_s:

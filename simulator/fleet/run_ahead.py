@@ -88,7 +88,7 @@ class RunAhead:
             self._broken[number] = error
             heappush(self._due, (clock.now, number, _BREAK))
             return
-        self._next_s[number] = next_s = clock.next_s
+        self._next_s[number] = next_s = clock.peek()
         if next_s < inf:
             heappush(self._due, (next_s, number, _GO_ON))
 

@@ -48,7 +48,7 @@ class Scaling:
             clock.process(lives.evaluations())
             self._all.append(lives)
         if self._all and meets is not None:
-            recorder.on_request = self._request_ended
+            recorder.watch(self._request_ended)
 
     def _request_ended(self, live: RequestState, replica: int, status: Status) -> None:
         for lives in self._all:

@@ -11,7 +11,7 @@ from itertools import chain
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.decode_slots import takes_block, without_slots
+from simulator.policies.parts.decode_slots import chunks_under_way, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
@@ -58,15 +58,7 @@ class Sarathi:
         budget = self.max_num_batched_tokens - view.num_decoding
         # Unless the last decode still finds a free block.
         victims = self._victims(view) if free < 1 else []
-        for victim in victims:
-            free += victim.num_blocks + takes_block(view, victim)
-            budget += victim.is_decoding
-        chunks = []
-        for request in view.prefilling:
-            if request not in victims:
-                tokens = min(request.num_tokens_to_compute, budget)
-                budget -= tokens
-                chunks.append(Chunk(request, tokens))
+        chunks, free, budget = chunks_under_way(view, victims, free, budget)
         self._enter(view, victims, chunks, slots, free, budget)
         if victims or chunks:
             return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))

@@ -15,7 +15,13 @@ from annotated_types import doc
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.decode_slots import blocks_to_resume, returned, takes_block, touches_block, without_slots
+from simulator.policies.parts.decode_slots import (
+    blocks_to_resume,
+    chunks_under_way,
+    returned,
+    touches_block,
+    without_slots,
+)
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
 from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
@@ -174,15 +180,7 @@ class VllmV0:
         budget = self.max_num_batched_tokens - view.num_decoding
         front = returned(view)
         victims = self._mixed_victims(view, front) if free < 1 else []
-        for victim in victims:
-            free += victim.num_blocks + takes_block(view, victim)
-            budget += victim.is_decoding
-        chunks = []
-        for request in view.prefilling:
-            if request not in victims:
-                tokens = min(request.num_tokens_to_compute, budget)
-                budget -= tokens
-                chunks.append(Chunk(request, tokens))
+        chunks, free, budget = chunks_under_way(view, victims, free, budget)
         resume = () if victims else self._resume(view, swapped[: max(budget, 0)], slots, free)
         free -= sum([blocks_to_resume(view, request) for request in resume])
         running = len(view.running) - len(victims) + len(resume)

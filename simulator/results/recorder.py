@@ -209,7 +209,7 @@ class Recorder:
         self.reject_reasons: dict[int, str] = {}
         self.lives = Table(_fields(LifeColumns))
         self.transfers = Table(_fields(TransferColumns))
-        self.on_request: Watch | None = None
+        self._watching: tuple[Watch, ...] = ()
         self.ended = 0
         self._progress = progress
 
@@ -223,8 +223,8 @@ class Recorder:
         back = live.setbacks
         if back is not None:
             self._setbacks.add((row, *[getattr(back, name) for name in _SETBACKS[1:]]))
-        if self.on_request is not None:
-            self.on_request(live, replica, status)
+        for watch in self._watching:
+            watch(live, replica, status)
         self.ended += 1
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
@@ -251,15 +251,8 @@ class Recorder:
             self._progress(ended)
 
     def watch(self, watch: Watch) -> None:
-        """Tell `watch` of each request, after whom was told so far."""
-        before = self.on_request
-
-        def both(live: RequestState, replica: int, status: Status) -> None:
-            if before is not None:
-                before(live, replica, status)
-            watch(live, replica, status)
-
-        self.on_request = watch if before is None else both
+        """Tell `watch` of each request, after those that were told so far."""
+        self._watching = (*self._watching, watch)
 
     def end_s(self) -> float:
         """The end of the last step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import NamedTuple, Protocol
@@ -183,9 +184,7 @@ class Clients:
         wake = at_s, URGENT if at_s > now_s or at_start else FOLLOW_UP
         if at_s < inf and wake < self._wake:
             self._wake = wake
-            event = self._clock.at(*wake)
-            assert event.callbacks is not None
-            event.callbacks.append(lambda _: self._woken(wake))
+            self._clock.call(at_s, partial(self._woken, wake), wake[1])
 
     def _woken(self, wake: tuple[float, EventPriority]) -> None:
         """The time has come, unless an earlier event was asked for since."""

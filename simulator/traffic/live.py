@@ -92,7 +92,7 @@ class Live:
         self._streams = [replica.state.traits.streams for replica in self.replicas]
         for replica in self.replicas:
             replica.changed = partial(self._changed, replica.changed)
-        recorder.on_request = partial(self._left, recorder.on_request)
+        recorder.watch(listener.left)
         if isinstance(self._cluster.dispatch, Disaggregation):
             self._cluster.dispatch.on_prefilled = self._prefilled
 
@@ -144,7 +144,7 @@ class Live:
         self._requests += mine
         self._given_to |= dict.fromkeys([request.row for request in mine], -1)
         self._last_s = arrival_s
-        self._at(arrival_s, lambda: self._arrive(mine))
+        self._clock.call(arrival_s, partial(self._arrive, mine), URGENT)
         return arrival_s
 
     @property
@@ -163,7 +163,7 @@ class Live:
             patience_s = nextafter(patience_s, inf)
         self._patience_s[row] = patience_s
         self._last_s = leave_s
-        self._at(leave_s, lambda: self._leave(row))
+        self._clock.call(leave_s, partial(self._leave, row), URGENT)
 
     def advance(self, until_s: float) -> None:
         """Let everything happen up to `until_s`."""
@@ -192,11 +192,6 @@ class Live:
 
     def _next_free(self, at_s: float) -> float:
         return max(at_s, nextafter(max(self._clock.now, self._last_s), inf))
-
-    def _at(self, at_s: float, happen: Callable[[], None]) -> None:
-        event = self._clock.at(at_s, URGENT)
-        assert event.callbacks is not None
-        event.callbacks.append(lambda _: happen())
 
     def _arrive(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -245,17 +240,6 @@ class Live:
         """A request has its first token from one replica, and goes on at another."""
         self._tokens[row] = 1
         self._listener.has_tokens(row, 1, at_s)
-
-    def _left(
-        self,
-        told: Callable[[RequestState, int, Status], None] | None,
-        live: RequestState,
-        replica: int,
-        status: Status,
-    ) -> None:
-        if told is not None:
-            told(live, replica, status)
-        self._listener.left(live, replica, status)
 
     def _on_end(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None:
         request, told = self._requests[row], self._tokens.pop(row, 0)

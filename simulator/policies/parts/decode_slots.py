@@ -8,11 +8,11 @@ sarathi/core/block_space_manager/base_block_space_manager.py:94 asks whether any
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import cast
 
-from simulator.plan import View, cdiv
+from simulator.plan import Chunk, View, cdiv
 from simulator.request import RequestView
 
 
@@ -41,6 +41,25 @@ def without_slots(
         if victim is not request:
             free -= takes_block(view, request)
     return victims
+
+
+def chunks_under_way(
+    view: View, victims: Collection[RequestView], free: int, budget: int
+) -> tuple[list[Chunk], int, int]:
+    """The chunks of the prompts under way that stay once `victims` left, and the free blocks and tokens after them.
+
+    `free` and `budget` are what all decodes of the batch, those of the victims too, leave of either.
+    """
+    for victim in victims:
+        free += victim.num_blocks + takes_block(view, victim)
+        budget += victim.is_decoding
+    chunks = []
+    for request in view.prefilling:
+        if request not in victims:
+            tokens = min(request.num_tokens_to_compute, budget)
+            budget -= tokens
+            chunks.append(Chunk(request, tokens))
+    return chunks, free, budget
 
 
 def takes_block(view: View, request: RequestView) -> bool:
