@@ -7,19 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from calibration.assumed import (
-    ACTIVATION_BYTES,
-    LINKS,
-    MOST_ROWS,
-    NVLINK_US,
-    PCIE_US,
-    elementwise,
-    nominal_all_reduce,
-    sampler,
-)
 from calibration.curves import curve, op_curves, split_ops
 from calibration.document import of_curve, of_experts, of_skew, of_surface
-from calibration.gemm import gemm_curve, gemm_surface, layer_products
+from calibration.gemm import gemm_surface
 from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
 from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch, scheduled_surface
@@ -36,6 +26,17 @@ from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
 from simulator.timing.profile.scope import shapes
 from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.tables.assumed import (
+    ACTIVATION_BYTES,
+    LINKS,
+    MOST_ROWS,
+    NVLINK_US,
+    PCIE_US,
+    elementwise,
+    nominal_all_reduce,
+    sampler,
+)
+from simulator.timing.tables.products import layer_products, product_curve
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them test the table."""
@@ -129,10 +130,10 @@ def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[st
         surface = gemm_surface(gemm)
         sizes = np.unique(gemm["m"])
         products = layer_products(model, rows.tensor_parallel)
-        layer |= {op: gemm_curve(surface, n, k, sizes) for op, (n, k) in products.items() if op not in layer}
+        layer |= {op: product_curve(surface, n, k, sizes) for op, (n, k) in products.items() if op not in layer}
         if "lm_head" not in sampled:
             vocab = -(-model.vocab // rows.tensor_parallel)
-            sampled["lm_head"] = gemm_curve(surface, vocab, model.hidden, sizes[sizes <= MOST_ROWS])
+            sampled["lm_head"] = product_curve(surface, vocab, model.hidden, sizes[sizes <= MOST_ROWS])
     if not layer:
         hint = "a profile needs rows of the kinds dense or gemm, and attention"
         raise InputError("no rows of dense operators to fit", hint=hint)
