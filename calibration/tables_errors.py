@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from calibration.gemm import stands_for
 from calibration.heldout import FOLDS, SEED, summary
-from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.profile.surface import Surface
 from simulator.timing.tables.attention import Found, decode_us, prompt_us
-from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features
+from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features, without_widths
 from simulator.timing.tables.schema import Heads, HeadTable, Tables
 
 if TYPE_CHECKING:
@@ -71,17 +71,10 @@ def _thinned(tables: Tables, dtype: str, rows: pd.DataFrame) -> Array:
 
 def _sizes(surface: Surface, dtype: str) -> Array:
     """Relative errors at every other n and k, from a grid of the others: from twice as far as any product is."""
-    grid = np.asarray(surface.correction).reshape([len(axis.values) for axis in surface.axes])
-    m, *sides = [np.asarray(axis.values) for axis in surface.axes]
-    kept = [np.unique([*range(0, len(side), 2), len(side) - 1]) for side in sides]
-    axes = [
-        Axis(axis.name, tuple(side[some].tolist()))
-        for axis, side, some in zip(surface.axes[1:], sides, kept, strict=True)
-    ]
-    coarse = grid[:, kept[0]][:, :, kept[1]]
-    thin = Surface((surface.axes[0], *axes), surface.physics, tuple(coarse.ravel().tolist()))
-    places = np.meshgrid(m, *sides, indexing="ij")
-    left = ~(np.isin(places[1], axes[0].values) & np.isin(places[2], axes[1].values))
+    m, n, k = [np.asarray(axis.values) for axis in surface.axes]
+    thin = without_widths(surface, n[1::2], k[1::2])
+    places = np.meshgrid(m, n, k, indexing="ij")
+    left = ~(np.isin(places[1], thin.axes[1].values) & np.isin(places[2], thin.axes[2].values))
     at = [place[left] for place in places]
     features = product_features(at[0], at[1], at[2], WEIGHT_BYTES[dtype])
     return np.asarray(thin.us_many(at, features) / surface.us_many(at, features) - 1.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.profile.surface import Axis, Curve, Surface
 from simulator.timing.tables.curves import make_curve
 
 Array = NDArray[np.float64]
@@ -35,6 +35,18 @@ def product_curve(surface: Surface, n: float, k: float, sizes: Array, weight_byt
     m = np.asarray(sizes, dtype=np.float64)
     n_, k_ = np.full_like(m, n), np.full_like(m, k)
     return make_curve(m, surface.us_many((m, n_, k_), product_features(m, n_, k_, weight_bytes)))
+
+
+def without_widths(surface: Surface, n: Collection[float], k: Collection[float]) -> Surface:
+    """The surface without these widths, as if they had not been measured; its outermost ones stay."""
+    grid = np.asarray(surface.correction).reshape([len(axis.values) for axis in surface.axes])
+    axes = [surface.axes[0]]
+    for place, dropped in ((1, n), (2, k)):
+        axis = surface.axes[place]
+        kept = [i for i, value in enumerate(axis.values) if value not in dropped or i in (0, len(axis.values) - 1)]
+        grid = np.take(grid, kept, axis=place)
+        axes.append(Axis(axis.name, tuple(axis.values[i] for i in kept)))
+    return Surface(tuple(axes), surface.physics, tuple(grid.ravel().tolist()))
 
 
 def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
