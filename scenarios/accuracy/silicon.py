@@ -191,7 +191,7 @@ def _run(row: Mapping[str, str]) -> SiliconRun:
         osl=int(row["osl"]),
         concurrency=int(float(row["concurrency"] or row["batch_size"])),
         tpot_s=float(row["silicon_tpot_ms"]) / 1e3,
-        version=row["backend_version"],
+        version=row.get("backend_version") or "",
     )
 
 

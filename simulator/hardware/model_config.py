@@ -194,6 +194,8 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
     """
     found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
+    if found["dtype_bytes"] == 1 and _has_block_scales(config):
+        found["matmul_dtype"] = "fp8_block"
     heads, hidden = values.get("heads"), values.get("hidden")
     if "kv_heads" not in values and heads is not None:
         found["kv_heads"] = heads
@@ -222,6 +224,11 @@ def _weight_bytes(config: Mapping[str, Any]) -> int:
             hint="allowed: fp8; or a mapping of dimensions with dtype_bytes",
         )
     return 1
+
+
+def _has_block_scales(config: Mapping[str, Any]) -> bool:
+    quantization = config.get("quantization_config")
+    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

@@ -54,10 +54,7 @@ class Model:
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
         Literal["auto", "bf16", "fp8", "fp8_block", "fp4"],
-        doc(
-            "precision in which matrices are multiplied; auto: fp8 where a weight is a byte, else bf16; fp8_block: fp8"
-            " with a scale for each block of weights"
-        ),
+        doc("precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block"),
     ] = "auto"
     sliding_window: Annotated[
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")

@@ -38,7 +38,8 @@ def _shipped(name: str) -> str:
 class ProfileCostConfig(Strict):
     """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario.
 
-    Tables of a GPU stand in for a profile: the scenario's model is composed of them.
+    A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from the
+    newest tables of its GPU that hold all its parts; what they lack is refused by name.
     """
 
     elsewhere: ClassVar = staticmethod(host_key)
@@ -46,10 +47,7 @@ class ProfileCostConfig(Strict):
     kind: Annotated[Literal["profile"], doc("measured kernels")]
     name: Annotated[
         Annotated[str, AfterValidator(_shipped)] | None,
-        doc(
-            "a profile of `batchlab list profiles`, or tables; null, without a path: the profile that fits model and"
-            " hardware, or else composed from the GPU's newest tables that hold all its parts"
-        ),
+        doc("a profile or tables (`batchlab list profiles`); null, without a path: what fits model and hardware"),
     ] = None
     path: Annotated[
         Annotated[str, Field(min_length=1, description="the path of a profile")] | None,
