@@ -36,6 +36,7 @@ from simulator.timing.tables.assumed import (
     nominal_all_reduce,
     sampler,
 )
+from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.products import layer_products, product_curve
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
@@ -77,6 +78,10 @@ def fit_profile(
         "host": dict(host) if host is not None else ASSUMED_HOST,
         "attention": fit_attention(rows.table("attention"), find_launch(model, gpu, rows.tensor_parallel)),
     }
+    if document["attention"]["prompts"] == "apart":
+        heads = model.heads // rows.tensor_parallel, model.local_kv_heads(rows.tensor_parallel)
+        if (beside := beside_factor(rows.gpu, *heads)) != 1.0:
+            document["attention"]["beside"] = round(beside, 4)
     skew = fit_skew(rows.table("skew"))
     if skew is not None:
         document["skew"] = of_skew(skew)

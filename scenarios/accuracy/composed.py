@@ -40,6 +40,11 @@ def next_tables(gpu: str, version: str = "") -> Tables:
     return min(found, key=lambda each: abs(_number(each.software) - _number(version))) if version else found[0]
 
 
+def oldest_tables(gpu: str) -> Tables:
+    """The GPU's tables of the oldest version."""
+    return next_tables(gpu, "0.0")
+
+
 def left_out_models() -> list[LeftOut]:
     """Every shipped profile of a dense model that has tables of the same GPU and software."""
     found = []

@@ -10,7 +10,7 @@ from scenarios.accuracy.cases import CaseResult
 from scenarios.accuracy.composed import LeftOut
 from scenarios.accuracy.sensitivity import Sensitivity
 from scenarios.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
-from scenarios.accuracy.tables_page import tables_section
+from scenarios.accuracy.tables_page import Held, beside_section, tables_section
 from scenarios.validate.compare import Validation
 from simulator.timing.tables import Tables
 
@@ -33,10 +33,11 @@ of a case that is scored here. What was fitted to what:
   others. To those by tables nothing was fitted.
 """
 _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
-  not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, and the host of a server that
-  schedules asynchronously. The others, of vLLM 0.12, are off by {} %. Those of Llama-3.1-8B with short answers leave no
-  room for the prefill of their prompts (the products alone would take up to 97 % of the GPU's fp8 peak), as if part of
-  it had been found in a cache; they are counted all the same."""
+  not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
+  host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
+  by {} %. Those of Llama-3.1-8B with short answers leave no room for the prefill of their prompts (the products alone
+  would take up to 97 % of the GPU's fp8 peak), as if part of it had been found in a cache; they are counted all the
+  same."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
@@ -67,17 +68,21 @@ def page(
     sensitivities: Sequence[Sensitivity],
     left_out: Sequence[LeftOut] = (),
     tables: Sequence[Tables] = (),
+    beside: Sequence[Held] = (),
+    older: Sequence[Scored] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
-    `left_out` are models that were composed of `tables` without them.
+    `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
+    `older` closed-loop runs again with the oldest tables of their GPU.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
         _servers(cases),
         _predictions(predictions),
-        _silicon(silicon, hosts),
+        _silicon(silicon, hosts, older),
         tables_section(tables, left_out),
+        beside_section(beside),
         _profiles(profiles),
         _sensitivity(sensitivities),
         _NOT_MODELLED,
@@ -149,7 +154,7 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(scored: Sequence[Scored], hosts: Hosts) -> str:
+def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
     if not scored:
         return ""
     composed = [each for each in scored if each.kernels == "tables"]
@@ -163,7 +168,9 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts) -> str:
         f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
         f"median error is {100 * median_error(scored):.1f} % over all.",
         "",
-        *_words(_COMPOSED, len(composed), len(recent), median_error(recent), median_error(labelled)),
+        *_words(
+            _COMPOSED, len(composed), len(recent), median_error(recent), median_error(older), median_error(labelled)
+        ),
         *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
         "",
         "What the host adds to the kernels of a step:",

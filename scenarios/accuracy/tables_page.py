@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +29,49 @@ widths of its products are taken out (but for the outermost), and it is composed
 alone (1 to 256 of 128 to 16,000 tokens), of a chunk of a prompt alone (64 to 8,192 tokens, fresh or behind 2,048), and
 of that chunk beside 32 decodes; kernels alone, without the host.
 """
+
+
+_BESIDE = """### Decodes beside prompts, a card left out
+
+Where prompts and decodes were measured apart, a step with both is their sum. On GPUs without FlashAttention 3 decodes
+take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/beside.py`): the
+form was found on the cards that measured both together, each predicted with the power of the other, for attention
+alone. It is applied to the A100, of which no mixed steps were measured.
+"""
+
+
+class Held(Protocol):
+    """Mixed steps of a profile, predicted from other cards (`calibration.beside.Held`); fractions."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def power(self) -> float: ...
+    @property
+    def median(self) -> float: ...
+    @property
+    def bias(self) -> float: ...
+    @property
+    def plain_median(self) -> float: ...
+    @property
+    def plain_bias(self) -> float: ...
+
+
+def beside_section(held: Sequence[Held]) -> str:
+    """Mixed steps by the power of other cards, as Markdown; '' for none."""
+    if not held:
+        return ""
+    lines = [
+        _BESIDE,
+        "| profile | steps | power of the other card | median | bias | median, power 0 | bias, power 0 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in held:
+        figures = f"{100 * each.median:.1f} | {100 * each.bias:+.1f} | {100 * each.plain_median:.1f}"
+        lines.append(f"| `{each.name}` | {each.steps} | {each.power} | {figures} | {100 * each.plain_bias:+.1f} |")
+    return "\n".join(lines)
 
 
 def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:

@@ -110,6 +110,10 @@ def _profile(document: dict[str, Any]) -> Profile:
     )
 
 
+_APART = (("launch_us", 0.0), ("beside", 1.0))
+"""What attention that was measured apart has, and what it is where a profile does not say."""
+
+
 def _attention(document: dict[str, Any]) -> Attention:
     check_choice(document["prompts"], ("joint", "apart"), "attention.prompts")
     surface = _surface(document["prompt"], "attention.prompt")
@@ -119,7 +123,8 @@ def _attention(document: dict[str, Any]) -> Attention:
     else:
         prompt = PrefillTable(surface)
     decode = DecodeTable(_surface(document["decode"], "attention.decode"))
-    return Attention(decode, prompt, _seconds(document.get("launch_us", 0.0), "attention.launch_us"))
+    launch_us, beside = (_seconds(document.get(name, default), f"attention.{name}") for name, default in _APART)
+    return Attention(decode, prompt, launch_us, beside)
 
 
 def _experts(document: dict[str, Any]) -> Experts:

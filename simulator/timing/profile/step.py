@@ -58,11 +58,16 @@ class PrefillTable:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is known of attention. Where prompts and decodes were measured apart, `launch_us` is counted once."""
+    """What is known of attention.
+
+    Where prompts and decodes were measured apart, `launch_us` is counted once, and decodes take `beside` times as long
+    beside prompts as alone.
+    """
 
     decode: DecodeTable
     prompt: JointTable | PrefillTable
     launch_us: float = 0.0
+    beside: float = 1.0
 
 
 def joint_us(attention: Attention, shape: StepShape) -> float:
@@ -77,7 +82,9 @@ def joint_us(attention: Attention, shape: StepShape) -> float:
             pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
         features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, 0, 0.0)
         us = prompt.surface.us((chunks, tokens / chunks), features)
-        return us + max(0.0, attention.decode.us(seqs, context) - attention.launch_us) if seqs else us
+        if not seqs:
+            return us
+        return us + attention.beside * max(0.0, attention.decode.us(seqs, context) - attention.launch_us)
     cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
     features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, seqs, context, prompt.knee_keys)
     return prompt.surface.us((tokens, cached, seqs, context), features)

@@ -34,6 +34,7 @@ from simulator.timing.tables.attention import (
     prompt_physics,
     prompt_us,
 )
+from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.curves import make_curve
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
@@ -167,12 +168,14 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     )
     ours = prompt_physics(physics[1], heads[0], whole)
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
-    launch_us = min(own.constant_us, ours.constant_us)
-    parts.append(Part("prompts beside decodes", "estimated", "measured apart, added, one launch less"))
+    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
+    words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
+    parts.append(Part("prompts beside decodes", "estimated", words))
     return Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
         launch_us,
+        beside,
     )
 
 
