@@ -178,9 +178,9 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
     batch, length, us = (rows[name].to_numpy(float) for name in ("batch", "length", "us"))
     heads, kv_heads = rows["heads"].to_numpy(float), rows["kv_heads"].to_numpy(float)
     if kind == "decode":
-        physics = fit_physics(DECODE, decode_counts(batch, length, kv_heads, int(window)), us)  # type: ignore[arg-type]
+        physics = fit_physics(DECODE, decode_counts(batch, length, kv_heads, int(window)), us)
     else:
-        physics = fit_physics(PROMPT, prompt_counts(batch, length, heads, int(window)), us)  # type: ignore[arg-type]
+        physics = fit_physics(PROMPT, prompt_counts(batch, length, heads, int(window)), us)
     names = ("seqs", "context") if kind == "decode" else ("chunks", "each")
     axes = [Axis(name, tuple(np.unique(values).tolist())) for name, values in zip(names, (batch, length), strict=True)]
     tables = {}

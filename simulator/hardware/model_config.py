@@ -173,8 +173,9 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     window, longest = config.get("sliding_window"), config.get("max_position_embeddings")
     if window is not None and config.get("use_sliding_window", True) and not _covers(window, longest):
         raise InputError(
-            f"config.json: sliding_window {window!r} is not simulated: every request attends to all of its context",
-            hint="for contexts within the window, set max_position_embeddings to it; else set sliding_window to null",
+            f"config.json: sliding_window {window!r} is not read: every request would attend to all of its context",
+            hint="for contexts within the window, set max_position_embeddings to it; to price it, give the dimensions as a"
+            " mapping with sliding_window; else set sliding_window to null",
         )
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":

@@ -37,13 +37,13 @@ class Found:
     words: str = ""
 
 
-def decode_counts(seqs: Array, context: Array, kv_heads: float, window: int) -> Mapping[str, Array]:
+def decode_counts(seqs: Array, context: Array, kv_heads: float | Array, window: int) -> Mapping[str, Array]:
     """The work of decodes on one GPU: (sequence, KV head) pairs, keys that they read, the longest chain of keys."""
     seen = np.minimum(context, window) if window else context
     return {"items": seqs * kv_heads, "keys": seqs * kv_heads * seen, "chain": seen}
 
 
-def prompt_counts(chunks: Array, each: Array, heads: float, window: int) -> Mapping[str, Array]:
+def prompt_counts(chunks: Array, each: Array, heads: float | Array, window: int) -> Mapping[str, Array]:
     """The work of fresh prompts on one GPU: tiles, visible (query, key) pairs, rows, the longest chain of keys."""
     return {
         "tiles": chunks * heads * np.ceil(each / TILE),
