@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Profile, ProfileCost, read_profile
-from simulator.timing.tables import read_tables
+from simulator.timing.profile.scope import described
+from simulator.timing.tables import compose, parts_of, read_tables
 
 TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
 """Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""
@@ -45,8 +48,11 @@ def check_profile(path: Path) -> Report:
     return Report(tuple(lines), tuple(_complaints(profile)))
 
 
-def check_tables(path: Path) -> Report:
-    """Read tables (InputError where that fails), and say what can be composed of them, and how well."""
+def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 1) -> Report:
+    """Read tables (InputError where that fails), and say what can be composed of them, and how well.
+
+    With a model: how each part of it is come by on so many GPUs. InputError that names what the tables lack.
+    """
     tables = read_tables(path)
     lines = [f"{tables.name}: any dense model on {tables.gpu}, {tables.software}"]
     for source in tables.document.get("sources", ()):
@@ -67,7 +73,12 @@ def check_tables(path: Path) -> Report:
     for name, (count, of) in tables.document.get("rejected", {}).items():
         if count:
             lines.append(f"rejected as impossible: {count:,} of {of:,} rows of {name}")
-    return Report((*lines, *_errors(tables.document)), ())
+    lines += _errors(tables.document)
+    if model is not None:
+        profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)
+        lines.append(f"{described(model)}, tensor_parallel {tensor_parallel}:")
+        lines += [f"  {part}" for part in parts_of(profile)]
+    return Report(tuple(lines), ())
 
 
 def _errors(document: Mapping[str, Any]) -> list[str]:

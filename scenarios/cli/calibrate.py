@@ -127,19 +127,26 @@ def check(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="A file, or the name of a shipped one (batchlab list profiles).")
     ],
+    model: Annotated[str, typer.Option("--model", metavar="M", help="Of tables: how each part of M is come by.")] = "",
+    tensor_parallel: Ranks = 1,
 ) -> None:
     """Read a profile or tables, say what is in them and how well it was predicted, and try a profile on a few steps."""
     from scenarios.profiles import profile_path
 
-    _check(profile_path(profile))
+    _check(profile_path(profile), model, tensor_parallel)
 
 
-def _check(profile: Path) -> None:
+def _check(profile: Path, model: str = "", tensor_parallel: int = 1) -> None:
     from calibration.check import check_profile, check_tables
     from scenarios.profiles import TABLES_SUFFIX
     from simulator.errors import InputError
 
-    report = (check_tables if profile.name.endswith(TABLES_SUFFIX) else check_profile)(profile)
+    if profile.name.endswith(TABLES_SUFFIX):
+        report = check_tables(profile, _model(model) if model else None, tensor_parallel)
+    elif model:
+        raise InputError("--model is for tables: a profile is of one model", hint="batchlab list profiles")
+    else:
+        report = check_profile(profile)
     for line in report.lines:
         typer.echo(line)
     if report.complaints:

@@ -96,3 +96,11 @@ def test_tables_are_listed_and_checked_by_name(tmp_path: Path) -> None:
     done = batchlab("calibrate", "check", "h100-vllm-0.24", cwd=tmp_path)
     assert done.code == 0
     assert "left out: products fp8_block" in done.out
+    model = "{base: qwen2.5-72b, dtype_bytes: 1, kv_dtype_bytes: 1}"
+    done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", model, "--tensor-parallel", "8", cwd=tmp_path)
+    assert "qwen2.5-72b (changed) (fp8, fp8 KV), tensor_parallel 8:" in done.out
+    assert "  all-reduce among 8: measured" in done.out
+    done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", "mixtral-8x7b", cwd=tmp_path)
+    assert (done.code, "8 experts in a layer" in done.err) == (2, True)
+    done = batchlab("calibrate", "check", "h200-llama-3.1-8b", "--model", "llama-3.1-8b", cwd=tmp_path)
+    assert (done.code, "--model is for tables" in done.err) == (2, True)
