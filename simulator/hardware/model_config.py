@@ -174,8 +174,8 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     if window is not None and config.get("use_sliding_window", True) and not _covers(window, longest):
         raise InputError(
             f"config.json: sliding_window {window!r} is not read: every request would attend to all of its context",
-            hint="for contexts within the window, set max_position_embeddings to it; to price the window, give the model"
-            " as a mapping of dimensions with sliding_window; else set it to null",
+            hint="for contexts within the window, set max_position_embeddings to it; to price it, give the dimensions"
+            " as a mapping with sliding_window; else set sliding_window to null",
         )
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":

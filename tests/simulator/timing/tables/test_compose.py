@@ -66,6 +66,27 @@ def test_more_kv_heads_are_as_many_more_sequences() -> None:
         assert (found.log_us[row] > like.log_us[row]).all()
 
 
+def test_the_correction_of_more_kv_heads_is_that_of_the_larger_batch() -> None:
+    table = TABLES.decode[0]
+    rising = {heads: us + 0.1 * np.log(np.array(maker.SEQS))[:, None] for heads, us in table.log_us.items()}
+    rising_table = replace(table, log_us=rising)
+    more = decode_us(rising_table, (32, 32)).log_us - decode_us(table, (32, 32)).log_us
+    assert more[:3, 0] == pytest.approx(0.1 * np.log(4 * np.array(maker.SEQS[:3])), abs=1e-6)
+
+
+def test_a_step_has_two_all_reduces_a_layer_by_their_bytes() -> None:
+    reduce = composed(ranks=2).profile.all_reduce
+    assert reduce is not None
+    assert reduce.at(1048576 / (4096 * 2)) == pytest.approx(2 * 4 * 12.0)
+
+
+def test_decodes_beside_prompts_are_slower_where_heads_are_not_packed() -> None:
+    a100 = load_tables({**maker.document(), "gpu": "a100-80gb"})
+    attention = compose(a100, LLAMA, find_gpu("a100-80gb"), 1).attention
+    assert attention.beside == pytest.approx(4**0.48)
+    assert composed().profile.attention.beside == 1.0
+
+
 def test_prompts_take_the_nearest_kv_heads() -> None:
     assert prompt_us(TABLES.prompt[0], (32, 4)).how == "extrapolated"
     near = prompt_us(TABLES.prompt[0], (32, 16)).log_us
