@@ -35,7 +35,7 @@ def stories(policy: str, **options: Any) -> dict[int, Story]:
 def main() -> None:
     found = {}
     for policy in ("static", "chunked_prefill"):
-        kernel = stories(policy, attention="triton", graphs=[1, 4], max_graph_context=64)
+        kernel = stories(policy, attention="triton", pointwise="triton", graphs=[1, 4], max_graph_context=64)
         found[policy] = differences(stories(policy, attention="torch"), kernel)
     print(json.dumps(found))
 
