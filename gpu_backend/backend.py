@@ -95,7 +95,7 @@ class Backend:
         between = open_pointwise(self.pointwise, made.norm_eps)
         self.decoder = Decoder(self.model, made, self.pool, attend, None if size == 1 else all_reduce, between)
         self._graphs: DecodeGraphs | None = None
-        if graphs and isinstance(attend, Reserving) and not self.model.experts:  # routing sizes depend on the tokens
+        if graphs and isinstance(attend, Reserving):
             most = min(max_graph_context or self.model.max_model_len, self.model.max_model_len)
             self._graphs = DecodeGraphs(self.decoder, attend, device, graphs, most)
 
