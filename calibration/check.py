@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from simulator.hardware.gpus import find_gpu
+from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Profile, ProfileCost, read_profile
+from simulator.timing.profile.scope import described
+from simulator.timing.tables import compose, parts_of, read_tables
 
 TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
 """Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""
@@ -38,12 +44,45 @@ def check_profile(path: Path) -> Report:
         lines.append(f"assumed, not measured: {', '.join(document['assumed'])}")
     for part in document.get("rejected", ()):
         lines.append(f"rejected as impossible: {part['count']:,} of {part['of']:,} rows of {part['kind']}")
-    lines += _errors(profile)
+    lines += _errors(profile.document)
     return Report(tuple(lines), tuple(_complaints(profile)))
 
 
-def _errors(profile: Profile) -> list[str]:
-    errors = profile.document.get("errors", {})
+def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 1) -> Report:
+    """Read tables (InputError where that fails), and say what can be composed of them, and how well.
+
+    With a model: how each part of it is come by on so many GPUs. InputError that names what the tables lack.
+    """
+    tables = read_tables(path)
+    lines = [f"{tables.name}: any dense model on {tables.gpu}, {tables.software}"]
+    for source in tables.document.get("sources", ()):
+        lines.append("from: " + ", ".join(f"{key} {value}" for key, value in source.items()))
+    for name, surface in tables.products.items():
+        m, n, k = surface.axes
+        sizes = f"{n.values[0]:,.0f} to {n.values[-1]:,.0f} by {k.values[0]:,.0f} to {k.values[-1]:,.0f}"
+        lines.append(f"products of {name}: {sizes}, up to {m.values[-1]:,.0f} rows")
+    for kind, parts in (("decodes", tables.decode), ("prompts", tables.prompt)):
+        for part in parts:
+            window = f", window {part.window:,}" if part.window else ""
+            lines.append(
+                f"{kind}: heads of {part.head_dim}, {part.kv_dtype} KV{window}: {len(part.log_us)} pairs of heads"
+            )
+    lines.append(f"all-reduce among {', '.join(map(str, sorted(tables.all_reduce)))} GPUs")
+    for name, why in tables.document.get("left_out", {}).items():
+        lines.append(f"left out: {name}: {why}")
+    for name, (count, of) in tables.document.get("rejected", {}).items():
+        if count:
+            lines.append(f"rejected as impossible: {count:,} of {of:,} rows of {name}")
+    lines += _errors(tables.document)
+    if model is not None:
+        profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)
+        lines.append(f"{described(model)}, tensor_parallel {tensor_parallel}:")
+        lines += [f"  {part}" for part in parts_of(profile)]
+    return Report(tuple(lines), ())
+
+
+def _errors(document: Mapping[str, Any]) -> list[str]:
+    errors = document.get("errors", {})
     if not errors:
         return ["held-out errors: none recorded"]
     lines = ["held-out errors (percent)           MAPE  median     P95    bias    rows"]

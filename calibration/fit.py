@@ -7,19 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from calibration.assumed import (
-    ACTIVATION_BYTES,
-    LINKS,
-    MOST_ROWS,
-    NVLINK_US,
-    PCIE_US,
-    elementwise,
-    nominal_all_reduce,
-    sampler,
-)
 from calibration.curves import curve, op_curves, split_ops
 from calibration.document import of_curve, of_experts, of_skew, of_surface
-from calibration.gemm import gemm_curve, gemm_surface, layer_products
+from calibration.gemm import gemm_surface
 from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
 from calibration.rows import KernelRows, Table, select
 from calibration.schedule import Launch, find_launch, scheduled_surface
@@ -36,6 +26,18 @@ from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
 from simulator.timing.profile.scope import shapes
 from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.tables.assumed import (
+    ACTIVATION_BYTES,
+    LINKS,
+    MOST_ROWS,
+    NVLINK_US,
+    PCIE_US,
+    elementwise,
+    nominal_all_reduce,
+    sampler,
+)
+from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.products import layer_products, product_curve
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them test the table."""
@@ -76,6 +78,10 @@ def fit_profile(
         "host": dict(host) if host is not None else ASSUMED_HOST,
         "attention": fit_attention(rows.table("attention"), find_launch(model, gpu, rows.tensor_parallel)),
     }
+    if document["attention"]["prompts"] == "apart":
+        heads = model.heads // rows.tensor_parallel, model.local_kv_heads(rows.tensor_parallel)
+        if (beside := beside_factor(rows.gpu, *heads)) != 1.0:
+            document["attention"]["beside"] = round(beside, 4)
     skew = fit_skew(rows.table("skew"))
     if skew is not None:
         document["skew"] = of_skew(skew)
@@ -129,10 +135,10 @@ def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[st
         surface = gemm_surface(gemm)
         sizes = np.unique(gemm["m"])
         products = layer_products(model, rows.tensor_parallel)
-        layer |= {op: gemm_curve(surface, n, k, sizes) for op, (n, k) in products.items() if op not in layer}
+        layer |= {op: product_curve(surface, n, k, sizes) for op, (n, k) in products.items() if op not in layer}
         if "lm_head" not in sampled:
             vocab = -(-model.vocab // rows.tensor_parallel)
-            sampled["lm_head"] = gemm_curve(surface, vocab, model.hidden, sizes[sizes <= MOST_ROWS])
+            sampled["lm_head"] = product_curve(surface, vocab, model.hidden, sizes[sizes <= MOST_ROWS])
     if not layer:
         hint = "a profile needs rows of the kinds dense or gemm, and attention"
         raise InputError("no rows of dense operators to fit", hint=hint)

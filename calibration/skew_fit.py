@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.rows import Table
-from calibration.surface_fit import fill
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Axis
+from simulator.timing.tables.grid import fill
 
 Array = NDArray[np.float64]
 

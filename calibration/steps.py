@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.csv_tables import read_csv
-from calibration.curves import round_us
 from calibration.document import of_curve, of_surface
 from calibration.heldout import FOLDS, SEED, summary
 from calibration.physics_fit import Shape, fit_physics
@@ -34,6 +33,7 @@ from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import SCHEMA, VERSION
 from simulator.timing.profile.step import prompt_features
 from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.tables.curves import round_us
 
 Array = NDArray[np.float64]
 

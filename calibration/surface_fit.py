@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calibration.physics_fit import Shape, fit_physics
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.tables.grid import fill, steadiness
 
 Array = NDArray[np.float64]
 
@@ -25,9 +26,6 @@ REACH = 1.2
 
 NOISE = 0.1
 """Variance of a scattered row's error, of that of the correction."""
-
-TINY = 1e-8
-"""Residuals closer than 1e-4 are equal."""
 
 MOST_SCATTERED = 600
 """Most scattered rows that the correction uses, taken evenly from all; the physics uses all."""
@@ -89,42 +87,6 @@ def _table(
     with np.errstate(invalid="ignore"):
         table = (total / count).reshape(shape)
     return _surface(kernel, physics, values, fill(table, steadiness(table)))
-
-
-def steadiness(table: Array) -> list[float]:
-    """Weight of neighbours along each axis: one over the mean square of their differences."""
-    found = []
-    for axis in range(table.ndim):
-        steps = np.diff(table, axis=axis) ** 2
-        steps = steps[~np.isnan(steps)]
-        found.append(1.0 / max(float(steps.mean()), TINY) if len(steps) else 1.0 / TINY)
-    return found
-
-
-def fill(table: Array, weights: Sequence[float] | None = None) -> Array:
-    """The table with its holes (NaN) taking the mean of their neighbours, from the edges of the known inwards.
-
-    Neighbours along an axis count by its weight; all alike where there are none. Where nothing is known the
-    correction is 0.
-    """
-    if np.isnan(table).all():
-        return np.zeros_like(table)
-    table = table.copy()
-    weights = [1.0] * table.ndim if weights is None else weights
-    while np.isnan(table).any():
-        total, count = np.zeros(table.shape), np.zeros(table.shape)
-        for axis in range(table.ndim):
-            for shift in (1, -1):
-                near = np.roll(table, shift, axis=axis)
-                edge: list[slice | int] = [slice(None)] * table.ndim
-                edge[axis] = 0 if shift == 1 else -1
-                near[tuple(edge)] = np.nan
-                known = ~np.isnan(near)
-                total[known] += weights[axis] * near[known]
-                count[known] += weights[axis]
-        holes = np.isnan(table) & (count > 0)
-        table[holes] = total[holes] / count[holes]
-    return table
 
 
 def _smooth(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array) -> Surface:

@@ -1,4 +1,4 @@
-"""The cost profiles that come with batchlab: where they are, and what each is of."""
+"""The cost profiles and kernel tables that come with batchlab: where they are, and what each is of."""
 
 from __future__ import annotations
 
@@ -9,19 +9,41 @@ from pathlib import Path
 
 from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
+from simulator.timing.tables import read_tables
+
+TABLES_SUFFIX = ".json.gz"
 
 
 @cache
 def shipped_profiles() -> dict[str, Path]:
     """The profiles that come with batchlab, by name."""
+    return {path.stem: path for path in _shipped("profiles", "*.json")}
+
+
+@cache
+def shipped_tables() -> dict[str, Path]:
+    """The tables of kernels that come with batchlab, by name; of a GPU, those of the newest software first."""
+    found = {path.name.removesuffix(TABLES_SUFFIX): path for path in _shipped("tables", f"*{TABLES_SUFFIX}")}
+    return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
+
+
+def _shipped(folder: str, pattern: str) -> list[Path]:
     spec = find_spec("calibration")
-    folders = [] if spec is None else [*(spec.submodule_search_locations or ())]
-    return {path.stem: path for folder in folders for path in sorted((Path(folder) / "profiles").glob("*.json"))}
+    places = [] if spec is None else [*(spec.submodule_search_locations or ())]
+    return [path for place in places for path in sorted((Path(place) / folder).glob(pattern))]
+
+
+def _newest_first(name: str) -> tuple[str, list[int]]:
+    before, _, version = name.rpartition("-")
+    return before, [-int(part) for part in version.split(".") if part.isdigit()]
 
 
 def profile_path(given: str) -> Path:
-    """The file of a shipped profile's name, or the path as it is given. Raises InputError where there is neither."""
-    shipped = shipped_profiles()
+    """The file of a shipped name (a profile's, or that of tables), or the path as it is given.
+
+    Raises InputError where there is neither.
+    """
+    shipped = {**shipped_profiles(), **shipped_tables()}
     path = Path(given)
     try:
         there = path.exists()
@@ -39,7 +61,8 @@ def profile_path(given: str) -> Path:
 def held_out_mape(profile: Profile) -> dict[str, float]:
     """Mean absolute error, in percent, of each kind of kernel on rows that the fit had not seen; empty if untested."""
     errors: Mapping[str, Mapping[str, Mapping[str, float]]] = profile.document.get("errors", {})
-    return {kind: each["random"]["mape"] for kind, each in errors.items() if "random" in each}
+    found = {kind: each.get("random", each.get("thinned")) for kind, each in errors.items()}
+    return {kind: each["mape"] for kind, each in found.items() if each is not None}
 
 
 def describe(path: Path) -> tuple[str, ...]:
@@ -57,12 +80,30 @@ def describe(path: Path) -> tuple[str, ...]:
     )
 
 
+def describe_tables(path: Path) -> tuple[str, ...]:
+    """Tables in a line: name, what can be composed of them, the software that was measured, their source."""
+    tables = read_tables(path)
+    heads = sorted({table.head_dim for table in tables.decode})
+    windows = sorted({table.window for table in tables.decode if table.window})
+    kv = sorted({table.kv_dtype for table in tables.decode})
+    parts = [f"weights {', '.join(tables.products)}", f"KV {', '.join(kv)}", f"heads of {', '.join(map(str, heads))}"]
+    parts += [f"windows {', '.join(map(str, windows))}"] if windows else []
+    return (
+        tables.name,
+        f"any dense model on {tables.gpu}",
+        f"tensor_parallel {', '.join(map(str, (1, *sorted(tables.all_reduce))))}",
+        tables.software,
+        "; ".join(parts),
+        "; ".join(str(source.get("source", "")) for source in tables.document.get("sources", ())),
+    )
+
+
 def all_described() -> list[tuple[str, ...]]:
-    """Every shipped profile in a line; a damaged one says so."""
+    """Every shipped profile and all tables in a line; a damaged one says so."""
     rows = []
     for name, path in shipped_profiles().items():
         try:
             rows.append(describe(path))
         except InputError as error:
             rows.append((name, f"cannot be read: {error.message}", "", "", "", ""))
-    return rows
+    return rows + [describe_tables(path) for path in shipped_tables().values()]

@@ -26,7 +26,7 @@ BF16_BYTES = 2
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
     """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs. InputError where files are missing."""
-    gemm = _frame(folder, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
+    gemm = parquet(folder, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[gemm["gemm_dtype"] == BF16]
     tables: dict[str, Table] = {
         "gemm": make_table(
@@ -47,7 +47,8 @@ def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) ->
     )
 
 
-def _frame(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+def parquet(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A parquet file of the folder with these columns. InputError where it is missing, or cannot be read."""
     path = folder / f"{name}.parquet"
     if not path.exists():
         raise InputError(f"no {name}.parquet", file=str(folder))
@@ -71,7 +72,7 @@ def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
     names = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "latency")
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("chunk", "chunks", "seqs", "context", "us")}
     for file, count in (("generation_attention_perf", "step"), ("context_attention_perf", "isl")):
-        frame = _frame(folder, file, (*names, count))
+        frame = parquet(folder, file, (*names, count))
         chosen = (
             (frame["num_heads"] == heads)
             & (frame["num_key_value_heads"] == kv_heads)
@@ -98,7 +99,7 @@ def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
 
 
 def _all_reduce(folder: Path, tensor_parallel: int) -> Table:
-    frame = _frame(folder, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
+    frame = parquet(folder, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
     frame = frame[(frame["num_gpus"] == tensor_parallel) & (frame["backend"] == "vllm_graph")]
     columns = {
         "gpus": frame["num_gpus"],

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from scenarios.accuracy.cases import CaseResult
+from scenarios.accuracy.composed import LeftOut
 from scenarios.accuracy.sensitivity import Sensitivity
 from scenarios.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
+from scenarios.accuracy.tables_page import Held, beside_section, tables_section
 from scenarios.validate.compare import Validation
+from simulator.timing.tables import Tables
 
 FIGURE = "sensitivity.png"
 _HEAD = """# How accurate it is
@@ -26,15 +29,26 @@ of a case that is scored here. What was fitted to what:
   configuration (16 GB/s, 20 microseconds), the exchange of tokens between ranks public nccl-tests of the same card
   (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Either moves its case by more than
   anything else that is assumed here: the last tables say by how much;
-- the two constants of the closed-loop runs: to those runs of concurrency {low} and less, and scored on the others.
+- the two constants of the closed-loop runs by profile: to those of concurrency {low} and less, and scored on the
+  others. To those by tables nothing was fitted.
 """
+_COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
+  not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
+  host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
+  by {} %. Those of Llama-3.1-8B with short answers leave no room for the prefill of their prompts (the products alone
+  would take up to 97 % of the GPU's fp8 peak), as if part of it had been found in a cache; they are counted all the
+  same."""
+_FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
+  constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
+  synchronously."""
 _NOT_MODELLED = """## What is not modelled
 
 - **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
   HTTP, tokenising and detokenising take: on public runs of vLLM 0.15 over HTTP 5.8 ms and 67 microseconds for each
   running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log and adds them
   where the log's latencies are the client's. That the front end saturates, and then delays every token, is left out.
-- **Speculative decoding, LoRA, multimodal inputs, structured output, sliding windows, pipeline parallelism.**
+- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows
+  the time is priced where tables hold it; the KV cache keeps whole contexts.
 - **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
   from memory at small batches, and one rank may get more than its share.
 - **Disturbances.** Garbage collection, other tenants, thermal limits, clocks that fall under load; a server's runs
@@ -52,13 +66,23 @@ def page(
     silicon: Sequence[Scored],
     hosts: Hosts,
     sensitivities: Sequence[Sensitivity],
+    left_out: Sequence[LeftOut] = (),
+    tables: Sequence[Tables] = (),
+    beside: Sequence[Held] = (),
+    older: Sequence[Scored] = (),
 ) -> str:
-    """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario."""
+    """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
+
+    `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
+    `older` closed-loop runs again with the oldest tables of their GPU.
+    """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
         _servers(cases),
         _predictions(predictions),
-        _silicon(silicon, hosts),
+        _silicon(silicon, hosts, older),
+        tables_section(tables, left_out),
+        beside_section(beside),
         _profiles(profiles),
         _sensitivity(sensitivities),
         _NOT_MODELLED,
@@ -102,6 +126,11 @@ def _servers(cases: Sequence[CaseResult]) -> str:
     return "\n".join(lines)
 
 
+def _words(template: str, *values: float) -> list[str]:
+    """The lines of a template; counts as they are, fractions in per cent."""
+    return template.format(*(f"{100 * v:.1f}" if isinstance(v, float) else v for v in values)).splitlines()
+
+
 def _score_row(title: str, simulator: str, found: Validation) -> str:
     name, worst = found.worst
     each = f"{100 * found.per_request['e2e'].median_size:.1f}" if "e2e" in found.per_request else ""
@@ -125,18 +154,26 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(scored: Sequence[Scored], hosts: Hosts) -> str:
+def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
     if not scored:
         return ""
-    beyond = [each for each in scored if not each.run.is_low]
+    composed = [each for each in scored if each.kernels == "tables"]
+    recent = [each for each in composed if not each.run.version]
+    labelled = [each for each in composed if each.run.version]
+    fitted = [each for each in scored if each.kernels != "tables"]
+    beyond = [each for each in fitted if not each.run.is_low]
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
         f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
-        f"median error is {100 * median_error(scored):.1f} % over all, and {100 * median_error(beyond):.1f} % over the"
-        f" {len(beyond)} that nothing was fitted to, those of more than {LOW_CONCURRENCY} at once.",
-        "Two constants stand for what the host adds to the kernels of a step; those by profile, of vLLM 0.12, are what",
-        "`host:` takes for a server that schedules synchronously:",
+        f"median error is {100 * median_error(scored):.1f} % over all.",
+        "",
+        *_words(
+            _COMPOSED, len(composed), len(recent), median_error(recent), median_error(older), median_error(labelled)
+        ),
+        *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
+        "",
+        "What the host adds to the kernels of a step:",
         "",
         *(
             f"- kernels by {source}: {1e3 * of.step_s:.2f} ms, and {1e6 * of.per_seq_s:.0f} microseconds a request"
@@ -144,17 +181,17 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts) -> str:
         ),
         "",
         "The servers' flags are not known: max_num_batched_tokens is taken to be 8192, the KV cache of fp8 models fp8.",
-        "Some fp8 runs of Llama-3.1-8B take less time than the prefill of their prompts would at the peak of the GPU,",
-        "as if part of them had been found in a cache; they are counted all the same.",
+        "Runs of gpt-oss-120b are left out: no kernels of its experts and precision are known here.",
         "",
-        _row("GPU", "model", "dtype", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
-        _rule(9, 4),
+        _row("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
+        _rule(10, 5),
     ]
     for (gpu, model, dtype, ranks, concurrency), group in grouped(scored).items():
         errors = ", ".join(_percent(each.error) for each in group)
         middle = f"{100 * median_error(group):.1f}"
         counts = (str(ranks), str(concurrency), str(len(group)))
-        lines.append(_row(gpu, model, dtype, group[0].kernels, *counts, middle, errors))
+        version = group[0].run.version or "not given"
+        lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
     return "\n".join(lines)
 
 

@@ -56,6 +56,7 @@ class SiliconRun:
     osl: int
     concurrency: int
     tpot_s: float
+    version: str = ""  # of vLLM, as the sample says; "" where it does not
 
     @property
     def is_low(self) -> bool:
@@ -88,15 +89,16 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """What a run's kernels cost, without any host, and what that comes from."""
+    """What a run's kernels cost, without any host, and what that comes from; `host` where that is not to be fitted."""
 
     source: str
     cost: CostModel
+    host: Host | None = None
 
 
 KernelsOf = Callable[[SiliconRun], Kernels]
 Hosts = Mapping[str, Host]
-"""By the source of the kernels: a roofline counts some of a server's host among its kernels, a profile none."""
+"""By the source of the kernels: they may count some of a server's host among them."""
 
 
 def read_silicon(path: Path) -> list[SiliconRun]:
@@ -132,16 +134,22 @@ def simulated_tpot_s(run: SiliconRun, cost: CostModel) -> float:
 def fit_hosts(runs: Sequence[SiliconRun], kernels_of: KernelsOf) -> Hosts:
     """The constants that bring the runs of low concurrency closest, by relative least squares, none below 0.
 
+    Kernels that come with a host keep it: nothing is fitted to their runs.
+
     What the host adds goes into TPOT as it is, so the fit is linear in what the kernels alone leave unexplained.
     """
     rows: dict[str, list[list[float]]] = {}
+    known: dict[str, Host] = {}
     for run in runs:
         kernels = kernels_of(run)
+        if kernels.host is not None:
+            known[kernels.source] = kernels.host
+            continue
         left = rows.setdefault(kernels.source, [])
         if run.is_low:
             unexplained = 1.0 - simulated_tpot_s(run, kernels.cost) / run.tpot_s
             left.append([1.0 / run.tpot_s, run.concurrency / run.tpot_s, unexplained])
-    return {source: _fit(np.array(left).reshape(-1, 3)) for source, left in rows.items()}
+    return known | {source: _fit(np.array(left).reshape(-1, 3)) for source, left in rows.items()}
 
 
 def score(runs: Sequence[SiliconRun], kernels_of: KernelsOf, hosts: Hosts) -> list[Scored]:
@@ -183,6 +191,7 @@ def _run(row: Mapping[str, str]) -> SiliconRun:
         osl=int(row["osl"]),
         concurrency=int(float(row["concurrency"] or row["batch_size"])),
         tpot_s=float(row["silicon_tpot_ms"]) / 1e3,
+        version=row.get("backend_version") or "",
     )
 
 

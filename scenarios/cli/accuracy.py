@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 
 from simulator.errors import InputError
 
+SOURCES = "measured/calibration"
+"""The kernel tables' sources, in the shared folder."""
+
+COMPOSED_HOST = "0.18"
+"""The version whose host goes with composed kernels: most of those runs say none, and are of its time."""
+
 if TYPE_CHECKING:
     from scenarios.accuracy.sensitivity import Sensitivity
     from scenarios.accuracy.silicon import KernelsOf
@@ -33,17 +39,21 @@ def accuracy(folder: Path) -> None:
 
 def compute() -> tuple[str, list[Sensitivity]]:
     """The page's text, and what its figure shows."""
+    from calibration.beside import leave_one_card_out, read_mixed
     from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
+    from scenarios.accuracy.composed import left_out_models
     from scenarios.accuracy.page import load_documents, page
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
     from scenarios.accuracy.silicon import fit_hosts, read_silicon, score
     from scenarios.places import shared_folder
-    from scenarios.profiles import shipped_profiles
+    from scenarios.profiles import shipped_profiles, shipped_tables
     from scenarios.runs.runner import run
+    from simulator.timing.tables import read_tables
 
     runs = read_silicon(shared_folder() / SILICON)
     kernels_of = kernels()
     hosts = fit_hosts(runs, kernels_of)
+    unlabelled = [run for run in runs if not run.version]
     sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
     text = page(
         load_documents(list(shipped_profiles().values())),
@@ -52,18 +62,28 @@ def compute() -> tuple[str, list[Sensitivity]]:
         score(runs, kernels_of, hosts),
         hosts,
         sensitivities,
+        left_out_models(),
+        [read_tables(path) for path in shipped_tables().values()],
+        leave_one_card_out(read_mixed(shared_folder() / SOURCES)),
+        score(unlabelled, kernels(oldest=True), hosts),
     )
     return text, sensitivities
 
 
-def kernels() -> KernelsOf:
-    """Kernels of closed-loop runs: by a shipped profile of model, GPU, dtype and parallelism, else by roofline."""
+def kernels(oldest: bool = False) -> KernelsOf:
+    """Kernels of closed-loop runs: by a shipped profile of model, GPU, dtype and parallelism, else composed of tables.
+
+    These are of the version next to the run's, the newest where it says none, or the `oldest` if so wanted; with the
+    host of a server of that time.
+    """
     from dataclasses import replace
 
+    from scenarios.accuracy.composed import next_tables, oldest_tables
     from scenarios.accuracy.silicon import Kernels, SiliconRun
     from scenarios.profiles import shipped_profiles
+    from simulator.servers import host_of
     from simulator.timing.profile import Options, ProfileCost, read_profile
-    from simulator.timing.roofline import Roofline
+    from simulator.timing.tables import compose
 
     profiles = [read_profile(path) for path in shipped_profiles().values()]
     known = {(p.model, p.gpu, p.tensor_parallel, str(p.document.get("dtype", "bf16"))): p for p in profiles}
@@ -72,7 +92,9 @@ def kernels() -> KernelsOf:
         profile = known.get((run.model, run.gpu, run.tensor_parallel, run.dtype))
         if profile is not None:
             return Kernels("profile", ProfileCost(replace(profile, host_per_seq_s=0.0), Options(host_s=0.0)))
-        return Kernels("roofline", Roofline(run.resolve_model(), run.resolve_gpu(), run.tensor_parallel, host_s=0.0))
+        tables = oldest_tables(run.gpu) if oldest else next_tables(run.gpu, run.version)
+        composed = compose(tables, run.resolve_model(), run.resolve_gpu(), run.tensor_parallel)
+        return Kernels("tables", ProfileCost(composed, Options(host_s=0.0)), host_of("vllm", COMPOSED_HOST))
 
     return kernels_of
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.calibrate import check, fit, import_
+from scenarios.cli.calibrate import check, fit, import_, tables
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
 from scenarios.cli.guard import guarded
@@ -69,6 +69,7 @@ app.add_typer(new, name="new")
 calibrate.command("measure")(guarded(measure))
 calibrate.command("import")(guarded(import_))
 calibrate.command("fit")(guarded(fit))
+calibrate.command("tables")(guarded(tables))
 calibrate.command("check")(guarded(check))
 laws.command("policy")(guarded(check_policy))
 trace.command("inspect")(guarded(trace_inspect))

@@ -1,4 +1,4 @@
-"""`batchlab calibrate import | fit | check`: from measured kernels to a profile."""
+"""`batchlab calibrate import | fit | tables | check`: from measured kernels to a profile, or to tables."""
 
 from __future__ import annotations
 
@@ -98,22 +98,55 @@ def fit(
     typer.echo(f"profile: {target}")
 
 
+def tables(
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="aiconfigurator's GPU/vllm_VERSION, of parquet files.")
+    ],
+    gpu: GpuName = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="The tables' name.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Default: NAME.json.gz.")] = None,
+    overwrite: OverwriteFile = False,
+) -> None:
+    """Make compact tables of a GPU's kernels: `cost: {kind: profile, path: FILE}` composes any dense model of them."""
+    from calibration.tabulate import tabulate, write_tables
+    from scenarios.profiles import TABLES_SUFFIX
+    from scenarios.runs.storage.output import output_file
+    from simulator.errors import InputError
+
+    if out is not None and not out.name.endswith(TABLES_SUFFIX):
+        raise InputError(f"tables are written to a name that ends in {TABLES_SUFFIX}, not {out.name}")
+    document = tabulate(source, name, gpu)
+    target = out or Path(f"{document['name']}{TABLES_SUFFIX}")
+    with output_file(target, overwrite=overwrite) as made:
+        write_tables(document, made)
+    _check(target)
+    typer.echo(f"tables: {target}")
+
+
 def check(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="A file, or the name of a shipped one (batchlab list profiles).")
     ],
+    model: Annotated[str, typer.Option("--model", metavar="M", help="Of tables: how each part of M is come by.")] = "",
+    tensor_parallel: Ranks = 1,
 ) -> None:
-    """Read a profile, say what it holds and how well it was predicted, and try it on a few steps."""
+    """Read a profile or tables, say what is in them and how well it was predicted, and try a profile on a few steps."""
     from scenarios.profiles import profile_path
 
-    _check(profile_path(profile))
+    _check(profile_path(profile), model, tensor_parallel)
 
 
-def _check(profile: Path) -> None:
-    from calibration.check import check_profile
+def _check(profile: Path, model: str = "", tensor_parallel: int = 1) -> None:
+    from calibration.check import check_profile, check_tables
+    from scenarios.profiles import TABLES_SUFFIX
     from simulator.errors import InputError
 
-    report = check_profile(profile)
+    if profile.name.endswith(TABLES_SUFFIX):
+        report = check_tables(profile, _model(model) if model else None, tensor_parallel)
+    elif model:
+        raise InputError("--model is for tables: a profile is of one model", hint="batchlab list profiles")
+    else:
+        report = check_profile(profile)
     for line in report.lines:
         typer.echo(line)
     if report.complaints:

@@ -15,6 +15,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.timing.cost import CostModel
 from simulator.timing.profile import ProfileCost
+from simulator.timing.tables import parts_of
 
 PROVENANCE = "provenance"
 """The key of summary.json."""
@@ -55,8 +56,10 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 
 
 def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """The profile's name, and how far step times are known to be off."""
+    """The profile's name, how far step times are known to be off, and how each part of a composed one was come by."""
     if isinstance(cost, ProfileCost):
         errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(cost.profile).items()}
-        return {"profile": cost.profile.name, "error": errors or NOT_TESTED}
+        parts = {part.name: f"{part.how}, {part.words}" if part.words else part.how for part in parts_of(cost.profile)}
+        composed = {"composed": parts} if parts else {}
+        return {"profile": cost.profile.name, "error": errors or NOT_TESTED, **composed}
     return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}

@@ -130,9 +130,10 @@ def _content(path: Path, modified_ns: int, size: int) -> str:
 
 @cache
 def _code() -> str:
-    """The version, and a digest of the code and the shipped profiles: what a result rests on."""
+    """The version, and a digest of the code, the shipped profiles and tables: what a result rests on."""
     digest = hashlib.sha256()
-    for room, files in (("simulator", "*.py"), ("scenarios", "*.py"), ("calibration/profiles", "*.json")):
+    sources = {"simulator": "*.py", "scenarios": "*.py", "calibration/profiles": "*.json", "calibration/tables": "*.gz"}
+    for room, files in sources.items():
         for path in sorted((_ROOT / room).rglob(files)):
             digest.update(path.read_bytes())
     return f"{__version__} {digest.hexdigest()}"

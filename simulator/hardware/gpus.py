@@ -49,8 +49,8 @@ class Gpu:
         return round(self.memory_gib * 2**30)
 
     def tflops(self, precision: str) -> float:
-        """The peak for matrices multiplied in `bf16`, `fp8` or `fp4`: bf16's where the GPU has no units for it."""
-        own = {"fp8": self.fp8_tflops, "fp4": self.fp4_tflops}.get(precision)
+        """The peak for matrices multiplied in one of `Model.matmul_dtype`: bf16's where the GPU has no units for it."""
+        own = {"fp8": self.fp8_tflops, "fp8_block": self.fp8_tflops, "fp4": self.fp4_tflops}.get(precision)
         return self.bf16_tflops if own is None else own
 
 

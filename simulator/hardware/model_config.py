@@ -173,8 +173,9 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     window, longest = config.get("sliding_window"), config.get("max_position_embeddings")
     if window is not None and config.get("use_sliding_window", True) and not _covers(window, longest):
         raise InputError(
-            f"config.json: sliding_window {window!r} is not simulated: every request attends to all of its context",
-            hint="for contexts within the window, set max_position_embeddings to it; else set sliding_window to null",
+            f"config.json: sliding_window {window!r} is not read: every request would attend to all of its context",
+            hint="for contexts within the window, set max_position_embeddings to it; to price it, give the dimensions"
+            " as a mapping with sliding_window; else set sliding_window to null",
         )
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":
@@ -194,6 +195,8 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
     """
     found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
+    if found["dtype_bytes"] == 1 and _has_block_scales(config):
+        found["matmul_dtype"] = "fp8_block"
     heads, hidden = values.get("heads"), values.get("hidden")
     if "kv_heads" not in values and heads is not None:
         found["kv_heads"] = heads
@@ -222,6 +225,11 @@ def _weight_bytes(config: Mapping[str, Any]) -> int:
             hint="allowed: fp8; or a mapping of dimensions with dtype_bytes",
         )
     return 1
+
+
+def _has_block_scales(config: Mapping[str, Any]) -> bool:
+    quantization = config.get("quantization_config")
+    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

@@ -53,9 +53,13 @@ class Model:
     ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp4"],
-        doc("precision in which matrices are multiplied; auto: fp8 where a weight is a byte, else bf16"),
+        Literal["auto", "bf16", "fp8", "fp8_block", "fp4"],
+        doc("precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block"),
     ] = "auto"
+    sliding_window: Annotated[
+        int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
+    ] = 0
+    full_attention_layers: Annotated[int, doc("layers without that window")] = 0
 
     @property
     def multiplied_in(self) -> str:
@@ -63,6 +67,11 @@ class Model:
         if self.matmul_dtype != "auto":
             return self.matmul_dtype
         return "fp8" if self.dtype_bytes == 1 else "bf16"
+
+    @property
+    def windowed_layers(self) -> int:
+        """Layers whose queries see a window of the context."""
+        return self.layers - self.full_attention_layers if self.sliding_window else 0
 
     @property
     def num_parameters(self) -> int:
@@ -263,6 +272,12 @@ def _check(model: Model) -> None:
         raise InputError(f"model: active_experts must be 1 to {model.experts} (experts), not {model.active_experts}")
     if not model.experts and (model.active_experts or model.shared_experts or model.dense_layers):
         raise InputError("model: active_experts, shared_experts and dense_layers need experts")
+    if model.full_attention_layers and not model.sliding_window:
+        raise InputError("model: full_attention_layers needs sliding_window, which the other layers have")
+    if model.full_attention_layers > model.layers:
+        raise InputError(
+            f"model: full_attention_layers ({model.full_attention_layers}) is more than layers ({model.layers})"
+        )
     if model.dense_layers > model.layers:
         raise InputError(f"model: dense_layers ({model.dense_layers}) is more than layers ({model.layers})")
     if bool(model.dense_layers) != bool(model.dense_intermediate):

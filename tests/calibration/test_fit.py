@@ -15,12 +15,12 @@ from calibration.limits import reject_impossible
 from calibration.physics_fit import Shape, fit_physics
 from calibration.rows import KernelRows, make_table, merge, read_rows, select, write_rows
 from calibration.skew_fit import fit_skew
-from calibration.surface_fit import fill
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import ProfileCost, load_profile, read_profile
+from simulator.timing.tables.grid import fill
 from tests import calibration_maker as maker
 
 MODEL, GPU = find_model("llama-3.1-8b"), find_gpu("h200")

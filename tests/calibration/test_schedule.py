@@ -9,9 +9,9 @@ from calibration.fit import joint_surface
 from calibration.kernels import joint
 from calibration.rows import make_table
 from calibration.schedule import Launch, features, find_launch, last_end
-from calibration.surface_fit import fill, steadiness
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
+from simulator.timing.tables.grid import fill, steadiness
 
 LAUNCH = Launch(heads=32, kv_heads=8, head_dim=128, sms=188, l2_bytes=128 << 20)
 

@@ -27,26 +27,31 @@ GRAPH_TOKENS = 512
 
 
 def _shipped(name: str) -> str:
-    from scenarios.profiles import shipped_profiles
+    from scenarios.profiles import shipped_profiles, shipped_tables
 
-    names = tuple(shipped_profiles())
+    names = (*shipped_profiles(), *shipped_tables())
     if name not in names:
-        raise refusal(f"no profile called {name!r} comes with batchlab", did_you_mean(name, names))
+        raise refusal(f"no profile or tables called {name!r} come with batchlab", did_you_mean(name, names))
     return name
 
 
 class ProfileCostConfig(Strict):
-    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario."""
+    """Step times from measured kernels: a shipped profile by `name`, a file by `path`, or what fits the scenario.
+
+    A profile that was fitted to the scenario's model fits best. Where there is none, the model is composed from the
+    newest tables of its GPU that hold all its parts; what they lack is refused by name.
+    """
 
     elsewhere: ClassVar = staticmethod(host_key)
 
     kind: Annotated[Literal["profile"], doc("measured kernels")]
     name: Annotated[
         Annotated[str, AfterValidator(_shipped)] | None,
-        doc("a profile of `batchlab list profiles`; null, without a path: the one that fits model and hardware"),
+        doc("a profile or tables (`batchlab list profiles`); null, without a path: what fits model and hardware"),
     ] = None
     path: Annotated[
-        Annotated[str, Field(min_length=1, description="the path of a profile")] | None, doc("a profile of your own")
+        Annotated[str, Field(min_length=1, description="the path of a profile")] | None,
+        doc("a profile of your own, or tables (.json.gz)"),
     ] = None
     cuda_graphs: Annotated[bool, doc("small steps run as CUDA graphs, padded to a captured size")] = True
     max_capture_tokens: Annotated[
@@ -90,30 +95,63 @@ class ProfileCostConfig(Strict):
         return bool(profile.document["host"].get("from") == ASSUMED)
 
     def _find(self, scenario: Priced) -> Profile:
-        from scenarios.profiles import shipped_profiles
-        from simulator.timing.profile import described, read_profile, refusal
+        from scenarios.profiles import TABLES_SUFFIX, shipped_profiles, shipped_tables
+        from simulator.timing.profile import read_profile
 
-        shipped = shipped_profiles()
+        shipped, tables = shipped_profiles(), shipped_tables()
         if self.name is not None:
+            if self.name in tables:
+                return self._composed(scenario, tables[self.name], "cost.name")
             return read_profile(shipped[self.name])
-        if self.path is not None:
-            path = Path(self.path)
-            if not path.exists():
-                near = did_you_mean(path.name, [entry.name for entry in sorted(path.parent.glob("*.json"))])
-                if path.name in shipped:
-                    near = f"a shipped profile is given by its name: `cost.name={path.name}`"
-                raise scenario.error("cost.path", f"no such file: {path}", near)
-            return read_profile(path)
+        if self.path is None:
+            return self._fitting(scenario)
+        path = Path(self.path)
+        if not path.exists():
+            near = did_you_mean(path.name, [entry.name for entry in sorted(path.parent.glob("*.json*"))])
+            if path.name in shipped or path.name in tables:
+                near = f"what is shipped is given by its name: `cost.name={path.name}`"
+            raise scenario.error("cost.path", f"no such file: {path}", near)
+        if path.name.endswith(TABLES_SUFFIX):
+            return self._composed(scenario, path, "cost.path")
+        return read_profile(path)
+
+    @staticmethod
+    def _composed(scenario: Priced, path: Path, key: str) -> Profile:
+        """The scenario's model from the tables of that file. InputError about `key` where they lack a part."""
+        from simulator.timing.tables import compose, read_tables
+
         model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
+        try:
+            return compose(read_tables(path), model, gpu, ranks)
+        except InputError as error:
+            raise scenario.error(key, error.message, error.hint) from None
+
+    def _fitting(self, scenario: Priced) -> Profile:
+        """The shipped profile of model, GPU and parallelism; else what the GPU's tables, newest first, amount to."""
+        from scenarios.profiles import shipped_profiles, shipped_tables
+        from simulator.timing.profile import described, read_profile, refusal
+        from simulator.timing.tables import read_tables
+
+        shipped, tables = shipped_profiles(), shipped_tables()
+        model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
+        of_gpu = gpu.name.removesuffix(CHANGED)
         for name, path in shipped.items():
-            if not name.startswith(gpu.name.removesuffix(CHANGED)):  # so named; reading all would take a while
-                continue
-            profile = read_profile(path)
-            if refusal(profile, model, gpu, ranks) is None:
-                return profile
+            if name.startswith(of_gpu):  # so named; reading all would take a while
+                profile = read_profile(path)
+                if refusal(profile, model, gpu, ranks) is None:
+                    return profile
+        lacking: InputError | None = None
+        for name, path in tables.items():
+            if name.startswith(of_gpu) and read_tables(path).gpu == of_gpu:
+                try:
+                    return self._composed(scenario, path, "cost.kind")
+                except InputError as error:
+                    lacking = lacking or error
+        if lacking is not None:
+            raise lacking
         what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"
-        hint = f"give a path, or kind: roofline, which needs none; there are: {', '.join(shipped) or 'none'}"
-        raise scenario.error("cost.kind", what, hint)
+        there = ", ".join((*shipped, *tables)) or "none"
+        raise scenario.error("cost.kind", what, f"give a path, or kind: roofline, which needs none; there are: {there}")
 
     def _check(self, scenario: Priced, profile: Profile) -> None:
         """Refuse a profile of something else: its kernels say nothing of the scenario's."""

@@ -25,9 +25,13 @@ class RooflineCostConfig(Strict):
         """The cost model of the scenario's model on its GPUs."""
         from simulator.timing.roofline import Roofline
 
-        host = scenario.resolve_host()
+        host, model = scenario.resolve_host(), scenario.resolve_model()
+        if model.windowed_layers:
+            what = f"kind: roofline prices attention to whole contexts, and {model.name} has a sliding window"
+            hint = "kind: profile, where tables of the GPU hold that window; or sliding_window: 0, an upper bound"
+            raise scenario.error("cost.kind", what, hint)
         return Roofline(
-            scenario.resolve_model(),
+            model,
             scenario.resolve_gpu(),
             scenario.hardware.tensor_parallel,
             host_s=host.step_s,

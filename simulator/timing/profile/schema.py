@@ -110,6 +110,10 @@ def _profile(document: dict[str, Any]) -> Profile:
     )
 
 
+_APART = (("launch_us", 0.0), ("beside", 1.0))
+"""What attention that was measured apart has, and what it is where a profile does not say."""
+
+
 def _attention(document: dict[str, Any]) -> Attention:
     check_choice(document["prompts"], ("joint", "apart"), "attention.prompts")
     surface = _surface(document["prompt"], "attention.prompt")
@@ -119,7 +123,8 @@ def _attention(document: dict[str, Any]) -> Attention:
     else:
         prompt = PrefillTable(surface)
     decode = DecodeTable(_surface(document["decode"], "attention.decode"))
-    return Attention(decode, prompt, _seconds(document.get("launch_us", 0.0), "attention.launch_us"))
+    launch_us, beside = (_seconds(document.get(name, default), f"attention.{name}") for name, default in _APART)
+    return Attention(decode, prompt, launch_us, beside)
 
 
 def _experts(document: dict[str, Any]) -> Experts:
@@ -128,7 +133,7 @@ def _experts(document: dict[str, Any]) -> Experts:
 
 
 def _skew(document: dict[str, Any]) -> Skew:
-    axes = [_axis(axis, "skew") for axis in document["axes"]]
+    axes = [read_axis(axis, "skew") for axis in document["axes"]]
     seqs, share, context = axes
     decode, mixed = _floats(document["decode"], "skew.decode"), _floats(document["mixed"], "skew.mixed")
     size = len(seqs.values) * len(share.values)
@@ -138,17 +143,18 @@ def _skew(document: dict[str, Any]) -> Skew:
 
 
 def _surface(document: dict[str, Any], name: str) -> Surface:
-    axes = tuple(_axis(axis, name) for axis in document["axes"])
+    axes = tuple(read_axis(axis, name) for axis in document["axes"])
     correction = tuple(value * SCALE for value in _floats(document["correction"], name))
     size = 1
     for axis in axes:
         size *= len(axis.values)
     if len(correction) != size:
         raise ValueError(f"{name} has {len(correction)} corrections for a grid of {size}")
-    return Surface(axes, _physics(document["physics"], name), correction)
+    return Surface(axes, read_physics(document["physics"], name), correction)
 
 
-def _axis(document: dict[str, Any], name: str) -> Axis:
+def read_axis(document: dict[str, Any], name: str) -> Axis:
+    """An axis of `name` from JSON. ValueError, KeyError or TypeError where it is none."""
     values = _floats(document["values"], name)
     _check_ascending(values, f"an axis of {name}")
     return Axis(str(document["name"]), values)
@@ -164,7 +170,8 @@ def _curve(document: dict[str, Any], name: str) -> Curve:
     return Curve(counts, us, _seconds(document["us_beyond"], name), _seconds(document.get("tile", 0), name))
 
 
-def _physics(document: dict[str, Any], name: str) -> Physics:
+def read_physics(document: dict[str, Any], name: str) -> Physics:
+    """The physics of `name` from JSON. ValueError, KeyError or TypeError where it is none."""
     roofs = tuple(_sum(roof, name) for roof in document["roofs"])
     p = float(document["p"])
     if p < 1:

@@ -20,6 +20,7 @@ from simulator.timing.profile.schema import Profile
 SHAPES = (
     "layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "experts", "active_experts",
     "shared_experts", "dense_layers", "dense_intermediate", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "gated_mlp",
+    "sliding_window", "full_attention_layers",
 )  # fmt: skip
 """The dimensions that decide what kernels compute."""
 
@@ -32,9 +33,16 @@ _PLAIN = {1: "fp8", 2: "bf16", 4: "float32"}
 def precision(model: Model) -> str:
     """The precision of a model's weights in the words of a profile's `dtype`."""
     plain = _PLAIN.get(int(model.dtype_bytes) if model.dtype_bytes in _PLAIN else 0)
+    if plain == "fp8" and model.multiplied_in == "fp8_block":
+        return "fp8_block"
     if plain is not None and model.multiplied_in == ("fp8" if plain == "fp8" else "bf16"):
         return plain
     return f"{model.dtype_bytes:g}-byte weights multiplied in {model.multiplied_in}"
+
+
+def kv_precision(model: Model) -> str:
+    """The precision of a model's KV cache in the words of a profile's `kv_dtype`."""
+    return _PLAIN[model.kv_dtype_bytes]
 
 
 def described(model: Model) -> str:
@@ -85,7 +93,7 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
             return f"{profile.name} is a profile for {of}; the scenario has {model.name} ({listed})"
     for what, ours, theirs in (
         ("weights", precision(model), document.get("dtype")),
-        ("KV cache", _PLAIN[model.kv_dtype_bytes], document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
+        ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
     ):
         if theirs is not None and ours != theirs:
             return f"{profile.name} was measured with {theirs} {what}; the scenario's {model.name} has {ours}"

@@ -46,33 +46,59 @@ class JointTable:
 
 @dataclass(frozen=True, slots=True)
 class PrefillTable:
-    """A layer's attention for prompt chunks, over (prefill_seqs, tokens of each); decodes are added to it."""
+    """A layer's attention for prompt chunks, over (prefill_seqs, tokens of each); decodes are added to it.
+
+    In `windowed` of the layers (a share) a query sees at most `window` tokens.
+    """
 
     surface: Surface
+    window: float = inf
+    windowed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is known of attention. Where prompts and decodes were measured apart, `launch_us` is counted once."""
+    """What is known of attention.
+
+    Where prompts and decodes were measured apart, `launch_us` is counted once, and decodes take `beside` times as long
+    beside prompts as alone.
+    """
 
     decode: DecodeTable
     prompt: JointTable | PrefillTable
     launch_us: float = 0.0
+    beside: float = 1.0
 
 
 def joint_us(attention: Attention, shape: StepShape) -> float:
     """Microseconds of a layer's attention in a step with prompt chunks, equal decode contexts assumed."""
     seqs = shape.decode_seqs
     context = shape.decode_context / seqs if seqs else 0.0
-    chunks, tokens, pairs = shape.prefill_seqs, shape.prefill_tokens, shape.prefill_pairs
+    chunks, tokens = shape.prefill_seqs, shape.prefill_tokens
+    pairs: float = shape.prefill_pairs
     prompt = attention.prompt
     if isinstance(prompt, PrefillTable):
+        if prompt.windowed:
+            pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
         features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, 0, 0.0)
         us = prompt.surface.us((chunks, tokens / chunks), features)
-        return us + max(0.0, attention.decode.us(seqs, context) - attention.launch_us) if seqs else us
+        if not seqs:
+            return us
+        return us + attention.beside * max(0.0, attention.decode.us(seqs, context) - attention.launch_us)
     cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
     features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, seqs, context, prompt.knee_keys)
     return prompt.surface.us((tokens, cached, seqs, context), features)
+
+
+def windowed_pairs(chunks: float, tokens: float, pairs: float, window: float) -> float:
+    """Of the (query, key) pairs of equal chunks, those within a window: the first queries of a chunk see less of it.
+
+    A chunk's queries see from `cached` + 1 to `cached` + `each` keys, as many as its pairs say.
+    """
+    each = tokens / chunks
+    cached = max(0.0, pairs / tokens - 0.5 * (each + 1.0))
+    short = min(each, max(0.0, window - cached))  # queries that see less than the window
+    return chunks * (short * cached + 0.5 * short * (short + 1.0) + (each - short) * window)
 
 
 def decode_features(seqs: Any, context: Any) -> dict[str, Any]:

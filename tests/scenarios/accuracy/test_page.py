@@ -57,7 +57,7 @@ def test_everything_given_is_on_the_page() -> None:
         "| Llama-3.1-8B, one RTX PRO 6000 | batchlab | 10.00 | +10.0 |",
         "| LLMServingSim | 30.00 |",
         "| `blind-x` | 1,234 |",
-        "| h100 | qwen3-32b | bf16 | profile | 2 | 8 | 1 | 10.0 | +10.0 |",
+        "| h100 | qwen3-32b | bf16 | not given | profile | 2 | 8 | 1 | 10.0 | +10.0 |",
         "kernels by profile: 1.50 ms, and 20 microseconds a request",
         "| `a-profile` | vLLM 0.19.0 | who/what at abcdef0 (MIT) | gemm | random | 77 | 3.2 | 2.0 | 9.0 | -0.5 |",
         "| `bare` |  |  | not tested |",

@@ -51,7 +51,8 @@ def ttft_p99(name: str, policies: Iterable[str], *overrides: str) -> list[float]
 
 
 def test_all_are_here() -> None:
-    others = ("measured-", "blind-", "claim-", "study-", "lockstep-", "ragged-")  # each kind has tests of its own
+    # Each kind has tests of its own.
+    others = ("measured-", "blind-", "claim-", "study-", "lockstep-", "ragged-", "tables-")
     assert tuple(name for name in scenarios.shipped() if not name.startswith(others)) == NAMES
 
 

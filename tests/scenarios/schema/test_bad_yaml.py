@@ -196,7 +196,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "a profile of nobody's": (
         "cost:\n  kind: profile\n  @@name: rtx-4090-lama-3.1-8b\nWORKLOAD",
-        ["no profile called", "rtx-4090-llama-3.1-8b"],
+        ["no profile or tables called", "rtx-4090-llama-3.1-8b"],
     ),
     "a policy of nobody's": ("engine: {@@policy: sglnag}\nWORKLOAD", ["did you mean `sglang`", "chunked_prefill"]),
     "an order of nobody's": (

@@ -113,7 +113,9 @@ def test_multi_head_latent_attention_and_fp8() -> None:
     assert {name: getattr(found, name) for name in DEEPSEEK_V3} == DEEPSEEK_V3
     assert f"{found.num_parameters / 1e9:.1f}" == "671.0"
     assert found.kv_bytes_per_token(8) == 61 * (512 + 64) * 2
-    assert (found.dtype_bytes, found.kv_dtype_bytes) == (1, 2)
+    assert (found.dtype_bytes, found.kv_dtype_bytes, found.multiplied_in) == (1, 2, "fp8_block")
+    whole = model_from_config({**DEEPSEEK, "quantization_config": {"quant_method": "fp8"}}, "one-scale-a-matrix")
+    assert whole.multiplied_in == "fp8"
 
 
 @pytest.mark.parametrize(

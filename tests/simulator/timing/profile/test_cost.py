@@ -110,6 +110,8 @@ def test_prompts_measured_apart_are_added_to_decodes_with_one_launch() -> None:
     alone = joint_us(attention, prompt(200))
     together = joint_us(attention, prompt(200, decoding=decoding))
     assert together == pytest.approx(alone + attention.decode.us(8, 300.0) - attention.launch_us)
+    slower = joint_us(profile(attention={**apart(), "beside": 2.0}).attention, prompt(200, decoding=decoding))
+    assert slower - together == pytest.approx(together - alone)
 
 
 def test_counts_of_a_step_with_prompts() -> None:

@@ -1,0 +1,112 @@
+"""The part of accuracy.md about tables: what they hold, how well it is predicted, and models they had not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from scenarios.accuracy.composed import LeftOut, median_percent
+from simulator.timing.tables import Tables
+
+_HEAD = """## Models composed of tables
+
+Where no profile is fitted to a model, `cost: {kind: profile}` composes it from the tables of its GPU: products by
+width and precision, attention by heads, KV precision and window, all-reduces by size. A run's provenance says of each
+part whether it was measured at that size, interpolated, extrapolated, assumed or estimated. Errors are in per cent:
+
+- `thinned`: products between the rows that the tables keep; `sizes`: every other width of a product, from those beside
+  it, so from twice as far as any product is;
+- `random`: a tenth of the cells of attention, each from its neighbours, so from twice as far as any step is;
+- `heads`: all of one pair of query and KV heads, from the others; `kv_heads`: all with the most KV heads, from those
+  with fewer, which is how more KV heads than were measured are priced.
+"""
+_MODELS = """### A model left out
+
+Each fitted profile of the same GPU and software against the tables without that model: its pairs of heads and the
+widths of its products are taken out (but for the outermost), and it is composed of what is left. Steps of decodes
+alone (1 to 256 of 128 to 16,000 tokens), of a chunk of a prompt alone (64 to 8,192 tokens, fresh or behind 2,048), and
+of that chunk beside 32 decodes; kernels alone, without the host.
+"""
+
+
+_BESIDE = """### Decodes beside prompts, a card left out
+
+Where prompts and decodes were measured apart, a step with both is their sum. On GPUs without FlashAttention 3 decodes
+take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/beside.py`): the
+form was found on the cards that measured both together, each predicted with the power of the other, for attention
+alone. It is applied to the A100, of which no mixed steps were measured.
+"""
+
+
+class Held(Protocol):
+    """Mixed steps of a profile, predicted from other cards (`calibration.beside.Held`); fractions."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def power(self) -> float: ...
+    @property
+    def median(self) -> float: ...
+    @property
+    def bias(self) -> float: ...
+    @property
+    def plain_median(self) -> float: ...
+    @property
+    def plain_bias(self) -> float: ...
+
+
+def beside_section(held: Sequence[Held]) -> str:
+    """Mixed steps by the power of other cards, as Markdown; '' for none."""
+    if not held:
+        return ""
+    lines = [
+        _BESIDE,
+        "| profile | steps | power of the other card | median | bias | median, power 0 | bias, power 0 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in held:
+        figures = f"{100 * each.median:.1f} | {100 * each.bias:+.1f} | {100 * each.plain_median:.1f}"
+        lines.append(f"| `{each.name}` | {each.steps} | {each.power} | {figures} | {100 * each.plain_bias:+.1f} |")
+    return "\n".join(lines)
+
+
+def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
+    """The section, as Markdown; '' where there are no tables."""
+    if not tables:
+        return ""
+    lines = [
+        _HEAD,
+        "| tables | software | kernel | left out | rows | mean | median | p95 | bias |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in tables:
+        head = f"`{each.name}` | {each.software}"
+        for kind, regimes in each.document.get("errors", {}).items():
+            for regime, of in regimes.items():
+                figures = " | ".join(f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias"))
+                lines.append(f"| {head} | {kind} | {regime} | {of['rows']} | {figures} |")
+                head = " | "
+    for each in tables:
+        for what, why in each.document.get("left_out", {}).items():
+            lines.append(f"\nNot in `{each.name}`: {what}; {why}.")
+    if models:
+        lines += ["", _MODELS, "| profile | tables | steps | number | median | p95 | bias |"]
+        lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+        lines += [row for model in models for row in _rows(model)]
+    return "\n".join(lines)
+
+
+def _rows(model: LeftOut) -> list[str]:
+    rows, head = [], f"`{model.profile}` | `{model.tables}`"
+    for kind, errors in model.errors.items():
+        percent = 100.0 * np.asarray(errors)
+        far = np.percentile(np.abs(percent), 95)
+        rows.append(
+            f"| {head} | {kind} | {len(errors)} | {median_percent(errors):.1f} | {far:.1f} | {percent.mean():+.1f} |"
+        )
+        head = " | "
+    return rows

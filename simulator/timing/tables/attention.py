@@ -1,0 +1,174 @@
+"""Attention of any heads from tables of some: what was measured, what lies between, what lies beyond.
+
+- Query heads that were not measured lie between two that were, with the same KV heads: their corrections to the
+  physics are mixed by the logarithm.
+- Decodes with KV heads that were not measured: a kernel works through pairs of a sequence and a KV head, so a batch of
+  b with 16 KV heads is one of 2 b with 8, as many query heads to each.
+- Prompts hardly depend on KV heads: they take the nearest that were measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import InputError
+from simulator.timing.profile.physics import Physics, Sum
+from simulator.timing.profile.step import TILE
+from simulator.timing.profile.surface import Axis
+from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.tables.schema import Heads, HeadTable
+
+Array = NDArray[np.float64]
+
+MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Log microseconds over the axes of a table for the heads that were asked for; how they were come by, in words."""
+
+    log_us: Array
+    how: str
+    words: str = ""
+
+
+def decode_counts(seqs: Array, context: Array, kv_heads: float | Array, window: int) -> Mapping[str, Array]:
+    """The work of decodes on one GPU: (sequence, KV head) pairs, keys that they read, the longest chain of keys."""
+    seen = np.minimum(context, window) if window else context
+    return {"items": seqs * kv_heads, "keys": seqs * kv_heads * seen, "chain": seen}
+
+
+def prompt_counts(chunks: Array, each: Array, heads: float | Array, window: int) -> Mapping[str, Array]:
+    """The work of fresh prompts on one GPU: tiles, visible (query, key) pairs, rows, the longest chain of keys."""
+    return {
+        "tiles": chunks * heads * np.ceil(each / TILE),
+        "pairs": heads * chunks * visible_pairs(each, window),
+        "tokens": heads * chunks * each,
+        "chain": np.minimum(each, window + TILE) if window else each,
+    }
+
+
+def visible_pairs(each: Array, window: int) -> Array:
+    """(query, key) pairs of a fresh prompt of `each` tokens, of which a query sees at most `window` (0: all)."""
+    beyond = np.maximum(each - window, 0.0) if window else 0.0
+    return np.asarray(0.5 * each * (each + 1) - 0.5 * beyond * (beyond + 1))
+
+
+def find_table(tables: Sequence[HeadTable], head_dim: int, kv_dtype: str, window: int, of: str) -> HeadTable:
+    """The table of these heads. InputError that names what there is instead."""
+    widths = sorted({table.head_dim for table in tables})
+    if head_dim not in widths:
+        raise InputError(f"no {of} for heads of {head_dim}", hint=f"measured: heads of {_listed(widths)}")
+    kinds = sorted({table.kv_dtype for table in tables if table.head_dim == head_dim})
+    if kv_dtype not in kinds:
+        raise InputError(f"no {of} for heads of {head_dim} with {kv_dtype} KV", hint=f"measured: {_listed(kinds)} KV")
+    windows = {table.window: table for table in tables if (table.head_dim, table.kv_dtype) == (head_dim, kv_dtype)}
+    if window not in windows:
+        there = _listed(["none" if not size else f"{size}" for size in sorted(windows)])
+        raise InputError(
+            f"no {of} for heads of {head_dim} that see a window of {window} tokens", hint=f"measured windows: {there}"
+        )
+    return windows[window]
+
+
+def decode_us(table: HeadTable, heads: Heads) -> Found:
+    """Decodes of these heads over the table's axes (seqs, context)."""
+    seqs, context = _mesh(table.axes)
+    measured = sorted({kv_heads for _, kv_heads in table.log_us})
+    query, kv_heads = heads
+    if kv_heads in measured:
+        correction, how, words = _between(table, query, kv_heads, "decode")
+    else:
+        like = max((each for each in measured if each <= kv_heads), default=measured[0])
+        correction, _, words = _between(table, query * like / kv_heads, like, "decode")
+        correction = _shifted(table.axes[0], correction, kv_heads / like)
+        how = EXTRAPOLATED
+        words = f"as {kv_heads / like:g} times the batch with {like} KV heads" + (f", {words}" if words else "")
+    physics = table.physics.us(decode_counts(seqs, context, kv_heads, table.window))
+    return Found(np.log(physics) + correction, how, words)
+
+
+def prompt_us(table: HeadTable, heads: Heads) -> Found:
+    """Fresh prompts of these heads over the table's axes (chunks, each)."""
+    chunks, each = _mesh(table.axes)
+    query, kv_heads = heads
+    measured = sorted({theirs for _, theirs in table.log_us})
+    nearest = min(measured, key=lambda theirs: abs(log(theirs / kv_heads)))
+    correction, how, words = _between(table, query, nearest, "prompt")
+    if nearest != kv_heads and heads not in table.log_us:
+        how, words = EXTRAPOLATED, f"with {nearest} KV heads" + (f", {words}" if words else "")
+    physics = table.physics.us(prompt_counts(chunks, each, query, table.window))
+    return Found(np.log(physics) + correction, how, words)
+
+
+def decode_physics(table: HeadTable, kv_heads: int, whole: float = 1.0) -> Physics:
+    """The physics of decodes in the features of a profile, of which a part (`whole`) sees whole contexts."""
+    keys, chain = (dict(roof) for roof in table.physics.roofs)
+    return Physics(
+        table.physics.constant_us,
+        (("seqs", _short(dict(table.physics.terms)["items"] * kv_heads)),),
+        ((("keys", _short(keys["keys"] * kv_heads * whole)),), (("chain", _short(chain["chain"] * whole)),)),
+        table.physics.p,
+    )
+
+
+def prompt_physics(table: HeadTable, heads: int, whole: float = 1.0) -> Physics:
+    """The physics of prompts in the features of a profile, of which a part (`whole`) sees whole contexts."""
+    work, chain = (dict(roof) for roof in table.physics.roofs)
+    roof: Sum = (("pairs", _short(work["pairs"] * heads)), ("tokens", _short(work["tokens"] * heads)))
+    return Physics(
+        table.physics.constant_us,
+        (("tiles", _short(dict(table.physics.terms)["tiles"] * heads)),),
+        (roof, (("chain", _short(chain["chain"] * whole)),)),
+        table.physics.p,
+    )
+
+
+def _between(table: HeadTable, query: float, kv_heads: int, kind: str) -> tuple[Array, str, str]:
+    """The correction for so many query heads beside measured KV heads, how it was come by, and in words."""
+    known = sorted(heads for heads, theirs in table.log_us if theirs == kv_heads)
+    if query in known:
+        return _correction(table, (int(query), kv_heads), kind), MEASURED, ""
+    low = max((heads for heads in known if heads < query), default=None)
+    high = min((heads for heads in known if heads > query), default=None)
+    if low is None or high is None:
+        edge = known[-1] if high is None else known[0]
+        return _correction(table, (edge, kv_heads), kind), EXTRAPOLATED, f"as {edge} query heads"
+    share = log(query / low) / log(high / low)
+    below, above = _correction(table, (low, kv_heads), kind), _correction(table, (high, kv_heads), kind)
+    return (1.0 - share) * below + share * above, INTERPOLATED, f"between {low} and {high} query heads"
+
+
+def _correction(table: HeadTable, heads: Heads, kind: str) -> Array:
+    """log(measured / physics) over the axes, its holes filled."""
+    first, second = _mesh(table.axes)
+    counts = decode_counts(first, second, heads[1], table.window)
+    if kind == "prompt":
+        counts = prompt_counts(first, second, heads[0], table.window)
+    residual = table.log_us[heads] - np.log(np.asarray(table.physics.us(counts)))
+    return fill(residual, steadiness(residual))
+
+
+def _shifted(axis: Axis, correction: Array, factor: float) -> Array:
+    """The correction at `factor` times the values of the first axis; beyond its end, that of the end."""
+    known = np.log(np.asarray(axis.values))
+    wanted = known + log(factor)
+    return np.column_stack([np.interp(wanted, known, column) for column in correction.T])
+
+
+def _mesh(axes: tuple[Axis, Axis]) -> tuple[Array, Array]:
+    first, second = np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")
+    return first, second
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)

@@ -1,0 +1,211 @@
+"""A profile of any dense model from tables: the products of its layers, its heads, its all-reduces.
+
+What the tables lack is refused by name, never left out: a part that is not there would cost nothing. Each part says how
+its times were come by (`Part`): measured at that size, interpolated between sizes, extrapolated beyond them, or
+assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.hardware.gpus import Gpu
+from simulator.hardware.models import Model
+from simulator.timing.profile.schema import Profile
+from simulator.timing.profile.scope import kv_precision, precision, shapes
+from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
+from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.tables.assumed import MOST_ROWS, elementwise, sampler
+from simulator.timing.tables.attention import (
+    EXTRAPOLATED,
+    INTERPOLATED,
+    MEASURED,
+    Found,
+    decode_physics,
+    decode_us,
+    find_table,
+    prompt_counts,
+    prompt_physics,
+    prompt_us,
+)
+from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.curves import make_curve
+from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
+from simulator.timing.tables.schema import HeadTable, Tables
+
+ASSUMED_HOST_S = 300e-6
+"""Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
+
+ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step, and how its times were come by: measured, interpolated, extrapolated or assumed, and why."""
+
+    name: str
+    how: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.how}" + (f" ({self.words})" if self.words else "")
+
+
+def parts_of(profile: Profile) -> tuple[Part, ...]:
+    """How the parts of a composed profile were come by; none of a fitted one."""
+    return tuple(Part(*part) for part in profile.document.get("parts", ()))
+
+
+@lru_cache(maxsize=64)
+def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
+    """The profile of a dense model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing."""
+    _refuse_layers(tables, model)
+    parts: list[Part] = []
+    layer = _products(tables, model, ranks, parts)
+    around = elementwise(model, gpu, ranks)
+    head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
+    attention = _attention(tables, model, ranks, parts)
+    reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
+    parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
+    parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
+    return Profile(
+        name=tables.name,
+        model=model.name,
+        gpu=tables.gpu,
+        tensor_parallel=ranks,
+        layers=model.layers,
+        host_s=ASSUMED_HOST_S,
+        host_per_seq_s=0.0,
+        layer_curves={**layer, **around},
+        step_curves={},
+        row_curves={"lm_head": head, "sampler": sampler(model, gpu)},
+        attention=attention,
+        skew=None,
+        experts=None,
+        all_reduce=reduce,
+        document=_document(tables, model, parts),
+    )
+
+
+def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
+    return {
+        "dtype": precision(model),
+        "kv_dtype": kv_precision(model),
+        "dimensions": shapes(model),
+        "software": tables.software,
+        "sources": tables.document.get("sources", ()),
+        "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
+        "errors": tables.document.get("errors", {}),
+        "parts": [(part.name, part.how, part.words) for part in parts],
+    }
+
+
+def _refuse_layers(tables: Tables, model: Model) -> None:
+    """Layers of which the tables hold no kernels."""
+    hint = "kind: roofline prices them by their dimensions"
+    if model.experts:
+        what = f"{model.name} has {model.experts} experts in a layer, of which {tables.name} has no kernel times"
+        raise InputError(what, hint=f"{hint}, or a profile fitted to rows of the kind experts")
+    if model.kv_lora_rank:
+        what = f"{model.name} has multi-head latent attention, of which {tables.name} has no kernel times"
+        raise InputError(what, hint=hint)
+
+
+def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
+    dtype = precision(model)
+    if dtype not in tables.products:
+        left = tables.document.get("left_out", {}).get(f"products {dtype}")
+        what = f"{tables.name} has no matrix products of {dtype}" + (f": {left}" if left else "")
+        raise InputError(what, hint=f"measured: {', '.join(tables.products)}; or kind: roofline")
+    return {
+        op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
+    }  # fmt: skip
+
+
+def _product(
+    tables: Tables, dtype: str, n: int, k: int, op: str, parts: list[Part], most: float = float("inf")
+) -> Curve:
+    """One product's curve over tokens, up to `most`; an unquantised head is bf16 whatever the layers are."""
+    if dtype not in tables.products:
+        raise InputError(f"{tables.name} has no matrix products of {dtype}, which the {op} needs")
+    surface = tables.products[dtype]
+    m_axis, n_axis, k_axis = surface.axes
+    inside = all(axis.values[0] <= size <= axis.values[-1] for axis, size in ((n_axis, n), (k_axis, k)))
+    on_grid = n in n_axis.values and k in k_axis.values
+    how = MEASURED if on_grid else INTERPOLATED if inside else EXTRAPOLATED
+    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}"))
+    sizes = np.asarray([size for size in m_axis.values if size <= most])
+    return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
+
+
+def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> Attention:
+    """Attention of a layer: where some layers see a window and others all, the mean of both by their number."""
+    heads = (model.heads // ranks, model.local_kv_heads(ranks))
+    kv, width = kv_precision(model), model.head_dim
+    share = model.windowed_layers / model.layers
+    windows = [(window, part) for window, part in ((0, 1.0 - share), (model.sliding_window, share)) if part]
+    try:
+        decode = [(find_table(tables.decode, width, kv, window, "decode attention"), part) for window, part in windows]
+        prompt = [(find_table(tables.prompt, width, kv, window, "prompt attention"), part) for window, part in windows]
+        physics = find_table(tables.decode, width, kv, 0, "attention"), find_table(tables.prompt, width, kv, 0, "")
+    except InputError as error:
+        raise InputError(f"{tables.name} has {error.message}, which {model.name} needs", hint=error.hint) from None
+    decodes = _mixed([(decode_us(table, heads), part) for table, part in decode], "decode attention", windows, parts)
+    prompts = _mixed([(prompt_us(table, heads), part) for table, part in prompt], "prompt attention", windows, parts)
+    whole = 1.0 - share
+    own = decode_physics(physics[0], heads[1], whole)
+    seqs, context = np.meshgrid(*[np.asarray(axis.values) for axis in decode[0][0].axes], indexing="ij")
+    decode_surface = Surface(
+        decode[0][0].axes,
+        own,
+        _flat(np.log(decodes) - np.log(own.us({"seqs": seqs, "keys": seqs * context, "chain": context}))),
+    )
+    ours = prompt_physics(physics[1], heads[0], whole)
+    prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
+    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
+    words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
+    parts.append(Part("prompts beside decodes", "estimated", words))
+    return Attention(
+        DecodeTable(decode_surface),
+        PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
+        launch_us,
+        beside,
+    )
+
+
+def _mixed(
+    found: list[tuple[Found, float]], name: str, windows: list[tuple[int, float]], parts: list[Part]
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Microseconds of the mean layer; each kind of layer is a part of its own."""
+    for (each, _), (window, _) in zip(found, windows, strict=True):
+        parts.append(Part(f"{name}, window {window:,}" if window else name, each.how, each.words))
+    return np.asarray(sum(part * np.exp(each.log_us) for each, part in found))
+
+
+def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
+    """A profile's physics of prompts at the places of the tables."""
+    chunks, each = np.meshgrid(*[np.asarray(axis.values) for axis in tables[0][0].axes], indexing="ij")
+    counts = [(prompt_counts(chunks, each, 1.0, table.window), part) for table, part in tables]
+    features = {name: sum(part * of[name] for of, part in counts) for name in ("tiles", "pairs", "tokens")}
+    return physics.us({**features, "chain": each})
+
+
+def _all_reduce(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> Curve:
+    """A step's all-reduces over tokens: two a layer."""
+    if ranks not in tables.all_reduce:
+        there = ", ".join(map(str, sorted(tables.all_reduce))) or "none"
+        what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
+        raise InputError(what, hint=f"measured: among {there}")
+    sizes, us = tables.all_reduce[ranks]
+    parts.append(Part(f"all-reduce among {ranks}", MEASURED))
+    return make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
+
+
+def _flat(values: Any) -> tuple[float, ...]:
+    return tuple(np.asarray(values, dtype=np.float64).ravel().tolist())

@@ -1,0 +1,63 @@
+"""Matrix products of any size from a surface over (m, n, k), and those that a transformer's layer consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware.models import Model
+from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.tables.curves import make_curve
+
+Array = NDArray[np.float64]
+
+SMALL_M = 64
+ACTIVATION_BYTES = 2
+WEIGHT_BYTES = {"bf16": 2, "fp8": 1, "fp8_block": 1}
+"""Bytes of a weight, by the precision of the product; what goes in and comes out has 2 in all of them."""
+
+
+def product_features(m: Array, n: Array, k: Array, weight_bytes: float = 2) -> Mapping[str, Array]:
+    """Operations with m padded to the tile (10^6), bytes moved (10^3), and the steps of the k loop of one tile."""
+    tile = np.where(m <= SMALL_M, 16, SMALL_M)
+    padded = np.ceil(m / tile) * tile
+    return {
+        "flops": 2e-6 * padded * n * k,
+        "bytes": 1e-3 * (weight_bytes * n * k + ACTIVATION_BYTES * (m * k + m * n)),
+        "depth": k,
+    }
+
+
+def product_curve(surface: Surface, n: float, k: float, sizes: Array, weight_bytes: float = 2) -> Curve:
+    """One product's times over m."""
+    m = np.asarray(sizes, dtype=np.float64)
+    n_, k_ = np.full_like(m, n), np.full_like(m, k)
+    return make_curve(m, surface.us_many((m, n_, k_), product_features(m, n_, k_, weight_bytes)))
+
+
+def without_widths(surface: Surface, n: Collection[float], k: Collection[float]) -> Surface:
+    """The surface without these widths, as if they had not been measured; its outermost ones stay."""
+    grid = np.asarray(surface.correction).reshape([len(axis.values) for axis in surface.axes])
+    axes = [surface.axes[0]]
+    for place, dropped in ((1, n), (2, k)):
+        axis = surface.axes[place]
+        kept = [i for i, value in enumerate(axis.values) if value not in dropped or i in (0, len(axis.values) - 1)]
+        grid = np.take(grid, kept, axis=place)
+        axes.append(Axis(axis.name, tuple(axis.values[i] for i in kept)))
+    return Surface(tuple(axes), surface.physics, tuple(grid.ravel().tolist()))
+
+
+def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
+    """(n, k) of the products of one layer on one of `ranks` GPUs; those of experts are not among them."""
+    heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
+    products = {
+        "qkv": ((heads + 2 * kv_heads) * model.head_dim, model.hidden),
+        "output_projection": (model.hidden, heads * model.head_dim),
+    }
+    if not model.experts:
+        wide = -(-model.intermediate // ranks)
+        products["gate_up"] = ((2 if model.gated_mlp else 1) * wide, model.hidden)
+        products["down"] = (model.hidden, wide)
+    return products

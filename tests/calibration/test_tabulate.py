@@ -1,0 +1,130 @@
+"""Tables of kernels: the shipped ones are small, say their source, are what the builder makes; the builder's rules."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibration.check import check_tables
+from calibration.tabulate import SHIPPED, tabulate, write_tables
+from scenarios.profiles import shipped_tables
+from simulator.hardware.gpus import GPUS
+from simulator.timing.tables import read_tables
+from tests.shared_data import shared
+
+KERNELS = "measured/calibration/aiconfigurator_kernels"
+LARGEST_BYTES, ALL_BYTES = 400_000, 1_500_000
+QUICK = "a100-80gb-vllm-0.14"
+
+# Held-out medians in percent, by regime.
+AT_MOST = {"thinned": 3.0, "sizes": 4.0, "random": 3.0, "heads": 5.0, "kv_heads": 5.5}
+
+
+def document(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
+
+
+def test_those_listed_are_those_shipped_and_small() -> None:
+    paths = shipped_tables()
+    assert set(paths) == set(SHIPPED)
+    sizes = [path.stat().st_size for path in paths.values()]
+    assert max(sizes) < LARGEST_BYTES
+    assert sum(sizes) < ALL_BYTES
+    names = list(paths)
+    assert names.index("h100-vllm-0.24") < names.index("h100-vllm-0.19")  # the newest first
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_tables_say_where_they_come_from_and_how_well_they_predict(name: str) -> None:
+    tables = read_tables(shipped_tables()[name])
+    assert tables.name == name
+    assert tables.gpu in GPUS
+    (source,) = tables.document["sources"]
+    assert source["licence"] == "Apache-2.0"
+    assert source["path"].endswith(SHIPPED[name])
+    for kind, regimes in tables.document["errors"].items():
+        for regime, found in regimes.items():
+            assert found["median"] <= AT_MOST[regime], (kind, regime)
+    text = "\n".join(check_tables(shipped_tables()[name]).lines)
+    assert "all-reduce among 2, 4, 8 GPUs" in text
+    assert "decode_attention   heads" in text
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]
+)
+def test_the_shipped_file_is_what_the_builder_makes(name: str) -> None:
+    pytest.importorskip("pyarrow", reason="reading parquet needs pyarrow")
+    made = tabulate(shared(KERNELS) / SHIPPED[name], name)
+    assert json.loads(json.dumps(made)) == document(shipped_tables()[name])
+
+
+# ------------------------------------------------------------------------------------------------------------- builder
+
+
+def folder(root: Path, *, launches_us: float = 4.0) -> Path:
+    """A source of a few rows, as aiconfigurator lays it out: fp8_block's products take `launches_us` more."""
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="writing parquet needs pyarrow")
+    place = root / "h100_sxm" / "vllm_9.9.0"
+    place.mkdir(parents=True)
+    products = [
+        {"device": "NVIDIA H100 80GB HBM3", "gemm_dtype": dtype, "m": m, "n": n, "k": k,
+         "latency": (3.0 + more + 2e-6 * m * n * k / 600 + n * k * width / 2.5e6) * 1e-3}
+        for dtype, width, more in (("bfloat16", 2, 0.0), ("fp8", 1, 1.0), ("fp8_block", 1, launches_us))
+        for m in (1, 3, 8, 64, 1024) for n in (64, 512, 4096, 16384) for k in (512, 4096, 16384)
+    ]  # fmt: skip
+    products.append({**products[-61], "m": 8, "n": 16384, "k": 16384, "latency": 1e-3})  # faster than the memory
+    pd.DataFrame(products).to_parquet(place / "gemm_perf.parquet")
+    heads = [(8, 2), (16, 2), (32, 2), (16, 8), (32, 8), (64, 8)]
+    common = {"head_dim": 128, "kv_cache_dtype": "bfloat16", "window_size": 0}
+    decode = [
+        {**common, "batch_size": b, "num_heads": h, "num_key_value_heads": g, "step": s,
+         "latency": (8 + b * g * (s + 1) * 512 / 2.5e6) * 1e-3}
+        for h, g in heads for b in (1, 8, 64) for s in (15, 255, 4095)
+    ]  # fmt: skip
+    prompt = [
+        {**common, "batch_size": b, "num_heads": h, "num_key_value_heads": g, "isl": n,
+         "latency": (9 + b * h * n * n * 256 / 5e8) * 1e-3}
+        for h, g in heads for b in (1, 4) for n in (16, 256, 4096)
+    ]  # fmt: skip
+    pd.DataFrame(decode).to_parquet(place / "generation_attention_perf.parquet")
+    pd.DataFrame(prompt).to_parquet(place / "context_attention_perf.parquet")
+    reduce = [
+        {"num_gpus": n, "message_size": size, "backend": backend, "latency": 5e-3 + size * 1e-9}
+        for n in (2, 4) for size in (128, 1 << 20) for backend in ("vllm_graph", "vllm_eager")
+    ]  # fmt: skip
+    pd.DataFrame(reduce).to_parquet(place / "custom_allreduce_perf.parquet")
+    return place
+
+
+def test_tables_are_made_of_a_folder(tmp_path: Path) -> None:
+    made = tabulate(folder(tmp_path))
+    assert (made["name"], made["gpu"], made["software"]) == ("h100-vllm-9.9.0", "h100", "vLLM 9.9.0")
+    assert set(made["products"]) == {"bf16", "fp8", "fp8_block"}
+    m, n, _ = made["products"]["bf16"]["axes"]
+    assert m["values"] == [1, 8, 64, 1024]  # 3 is left out, and tested
+    assert n["values"] == [512, 4096, 16384]  # 64 is too narrow
+    assert made["errors"]["gemm_bf16"]["thinned"]["rows"] == 9
+    assert made["all_reduce"]["2"]["bytes"] == [256, 2 << 20]
+    path = tmp_path / "made.json.gz"
+    write_tables(made, path)
+    again = path.read_bytes()
+    write_tables(made, path)
+    assert path.read_bytes() == again
+    tables = read_tables(path)
+    assert np.exp(tables.decode[0].log_us[32, 8][0, 0]) == pytest.approx(8 + 8 * 16 * 512 / 2.5e6, rel=1e-3)
+
+
+def test_impossible_rows_and_timed_launches_are_left_out(tmp_path: Path) -> None:
+    made = tabulate(folder(tmp_path, launches_us=60.0))
+    assert made["rejected"]["products fp8"][0] + made["rejected"]["products bf16"][0] == 1
+    assert set(made["products"]) == {"bf16", "fp8"}
+    assert "launches, not kernels" in made["left_out"]["products fp8_block"]

@@ -1,0 +1,106 @@
+"""The shipped scenarios that are composed of tables: one for each precision and feature that tables carry."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scenarios
+from scenarios.profiles import all_described, shipped_tables
+from scenarios.runs.provenance import PROVENANCE
+from simulator.errors import InputError
+from tests.command import batchlab
+
+LIBRARY = Path(scenarios.__file__).parent / "library"
+CASES = {
+    "tables-a100": ("a100-80gb-vllm-0.14", "bf16, ", "all-reduce among 4"),
+    "tables-h100-fp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 2"),
+    "tables-h100-fp8-block": ("h100-vllm-0.19", "fp8_block, ", "decode attention"),
+    "tables-h100-heads-64": ("h100-vllm-0.24", "bf16, ", "decode attention"),
+    "tables-h100-tp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 8"),
+    "tables-h100-window": ("h100-vllm-0.24", "bf16, ", "decode attention, window 1,024"),
+    "tables-h200-fp8-kv": ("h200-vllm-0.24", "fp8, ", "decode attention"),
+}
+
+
+def composed(name: str, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A scenario's summary, and what it says of its step costs."""
+    summary = scenarios.run(scenarios.load(name, ("workload.requests=40", *overrides))).summary
+    return dict(summary), summary[PROVENANCE]["cost"]
+
+
+def test_all_are_here() -> None:
+    assert {name for name in scenarios.shipped() if name.startswith("tables-")} == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_runs_and_says_how_its_parts_were_come_by(name: str) -> None:
+    tables, precision, part = CASES[name]
+    summary, cost = composed(name)
+    assert summary["completed"] == 40
+    assert cost["profile"] == tables
+    assert precision in cost["composed"]["qkv"]
+    assert part in cost["composed"]
+    known = re.compile("measured|interpolated|extrapolated|assumed|estimated")
+    assert all(known.match(how) for how in cost["composed"].values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_header_says_what_it_shows_and_its_commands_are_right(name: str) -> None:
+    lines = (LIBRARY / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    header = "\n".join(line for line in lines if line.startswith("#"))
+    for part in ("# Shows ", "# Look at ", "# Try "):
+        assert part in header
+    commands = re.findall(r"batchlab run (\S+)((?: --set \S+)*)$", header, flags=re.MULTILINE)
+    assert len(commands) >= 3
+    for command, overrides in commands:
+        assert command == name
+        scenarios.load(name, re.findall(r"--set (\S+)", overrides))
+
+
+def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
+    fitted = composed("tables-h100-fp8", "model=llama-3.1-70b", "hardware.tensor_parallel=4")[1]
+    assert fitted["profile"] == "h100-llama-3.1-70b-tp4"
+    assert "composed" not in fitted
+    named = composed("tables-h100-fp8", "cost.name=h100-vllm-0.19")[1]
+    assert named["profile"] == "h100-vllm-0.19"
+    by_path = composed("tables-h100-fp8", f"cost.path={shipped_tables()['h100-vllm-0.19']}")[1]
+    assert by_path == named
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "says"),
+    [
+        ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in fp4"),
+        ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "no kernel times"),
+        ("tables-h100-fp8", ("model.kv_lora_rank=512", "model.rope_head_dim=64"), "multi-head latent attention"),
+        ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),
+        ("tables-h100-fp8-block", ("hardware.gpu=h200",), "launches, not kernels"),
+        ("tables-a100", ("model={base: qwen2.5-72b, dtype_bytes: 1}",), "has no matrix products of fp8"),
+        ("tables-h100-window", ("model.sliding_window=4096",), "a window of 4096 tokens"),
+        ("tables-h100-window", ("cost.kind=roofline",), "has a sliding window"),
+    ],
+)  # fmt: skip
+def test_what_nothing_was_measured_of_is_refused(name: str, overrides: tuple[str, ...], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        composed(name, *overrides)
+
+
+def test_tables_are_listed_and_checked_by_name(tmp_path: Path) -> None:
+    listed = {row[0]: row for row in all_described()}
+    assert set(shipped_tables()) <= set(listed)
+    assert "weights bf16, fp8, fp8_block" in " ".join(listed["h100-vllm-0.19"])
+    done = batchlab("calibrate", "check", "h100-vllm-0.24", cwd=tmp_path)
+    assert done.code == 0
+    assert "left out: products fp8_block" in done.out
+    model = "{base: qwen2.5-72b, dtype_bytes: 1, kv_dtype_bytes: 1}"
+    done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", model, "--tensor-parallel", "8", cwd=tmp_path)
+    assert "qwen2.5-72b (changed) (fp8, fp8 KV), tensor_parallel 8:" in done.out
+    assert "  all-reduce among 8: measured" in done.out
+    done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", "mixtral-8x7b", cwd=tmp_path)
+    assert (done.code, "8 experts in a layer" in done.err) == (2, True)
+    done = batchlab("calibrate", "check", "h200-llama-3.1-8b", "--model", "llama-3.1-8b", cwd=tmp_path)
+    assert (done.code, "--model is for tables" in done.err) == (2, True)
