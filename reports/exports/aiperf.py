@@ -1,7 +1,7 @@
 """AIPerf's exports: profile_export.jsonl, a record a request, and profile_export_aiperf.json, their statistics.
 
 Records hold `metadata`, `metrics` (each a value with its unit) and `error`; statistics are avg, min, max, std and
-percentiles of each metric (ai-dynamo/aiperf, docs/tutorials/working-with-profile-exports.md and
+percentiles of each metric (ai-dynamo/aiperf, working-with-profile-exports.md of its tutorials, and
 src/aiperf/common/models/export_models.py). Times are nanoseconds since 1970 there; here the run begins at second 0.
 AIPerf's "inter token latency" is our tpot, its "inter chunk latency" our gaps.
 """

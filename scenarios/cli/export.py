@@ -21,9 +21,7 @@ def export(
     run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run.")],
     formats: Annotated[
         list[str] | None,
-        typer.Option(
-            "--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}; repeatable. Else perfetto."
-        ),
+        typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}; repeatable. Else perfetto."),
     ] = None,
     out: Out = None,
     overwrite: Overwrite = False,

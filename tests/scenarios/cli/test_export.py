@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from scenarios.traces import read_trace
 from tests.command import SMALL, batchlab, small, tree
 from tests.perfetto_engine import loaded
 
-TIGHT = SMALL.replace("num_gpu_blocks: 400", "num_gpu_blocks: 60").replace("max: 60", "max: 200").replace("max: 900", "max: 400").replace(
-    "chunked_prefill, max", "chunked_prefill, max_queued_requests: 12, max"
+TIGHT = (
+    SMALL.replace("num_gpu_blocks: 400", "num_gpu_blocks: 60")
+    .replace("max: 60", "max: 200")
+    .replace("max: 900", "max: 400")
+    .replace("chunked_prefill, max", "chunked_prefill, max_queued_requests: 12, max")
 )
 """Preemptions, rejections, prompts in chunks; two replicas."""
 
@@ -234,9 +239,36 @@ def test_what_is_refused(run: Path, tmp_path: Path) -> None:
     refused = batchlab("export", run, "--out", tmp_path / "full", cwd=tmp_path)
     assert refused.code == 2
     assert not list((tmp_path / "full").glob("trace*"))
-    comparison = ["compare", small(tmp_path), "--policies", "static,continuous", "--no-report", "--out", "both"]
+    comparison: list[str | Path] = [
+        "compare",
+        small(tmp_path),
+        "--policies",
+        "static,continuous",
+        "--no-report",
+        "--out",
+        "both",
+    ]
     assert batchlab(*comparison, "--quiet", cwd=tmp_path).code == 0
     several = batchlab("export", "both", cwd=tmp_path)
     assert several.code == 2
     assert "takes one run" in several.err
     assert "static" in several.err
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.skipif("BATCHLAB_VLLM_PYTHON" not in os.environ, reason="needs vLLM: BATCHLAB_VLLM_PYTHON")
+def test_vllms_own_code_finds_the_same_fields_and_figures(run: Path, tmp_path: Path) -> None:
+    file = exported(run, tmp_path, "vllm") / "vllm-bench.json"
+    program = Path(__file__).with_name("vllm_bench_fields.py")
+    done = subprocess.run(
+        [os.environ["BATCHLAB_VLLM_PYTHON"], str(program), str(file)], capture_output=True, text=True, check=True
+    )
+    theirs, ours = json.loads(done.stdout.splitlines()[-1]), json.loads(file.read_text())
+    head, body = theirs["fields"]
+    optional = ("ramp_up", "spec_decode", "diffusion", "rps_change")
+    fields = [name for name in [*head, *body] if not name.startswith(optional)]
+    assert [name for name in ours if not name.endswith("_ms")] == fields
+    same = {"total_input": "total_input_tokens", "total_output": "total_output_tokens"}
+    for name, value in theirs["figures"].items():
+        assert ours[same.get(name, name)] == pytest.approx(value, rel=1e-6), name
