@@ -45,7 +45,7 @@ lockstep: $(VENV)/.gpu
 	@echo "The report, to open in a browser: $(CURDIR)/$(LOCKSTEP)/run/report.html"
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
 
 test: $(VENV)/.dev

@@ -51,7 +51,7 @@ def _value(option: Any) -> str:
     """What stands behind a flag: nothing where it is a switch."""
     if option.is_flag:
         return ""
-    return (option.metavar or option.name.upper()).replace("|", " or ")
+    return str(option.metavar or option.name.upper()).replace("|", " or ")
 
 
 if __name__ == "__main__":

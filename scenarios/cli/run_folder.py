@@ -5,7 +5,7 @@ This brings together what may not know of each other: the files of a run, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from simulator.metrics.metric import Metric
 
@@ -74,7 +74,7 @@ def _metric(metric: Metric) -> tuple[str, str, str]:
     return f"`{metric.key}`", metric.unit, f"{metric.definition}{remark}"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """A table of Markdown; a pipe in a cell is escaped."""
     for row in (head, ("---",) * len(head), *rows):
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
