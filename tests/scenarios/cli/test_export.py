@@ -70,6 +70,9 @@ def test_formats_and_files_are_those_of_the_rooms_that_own_them() -> None:
 
 # Perfetto
 
+SAMPLES = """select c.ts, c.value from counter c join process_counter_track t on t.id = c.track_id join process p
+using (upid) where t.name like '{}%' and p.name = 'replica {}' order by c.ts"""
+
 
 def test_perfetto_counts_what_was_recorded(
     run: Path, requests: pd.DataFrame, decisions: list[dict[str, Any]], tmp_path: Path
@@ -106,11 +109,14 @@ def test_perfetto_counts_what_was_recorded(
         parents = "select p.name, extract_arg(c.arg_set_id, 'args.tokens') from slice c join slice f on f.id = "
         parents += "c.parent_id join slice p on p.id = f.parent_id where c.category = 'chunk'"
         assert Counter(pair for pair in found.rows(parents) if pair[1] > 1) == chunks
-        # The counters' highest samples are the steps' highest counts.
+        # At the start of each row of the steps the counters say what stands in it.
         table = pd.read_csv(run / "steps.csv.gz")
-        most = "select max(c.value) from counter c join counter_track t on t.id = c.track_id where t.name like '{}%'"
-        assert found.one(most.format("running requests")) == table.running.max()
-        assert found.one(most.format("waiting requests")) == table.waiting.max()
+        columns = {"running requests": "running", "waiting requests": "waiting", "KV blocks": "used_blocks"}
+        for counter, column in columns.items():
+            for replica, own in table.groupby("replica"):
+                samples = found.rows(SAMPLES.format(counter, replica))
+                at = np.searchsorted([ts for ts, _ in samples], np.round(1e9 * own.start_s), side="right") - 1
+                assert [samples[place][1] for place in at] == own[column].tolist(), counter
         assert found.rows("select name from process where name is not null order by pid") == [
             ("replica 0",),
             ("replica 1",),
@@ -187,11 +193,16 @@ def test_prometheus_reads_the_snapshot(run: Path, requests: pd.DataFrame, tmp_pa
     text = (exported(run, tmp_path, "prometheus") / "metrics.prom").read_text()
     assert "_created" not in text
     samples: Counter[str] = Counter()
+    buckets: Counter[tuple[str, float]] = Counter()
     for family in parser.text_string_to_metric_families(text):
         for sample in family.samples:
-            if "le" not in sample.labels:
-                samples[sample.name] += sample.value
+            samples[sample.name] += sample.value
+            if "le" in sample.labels:
+                buckets[sample.name, float(sample.labels["le"])] += sample.value
     served = requests[requests.status == "finished"]
+    for name, column in (("request_num_preemptions", "preemptions"), ("request_generation_tokens", "output_tokens")):
+        for most in (1, 2, 5, 10, float("inf")):
+            assert buckets[f"vllm:{name}_bucket", most] == (served[column] <= most).sum()
     assert samples["vllm:prompt_tokens_total"] == served.input_tokens.sum()
     assert samples["vllm:generation_tokens_total"] == served.output_tokens.sum()
     assert samples["vllm:num_preemptions_total"] == requests.preemptions.sum()
