@@ -22,7 +22,7 @@ SLOW = (
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("how-many-gpus", 5), *(pytest.param(name, 3, marks=pytest.mark.slow) for name in SLOW)],
+    [("how-many-gpus", 5), *(pytest.param(name, 2, marks=pytest.mark.slow) for name in SLOW)],
 )
 def test_the_page_says_what_its_commands_print(name: str, least: int, tmp_path: Path) -> None:
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")

@@ -57,7 +57,7 @@ def _events(run: Exported) -> Iterator[Event]:
         name = f"replica {replica}" + (f" ({group})" if records.groups else "")
         process = tracks.process(name)
         yield from _steps(run, records, replica, tracks, process)
-        stay = stays(records, replica)
+        stay = _stays(records, replica)
         yield from _slots(run, stay, tracks, process, replica, chunks)
         yield from _preempted(run, records, replica, tracks, process)
         yield from _counters(records, replica, tracks, process)
@@ -83,6 +83,24 @@ def _steps(run: Exported, records: Records, replica: int, tracks: Tracks, proces
         yield track.slice(name, "step", float(rows.start_s[row]), float(rows.end_s[row]), told)
 
 
+def _stays(records: Records, replica: int) -> Stays:
+    """The stays in its slots. A request whose KV moved stays where it was prefilled up to its first token, and where it
+    is decoded from the end of the transfer on.
+    """
+    stay, moved = stays(records, replica), records.transfers
+    if moved is None:
+        return stay
+    came = np.full(len(records.requests.row), -np.inf)
+    came[moved.row] = np.nan_to_num(moved.end_s, nan=np.inf)
+    start = np.minimum(np.maximum(stay.start_s, came[stay.row]), stay.end_s)
+    computed, prefilled, done = (np.maximum(edge, start) for edge in (stay.computed_s, stay.prefilled_s, stay.done_s))
+    row = moved.row[moved.from_replica == replica]
+    first, ready = records.requests.scheduled_s[row], moved.ready_s[moved.from_replica == replica]
+    here = np.concatenate((stay.row, row)), np.concatenate((start, first)), np.concatenate((computed, ready))
+    both = Stays(*here, *(np.concatenate((edge, ready)) for edge in (prefilled, done, stay.end_s)))
+    return both.pick(np.lexsort((both.row, both.start_s)))
+
+
 def _slots(
     run: Exported, stay: Stays, tracks: Tracks, process: int, replica: int, chunks: _Chunks | None
 ) -> Iterator[Event]:
@@ -91,12 +109,12 @@ def _slots(
     slot = assign(stay)
     lanes = [tracks.track(process, f"slot {number}") for number in range(int(slot.max(initial=-1)) + 1)]
     last = {row: place for place, row in enumerate(stay.row.tolist())}
-    seen: set[int] = set()
+    seen, leaves = _moved(run.records, replica)
     bounds = {phase: stay.bounds(phase) for phase in Phase}
     for place, (row, lane) in enumerate(zip(stay.row.tolist(), slot.tolist(), strict=True)):
         track, name = lanes[lane], run.request_ids[row]
         told: dict[str, Any] = {"request": name}
-        if row not in seen:
+        if requests.scheduled_s[row] == stay.start_s[place]:
             told |= {
                 "class": classes[int(requests.class_index[row])],
                 "input_tokens": int(requests.input_tokens[row]),
@@ -104,7 +122,7 @@ def _slots(
                 "cached_tokens": int(requests.cached_tokens[row]),
                 "queue_ms": round(1e3 * float(requests.scheduled_s[row] - requests.arrival_s[row]), 6),
             }
-        flow = {"in": row in seen, "out": last[row] != place}
+        flow = {"in": row in seen, "out": last[row] != place or row in leaves}
         start_s, end_s = float(stay.start_s[place]), float(stay.end_s[place])
         yield track.slice(name, "request", start_s, end_s, told, flow=row + 1 if any(flow.values()) else None, **flow)
         seen.add(row)
@@ -115,6 +133,15 @@ def _slots(
                 if phase is Phase.PREFILL and chunks is not None:
                     for chunk_start_s, chunk_end_s, tokens in chunks.within(replica, name, begin, end):
                         yield track.slice("chunk", "chunk", chunk_start_s, chunk_end_s, {"tokens": tokens})
+
+
+def _moved(records: Records, replica: int) -> tuple[set[int], set[int]]:
+    """The requests whose KV came to this replica, and those whose KV went from it."""
+    moved = records.transfers
+    if moved is None:
+        return set(), set()
+    here, away = (moved.row[end == replica].tolist() for end in (moved.to_replica, moved.from_replica))
+    return set(here), set(away)
 
 
 def _preempted(run: Exported, records: Records, replica: int, tracks: Tracks, process: int) -> Iterator[Event]:

@@ -150,6 +150,24 @@ def test_other_policies_make_traces_without_overlaps(policy: str, tmp_path: Path
             ends.append(end)
 
 
+def test_prefill_and_decode_apart_stand_where_they_happened(tmp_path: Path) -> None:
+    fleet = "fleet: [{name: a, role: prefill, replicas: 2}, {name: b, role: decode, replicas: 1}]\nslo:"
+    scenario = small(tmp_path, SMALL.replace("slo:", fleet))
+    assert batchlab("run", scenario, "--out", "run", "--quiet", cwd=tmp_path).code == 0
+    moved = pd.read_csv(tmp_path / "run" / "transfers.csv.gz")
+    assert len(moved) > 30
+    events = json.loads((exported(tmp_path / "run", tmp_path, "perfetto") / "trace.json").read_text())["traceEvents"]
+    phases = Counter((event["pid"], event["name"]) for event in events if event.get("cat") == "phase")
+    whole = pd.read_csv(tmp_path / "run" / "requests.csv.gz").replica.add(1).value_counts()  # of one token: never moved
+    for pid in (1, 2):
+        assert phases[pid, "prefill"] == (moved.from_replica + 1 == pid).sum() + whole.get(pid, 0)
+    assert phases[3, "prefill"] == 0
+    assert phases[3, "decode"] == len(moved)
+    arrows = Counter(flag for event in events for flag in ("flow_in", "flow_out") if flag in event)
+    assert arrows["flow_in"] == arrows["flow_out"] >= len(moved)
+    assert len([event for event in events if event.get("cat") == "transfer"]) == len(moved)
+
+
 # Logs of load generators
 
 
