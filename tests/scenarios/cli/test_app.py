@@ -31,7 +31,7 @@ VERBS = [
     "validate",
     "lockstep",
     "report",
-    "list",
+    "export", "list",
     "kv",
     "calibrate",
     "check",
