@@ -4,22 +4,24 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
-# Without gpu, parquet and serve the tests that need them are skipped, and say so.
-EXTRAS ?= dev,gpu,parquet,serve
+# Without docs, gpu, parquet and serve the tests that need them are skipped, and say so.
+EXTRAS ?= dev,docs,gpu,parquet,serve
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 DEMO := runs/demo
 LOCKSTEP := runs/lockstep-cpu
+SITE := build/site
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep test bench more-tests clean
+.PHONY: help demo lockstep docs test bench more-tests clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
 	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
+	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
 	@echo "make bench       the benchmarks, in CPU seconds"
@@ -41,6 +43,10 @@ lockstep: $(VENV)/.gpu
 	    --overwrite
 	@test -s $(LOCKSTEP)/run/report.html
 	@echo "The report, to open in a browser: $(CURDIR)/$(LOCKSTEP)/run/report.html"
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
+	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m ruff check
@@ -79,8 +85,13 @@ $(VENV)/.gpu: $(VENV)/.base
 	@$(PIP_INSTALL) -e '.[gpu]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.base
+	@echo "Installing the generator of the pages into $(VENV)"
+	@$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
+
 # It holds the base install too: `make demo` after `make test` installs nothing.
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "Installing batchlab with the tools of development into $(VENV)"
 	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
-	@touch $@ $(VENV)/.base $(if $(findstring gpu,$(EXTRAS)),$(VENV)/.gpu)
+	@touch $@ $(VENV)/.base $(if $(findstring gpu,$(EXTRAS)),$(VENV)/.gpu) $(if $(findstring docs,$(EXTRAS)),$(VENV)/.docs)

@@ -17,6 +17,7 @@ import typer
 from scenarios.cli.calibrate import check, fit, import_, tables
 from scenarios.cli.check import policy as check_policy
 from scenarios.cli.explain import explain
+from scenarios.cli.export import export
 from scenarios.cli.guard import guarded
 from scenarios.cli.lockstep import lockstep
 from scenarios.cli.look import kv, list_
@@ -60,6 +61,7 @@ app.command("serve")(guarded(serve))
 app.command("validate")(guarded(validate))
 app.command("lockstep")(guarded(lockstep))
 app.command("report")(guarded(report))
+app.command("export")(guarded(export))
 app.command("list")(guarded(list_))
 app.command("kv")(guarded(kv))
 app.add_typer(calibrate, name="calibrate")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Seed, Set, overrides
-from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from reports.terminal import Terminal
@@ -35,13 +34,13 @@ def explain(
     from scenarios.diagnosis.words import data, explained_told
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import EXPLANATION, REPORT, SCENARIO, to_json
-    from scenarios.runs.storage.saved_run import read_summary
+    from scenarios.runs.storage.saved_run import read_summary, single_run
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
     changed = overrides(set_, seed)
-    saved, _ = read_summary(_single(run))
+    saved, _ = read_summary(single_run(run, "explain"))
     scenario = load(run / SCENARIO, changed)
     with console.timed() as timed:
         found = find(scenario, what_if=not no_what_if, progress=timed.progress)
@@ -59,16 +58,6 @@ def explain(
     console.out(to_json(data(found)) if json else _text(found, console.terminal))
     if out is not None:
         (console.note if json else console.out)(f"\nreport: {out / REPORT}\n")
-
-
-def _single(run: Path) -> Path:
-    """The folder, unless it holds several runs. Raises InputError for these, and names them."""
-    from scenarios.runs.storage.saved_run import is_comparison, read_runs
-
-    if not is_comparison(run):
-        return run
-    places = [str(place) for runs in read_runs(run).values() for place in runs[:1]]
-    raise InputError(f"{run} holds a comparison: explain takes one run", hint=f"one of {', '.join(places)}")
 
 
 def _text(found: Explanation, terminal: Terminal) -> str:

@@ -1,4 +1,4 @@
-"""/metrics: the run in Prometheus' text format, by vLLM's names, labels and buckets (0.33, `v1/metrics/loggers.py`).
+"""/metrics: the run in Prometheus' text format, by vLLM's names (`simulator.metrics.prometheus`).
 
 Times are the simulation's own seconds, whatever the time scale. `engine` is the replica's number.
 """
@@ -12,25 +12,26 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from simulator.metrics.prometheus import (
+    CONFIG,
+    CONFIG_LABELS,
+    COUNTERS,
+    GAUGES,
+    LABELS,
+    PREFIX,
+    QUEUE_LIMIT,
+    REASONS,
+    REJECTIONS,
+    SUCCESS,
+    buckets,
+    help_of,
+)
 from simulator.request_state import RequestState
 from simulator.results.records import Status
 from simulator.traffic.live import Live
 
-_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_TTFT = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
-)
-_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
-_PARAMS_N = (1, 2, 5, 10, 20)
-_PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _LAGS = 100_000  # the last half an hour of them
-_LABELS = ("model_name", "engine")
-
-
-def one_two_five(most: int) -> list[float]:
-    """1, 2, 5, 10, 20, 50 and so on, up to `most`."""
-    return [float(m * 10**e) for e in range(len(str(most))) for m in (1, 2, 5) if m * 10**e <= most]
 
 
 class Meters:
@@ -49,37 +50,28 @@ class Meters:
         self._gaps: list[Histogram] = []
         self._lags: deque[float] = deque(maxlen=_LAGS)
         self.reasons: dict[int, str] = {}
-        tokens = one_two_five(max_model_len)
-        self._prompt = self._counter("prompt_tokens", "Number of prefill tokens processed.")
-        self._generation = self._counter("generation_tokens", "Number of generation tokens processed.")
-        self._preempted = self._counter("num_preemptions", "Cumulative number of preemption from the engine.")
-        self._queries = self._counter("prefix_cache_queries", "Prefix cache queries, in number of queried tokens.")
-        self._hits = self._counter("prefix_cache_hits", "Prefix cache hits, in number of cached tokens.")
-        self._success = Counter(
-            "vllm:request_success",
-            "Count of successfully processed requests.",
-            (*_LABELS, "finished_reason"),
-            registry=self._registry,
-        )
-        self._rejected = Counter(
-            "vllm:admission_rejections",
-            "Number of admission attempts rejected by a queue limit, by reason.",
-            ("model_name", "reason"),
-            registry=self._registry,
-        )
-        self._ttft = self._histogram("time_to_first_token_seconds", _TTFT)
-        self._itl = self._histogram("inter_token_latency_seconds", _ITL)
-        self._tpot = self._histogram("request_time_per_output_token_seconds", _ITL)
-        self._e2e = self._histogram("e2e_request_latency_seconds", _LATENCY)
-        self._queue = self._histogram("request_queue_time_seconds", _LATENCY)
-        self._inference = self._histogram("request_inference_time_seconds", _LATENCY)
-        self._prefill = self._histogram("request_prefill_time_seconds", _LATENCY)
-        self._decode = self._histogram("request_decode_time_seconds", _LATENCY)
-        self._inputs = self._histogram("request_prompt_tokens", tokens)
-        self._outputs = self._histogram("request_generation_tokens", tokens)
-        self._cap = self._histogram("request_params_max_tokens", tokens)
-        self._n = self._histogram("request_params_n", _PARAMS_N)
-        self._preemptions = self._histogram("request_num_preemptions", _PREEMPTIONS)
+        self._max_model_len = max_model_len
+        counters = {name: self._counter(name) for name in COUNTERS}
+        self._prompt, self._generation = counters["prompt_tokens"], counters["generation_tokens"]
+        self._preempted = counters["num_preemptions"]
+        self._queries, self._hits = counters["prefix_cache_queries"], counters["prefix_cache_hits"]
+        name, told = SUCCESS
+        self._success = Counter(PREFIX + name, told, (*LABELS, "finished_reason"), registry=self._registry)
+        name, told = REJECTIONS
+        self._rejected = Counter(PREFIX + name, told, ("model_name", "reason"), registry=self._registry)
+        self._ttft = self._histogram("time_to_first_token_seconds")
+        self._itl = self._histogram("inter_token_latency_seconds")
+        self._tpot = self._histogram("request_time_per_output_token_seconds")
+        self._e2e = self._histogram("e2e_request_latency_seconds")
+        self._queue = self._histogram("request_queue_time_seconds")
+        self._inference = self._histogram("request_inference_time_seconds")
+        self._prefill = self._histogram("request_prefill_time_seconds")
+        self._decode = self._histogram("request_decode_time_seconds")
+        self._inputs = self._histogram("request_prompt_tokens")
+        self._outputs = self._histogram("request_generation_tokens")
+        self._cap = self._histogram("request_params_max_tokens")
+        self._n = self._histogram("request_params_n")
+        self._preemptions = self._histogram("request_num_preemptions")
         self.lag = Histogram(
             "batchlab:event_loop_lag_seconds",
             "How late the server's event loop ran a timer, in seconds of the wall clock.",
@@ -87,12 +79,12 @@ class Meters:
             registry=self._registry,
         )
 
-    def _counter(self, name: str, told: str) -> Counter:
-        return Counter(f"vllm:{name}", told, _LABELS, registry=self._registry)
+    def _counter(self, name: str) -> Counter:
+        return Counter(PREFIX + name, COUNTERS[name], LABELS, registry=self._registry)
 
-    def _histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
-        told = f"Histogram of {name.replace('_', ' ')}."
-        return Histogram(f"vllm:{name}", told, _LABELS, buckets=buckets, registry=self._registry)
+    def _histogram(self, name: str) -> Histogram:
+        bounds = buckets(name, self._max_model_len)
+        return Histogram(PREFIX + name, help_of(name), LABELS, buckets=bounds, registry=self._registry)
 
     def watch(self, live: Live) -> None:
         """Gauges are those of this run; its replicas count from 0 on."""
@@ -101,11 +93,11 @@ class Meters:
             labels = self._model, str(replica.index)
             for meter in (self._prompt, self._generation, self._preempted, self._queries, self._hits):
                 meter.labels(*labels)
-            for reason in ("stop", "length", "abort"):
+            for reason in REASONS:
                 self._success.labels(*labels, reason)
         self._tokens = [self._generation.labels(self._model, str(replica.index)) for replica in live.replicas]
         self._gaps = [self._itl.labels(self._model, str(replica.index)) for replica in live.replicas]
-        self._rejected.labels(self._model, "max_num_queued_reqs")
+        self._rejected.labels(self._model, QUEUE_LIMIT)
         self._registry.register(_Gauges(self._model, live))
 
     def text(self) -> bytes:
@@ -138,7 +130,7 @@ class Meters:
 
     def queue_was_full(self) -> None:
         """A call was rejected by the limit of the queue."""
-        self._rejected.labels(self._model, "max_num_queued_reqs").inc()
+        self._rejected.labels(self._model, QUEUE_LIMIT).inc()
 
     def has_tokens(self, row: int, tokens: int, replica: int, arrival_s: float, seen_s: float) -> None:
         """A client has so many tokens of a request from `seen_s` on."""
@@ -195,17 +187,9 @@ class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looke
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """The families, as prometheus_client wants them."""
-        gauges = {
-            "num_requests_running": "Number of requests in model execution batches.",
-            "num_requests_waiting": "Number of requests waiting to be processed.",
-            "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
-        }
-        families = {name: GaugeMetricFamily(f"vllm:{name}", told, labels=_LABELS) for name, told in gauges.items()}
-        config = GaugeMetricFamily(
-            "vllm:cache_config_info",
-            "Information of the LLMEngine CacheConfig",
-            labels=(*_LABELS, "block_size", "num_gpu_blocks", "enable_prefix_caching"),
-        )
+        families = {name: GaugeMetricFamily(PREFIX + name, told, labels=LABELS) for name, told in GAUGES.items()}
+        name, told = CONFIG
+        config = GaugeMetricFamily(PREFIX + name, told, labels=CONFIG_LABELS)
         for replica in self._live.replicas:
             labels, load, state = [self._model, str(replica.index)], replica.load, replica.state
             families["num_requests_running"].add_metric(labels, load.num_running)

@@ -1,18 +1,11 @@
-"""The longest gap between two neighbouring tokens of each request.
-
-Records keep the gaps pooled, without the requests that had them. But a decoding request gets a token from every step
-of its replica that decodes at all, so that the first and the last token of a request and the steps between them say
-when its tokens came.
-"""
+"""The longest gap between two neighbouring tokens of each request, from the steps that gave it its tokens."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.metrics.usage import step_starts
+from simulator.metrics.decode_steps import DecodeSteps, decode_steps, present
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, Status
 
@@ -32,42 +25,14 @@ def longest_gap_s(records: Records) -> Floats:
     measured = (requests.status == Status.FINISHED) & (requests.output_tokens > 1)
     returns = np.zeros(len(found), dtype=np.bool_)
     returns[records.requeues.row] = True
-    rows = records.rows
-    replica_of_step = np.repeat(rows.replica, rows.repeat)
-    decodes = np.repeat(rows.decoding > 0, rows.repeat)
-    pauses = rows.running > rows.decoding + rows.prefilling + rows.held
-    requeues = records.requeues
-    starts = step_starts(records)
-    for replica in range(records.replicas):
-        here = replica_of_step == replica
-        served = np.flatnonzero(measured & (requests.replica == replica))
-        if len(served):
-            own = rows.replica == replica
-            left_s = requeues.from_s[requests.replica[requeues.row] == replica]
-            overlaps = not np.isin(left_s, rows.start_s[own & (rows.preempted > 0)]).all()
-            if rows.preempted[own].sum() < len(left_s):  # some left in steps that computed nothing and have no row
-                overlaps = False
-            steps = _Steps(starts[here], records.step_end_s[here], decodes[here], bool(pauses[own].any()), overlaps)
-            found[served] = _of_replica(records, steps, served, returns[served])
+    for steps, served in decode_steps(records, measured):
+        found[served] = _of_replica(records, steps, served, returns[served])
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The steps of one replica, in order."""
-
-    start_s: Floats
-    end_s: Floats
-    decodes: Bools  # whether it gives a token to every decoding request
-    pauses: bool  # whether a request ever held a slot without computing
-    overlaps: bool  # whether preemptions were planned while the step before ran, which still gave the victims a token
-
-
-def _of_replica(records: Records, steps: _Steps, served: Ints, returns: Bools) -> Floats:
+def _of_replica(records: Records, steps: DecodeSteps, served: Ints, returns: Bools) -> Floats:
     requests = records.requests
-    delay_s = records.front_end_of(served)
-    first = _nearest(steps.end_s, requests.first_token_s[served] - delay_s)
-    last = _nearest(steps.end_s, requests.last_token_s[served] - delay_s)
+    first, last = steps.of_tokens(records, served)
     decoding = np.flatnonzero(steps.decodes)
     so_far = np.cumsum(steps.decodes, dtype=np.int64)
     begin, end = so_far[first], so_far[last]  # of `decoding`: the steps that gave the tokens after the first
@@ -84,13 +49,13 @@ def _of_replica(records: Records, steps: _Steps, served: Ints, returns: Bools) -
     return found
 
 
-def _interrupted(records: Records, steps: _Steps, pauses: bool, row: int, first: int, last: int) -> float:
+def _interrupted(records: Records, steps: DecodeSteps, pauses: bool, row: int, first: int, last: int) -> float:
     """The longest gap of a request that was preempted or sat out some steps, whose first and last token these gave.
 
     Where it was recomputed after a preemption, a step of its prefill gave the next token. The steps that decoded
     without giving it one are counted, which says between which two of them that step lies.
     """
-    ends, ticks, returns = _present(records, steps, row, first, last)
+    ends, ticks, returns = present(records, steps, row, first, last)
     begin_s, tokens = float(steps.end_s[first]), int(records.requests.output_tokens[row])
     longest = 0.0
     if pauses:
@@ -110,34 +75,6 @@ def _interrupted(records: Records, steps: _Steps, pauses: bool, row: int, first:
             since_s = ends[back] if earliest == tick else tick_s[earliest]
             longest = max(longest, float(tick_s[earliest + 1] - since_s))
     return longest
-
-
-def _present(records: Records, steps: _Steps, row: int, first: int, last: int) -> tuple[Floats, Ints, Ints]:
-    """The steps between two tokens of a request during which it was not preempted.
-
-    Returns their ends, and as indices into these the steps that decode, and the first steps after each preemption
-    that threw its KV away.
-    """
-    requeues = records.requeues
-    mine = np.flatnonzero((requeues.row == row) & (requeues.to_s > steps.start_s[first]))
-    start_s = steps.start_s[first + 1 : last + 1]
-    here = np.ones(len(start_s), dtype=np.bool_)
-    back = []
-    for entry in mine.tolist():
-        left = int(np.searchsorted(start_s, requeues.from_s[entry], "right" if steps.overlaps else "left"))
-        came = int(np.searchsorted(start_s, requeues.to_s[entry]))
-        here[left:came] = False
-        if not requeues.swapped[entry] and came < len(here):
-            back.append(came)
-    place = np.maximum(np.cumsum(here) - 1, 0)
-    ends = steps.end_s[first + 1 : last + 1][here]
-    return ends, np.flatnonzero(steps.decodes[first + 1 : last + 1][here]), place[np.array(back, dtype=np.int64)]
-
-
-def _nearest(rising: Floats, wanted: Floats) -> Ints:
-    """Index of the value nearest to each wanted one."""
-    middles = (rising[1:] + rising[:-1]) / 2
-    return np.asarray(np.searchsorted(middles, wanted), dtype=np.int64)
 
 
 def _range_max(values: Floats, begin: Ints, end: Ints) -> Floats:

@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 
 from scenarios.runs.storage.staging import unwritable
 from scenarios.runs.storage.tables import (
+    Column,
     open_deterministic,
     plain_columns,
     replica_columns,
@@ -46,10 +47,15 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
+EXPORTS = (
+    "trace.json", "vllm-bench.json", "profile_export.jsonl", "profile_export_aiperf.json", "guidellm-trace.jsonl",
+    "metrics.prom", "requests.parquet", "steps.parquet", "replicas.parquet", "lives.parquet", "transfers.parquet",
+)  # fmt: skip
+"""What `export` writes."""
 _FILES = (
-    SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED, "trace.json",
+    SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED,
     LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE,
-    PARQUET, EXPLANATION, PLAN,
+    PARQUET, EXPLANATION, PLAN, *EXPORTS,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS, CANDIDATES})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
@@ -88,14 +94,8 @@ def write_run(
     try:
         (folder / SCENARIO).write_text(scenario_yaml, encoding="utf-8", newline="\n")
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
-        write_csv(folder / REQUESTS, request_columns(records))
-        write_csv(folder / STEPS, step_columns(records))
-        if records.replicas > 1:
-            write_csv(folder / REPLICAS, replica_columns(records, **(cuts or {})))
-        if records.lives is not None:
-            write_csv(folder / LIVES, plain_columns(records.lives))
-        if records.transfers is not None:
-            write_csv(folder / TRANSFERS, plain_columns(records.transfers))
+        for name, table in run_tables(records, cuts).items():
+            write_csv(folder / name, table)
         _write_rest(folder / REST, records, notes)
         if decisions is not None:
             with open_deterministic(folder / DECISIONS) as out:
@@ -108,6 +108,18 @@ def write_run(
 def run_path(label: str, seed: int) -> Path:
     """The folder of a run, relative to that of its comparison: what fits into no file name becomes a dash."""
     return Path(re.sub(r"[^\w.+=-]+", "-", label).strip("-."), f"seed-{seed}")
+
+
+def run_tables(records: Records, cuts: Mapping[str, float] | None = None) -> dict[str, dict[str, Column]]:
+    """The tables of a run by file name; `cuts` are those that the summary was made with."""
+    tables = {REQUESTS: request_columns(records), STEPS: step_columns(records)}
+    if records.replicas > 1:
+        tables[REPLICAS] = replica_columns(records, **(cuts or {}))
+    if records.lives is not None:
+        tables[LIVES] = plain_columns(records.lives)
+    if records.transfers is not None:
+        tables[TRANSFERS] = plain_columns(records.transfers)
+    return tables
 
 
 def compared_runs(target: Path) -> list[Path]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import difflib
+import gzip
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -134,6 +135,24 @@ def read_runs(folder: Path) -> dict[str, list[Path]]:
     if not found or not all(found.values()):
         raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is spoilt; run the comparison again")
     return found
+
+
+def single_run(folder: Path, verb: str) -> Path:
+    """The folder, unless it holds several runs. Raises InputError for these, and names them."""
+    if not is_comparison(folder):
+        return folder
+    places = [str(place) for runs in read_runs(folder).values() for place in runs[:1]]
+    raise InputError(f"{folder} holds a comparison: {verb} takes one run", hint=f"one of {', '.join(places)}")
+
+
+def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
+    """The steps of a decision log, one after the other. Raises InputError where one cannot be read."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                yield dict(json.loads(line))
+    except _SPOILT as error:
+        raise InputError(f"{path} cannot be read: {error}", hint="the file is spoilt; run the scenario again") from None
 
 
 def _below(run: str) -> Path:

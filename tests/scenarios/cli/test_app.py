@@ -31,6 +31,7 @@ VERBS = [
     "validate",
     "lockstep",
     "report",
+    "export",
     "list",
     "kv",
     "calibrate",

@@ -11,7 +11,8 @@ pytest.importorskip("starlette", reason="needs the extra `serve`")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from scenarios.serve.prometheus import one_two_five
+from simulator.metrics.prometheus import one_two_five
+from tests.command import batchlab
 from tests.scenarios.serve.client import Client, served
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -74,6 +75,20 @@ def test_metrics_agree_with_the_run(tmp_path: Path) -> None:
         )
         == 1
     )
+    # The snapshot of the folder is what the server said, of all that does not count the calls.
+    exported = batchlab("export", "run", "--format", "prometheus", cwd=tmp_path)
+    assert exported.code == 0, exported.err
+    snapshot = read((tmp_path / "run" / "metrics.prom").read_text())
+    calls = "vllm:request_params_"
+    gone = "vllm:inter_token_latency", "vllm:generation_tokens"  # tokens that an abort took back were sent here
+    assert {key for key in snapshot if not key[0].startswith(calls)} == {
+        key
+        for key in after
+        if key[0].startswith("vllm:") and not key[0].endswith("_created") and not key[0].startswith(calls)
+    }
+    for (name, labels), value in snapshot.items():
+        if not name.startswith((calls, *gone)):
+            assert value == pytest.approx(after[name, labels]), (name, labels)
 
 
 def test_buckets_of_token_counts_are_vllms() -> None:

@@ -1,0 +1,107 @@
+"""What is exported, and what an export format is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.results.records import Floats, Ints, Records, Status
+
+Table = Mapping[str, Floats | Ints | Sequence[str]]
+"""Columns by name, of equal length; NaN stands for what is not there."""
+
+
+@dataclass(frozen=True)  # no slots: what is worked out from the rows is kept
+class Exported:
+    """A finished run.
+
+    `summary` is its summary.json, `tables` its tables by file name without the ending, `decisions` opens its decision
+    log, which is None where it has none. `max_model_len` is the longest context of its model, in tokens.
+    """
+
+    label: str
+    summary: Mapping[str, Any]
+    records: Records
+    tables: Mapping[str, Table]
+    max_model_len: int
+    prefix_caching: bool
+    decisions: Callable[[], Iterator[Mapping[str, Any]]] | None = None
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """Model, GPU, policy, seed and version."""
+        found: Mapping[str, Any] = self.summary["provenance"]
+        return found
+
+    @property
+    def model(self) -> str:
+        return str(self.about["model"])
+
+    @cached_property
+    def at_engine(self) -> Records:
+        """The records on the engine's clock, without what lies between it and the clients."""
+        records, requests = self.records, self.records.requests
+        late_s = records.front_end_s
+        first_s, last_s = requests.first_token_s - late_s, requests.last_token_s - late_s
+        return replace(records, requests=replace(requests, first_token_s=first_s, last_token_s=last_s), front_end_s=0.0)
+
+    @cached_property
+    def end_s(self) -> float:
+        """When the last step of all ended; 0 without steps."""
+        return float(self.records.step_end_s.max(initial=0.0))
+
+    @cached_property
+    def request_ids(self) -> list[str]:
+        return [self.records.request_id(row) for row in range(len(self.records.requests.row))]
+
+    def failure(self, row: int) -> str:
+        """Why a request has no answer; '' where it has one."""
+        status = Status(int(self.records.requests.status[row]))
+        if status is Status.FINISHED:
+            return ""
+        return self.records.reject_reasons.get(row) or _FAILURES[status]
+
+    def in_order_sent(self) -> list[int]:
+        """The rows in order of arrival; ties keep their order."""
+        found: list[int] = np.argsort(self.records.requests.arrival_s, kind="stable").tolist()
+        return found
+
+
+_FAILURES = {
+    Status.REJECTED: "rejected",
+    Status.UNFINISHED: "unfinished at the end of the run",
+    Status.ABORTED: "aborted by its client",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFormat:
+    """One format. `write` writes some of `files` into an existing folder; `extra` names what it needs installed.
+
+    `title` says what reads it.
+    """
+
+    name: str
+    title: str
+    files: Sequence[str]
+    write: Callable[[Exported, Path], None]
+    extra: str = ""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON document in one line, as the tools themselves do; NaN is refused."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8", newline="\n")
+
+
+def write_lines(path: Path, values: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON Lines."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for value in values:
+            file.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")

@@ -1,0 +1,107 @@
+"""`batchlab export`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scenarios.cli.flags import Console, Out, Overwrite, Quiet
+from simulator.errors import InputError
+
+if TYPE_CHECKING:
+    from reports.exports.run import Exported, ExportFormat
+
+FORMATS = ("aiperf", "guidellm", "parquet", "perfetto", "prometheus", "vllm")  # named here: --help imports nothing
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run.")],
+    formats: Annotated[
+        list[str] | None,
+        typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}; repeatable. Else perfetto."),
+    ] = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run in the formats of other tools.
+
+    It comes from the rows of the folder; nothing is simulated. The files go to --out, else into the folder itself;
+    docs/run-folder.md names them. A run with --log-decisions shows more in the Perfetto trace: each prompt chunk.
+    """
+    from scenarios.runs.storage.output import kind_of, output
+    from scenarios.runs.storage.run_folder import EXPORTS
+    from scenarios.runs.storage.saved_run import single_run
+
+    console = Console(quiet=quiet)
+    chosen = _chosen(formats or ["perfetto"])
+    exported = _read(single_run(run, "export"))
+    target = out or run
+    own = kind_of(target) is not None or any((target / name).is_file() for name in EXPORTS)
+    expected: dict[str, str] | None = {} if own else None
+    owned = [name for form in chosen for name in form.files]
+    with output(target, overwrite=overwrite, expected=expected, owned=owned) as folder:
+        for form in chosen:
+            form.write(exported, folder)
+        written = sorted(path.name for path in folder.iterdir())
+    for name in written:
+        size = (target / name).stat().st_size
+        console.out(f"{target / name}  {_size(size)}\n")
+
+
+def _chosen(names: list[str]) -> list[ExportFormat]:
+    """The formats of these names. Raises InputError for another one, and where a package is missing."""
+    from reports.exports import export_formats
+    from scenarios.schema.source.hints import did_you_mean
+
+    formats = export_formats()
+    for name in names:
+        if name not in formats:
+            raise InputError(f"no export format is called {name!r}", hint=did_you_mean(name, list(formats)))
+    chosen = [formats[name] for name in dict.fromkeys(names)]
+    for form in chosen:
+        _check_extra(form)
+    return chosen
+
+
+def _check_extra(form: ExportFormat) -> None:
+    from importlib.util import find_spec
+
+    packages = {"parquet": "pyarrow", "serve": "prometheus_client"}
+    if form.extra and find_spec(packages[form.extra]) is None:
+        raise InputError(
+            f"the format {form.name} needs {packages[form.extra]}", hint=f"pip install 'batchlab[{form.extra}]'"
+        )
+
+
+def _read(folder: Path) -> Exported:
+    from reports.exports.run import Exported
+    from scenarios.build.parts import policies_label
+    from scenarios.runs.storage.run_folder import DECISIONS, SCENARIO, run_tables
+    from scenarios.runs.storage.saved_run import read_decisions, read_run
+    from scenarios.schema.loader import load
+
+    saved = read_run(folder)
+    scenario = load(folder / SCENARIO, check_files=False)
+    tables = run_tables(saved.records, scenario.measure.window(saved.records))
+
+    def decisions() -> Iterator[Mapping[str, Any]]:
+        return read_decisions(folder / DECISIONS)
+
+    return Exported(
+        policies_label(scenario),
+        saved.summary,
+        saved.records,
+        {name.partition(".")[0]: table for name, table in tables.items()},
+        scenario.resolve_model().max_model_len,
+        scenario.engine.enable_prefix_caching,
+        decisions if (folder / DECISIONS).is_file() else None,
+    )
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"

@@ -1,0 +1,70 @@
+"""vLLM's Prometheus metrics of what a run counts: names, help, labels and buckets (0.33, `v1/metrics/loggers.py`).
+
+Times are in seconds. The label `engine` is the replica's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+PREFIX = "vllm:"
+LABELS = ("model_name", "engine")
+REASONS = ("stop", "length", "abort")
+"""Why an answer ended: the label `finished_reason` of `request_success`."""
+
+GAUGES: Mapping[str, str] = {
+    "num_requests_running": "Number of requests in model execution batches.",
+    "num_requests_waiting": "Number of requests waiting to be processed.",
+    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
+}
+CONFIG = "cache_config_info", "Information of the LLMEngine CacheConfig"
+CONFIG_LABELS = (*LABELS, "block_size", "num_gpu_blocks", "enable_prefix_caching")
+
+COUNTERS: Mapping[str, str] = {
+    "prompt_tokens": "Number of prefill tokens processed.",
+    "generation_tokens": "Number of generation tokens processed.",
+    "num_preemptions": "Cumulative number of preemption from the engine.",
+    "prefix_cache_queries": "Prefix cache queries, in number of queried tokens.",
+    "prefix_cache_hits": "Prefix cache hits, in number of cached tokens.",
+}
+SUCCESS = "request_success", "Count of successfully processed requests."
+REJECTIONS = "admission_rejections", "Number of admission attempts rejected by a queue limit, by reason."
+QUEUE_LIMIT = "max_num_queued_reqs"
+"""The label `reason` of a request that found the queue full."""
+
+_LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TTFT = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+
+HISTOGRAMS: Mapping[str, Sequence[float]] = {
+    "time_to_first_token_seconds": _TTFT,
+    "inter_token_latency_seconds": _ITL,
+    "request_time_per_output_token_seconds": _ITL,
+    "e2e_request_latency_seconds": _LATENCY,
+    "request_queue_time_seconds": _LATENCY,
+    "request_inference_time_seconds": _LATENCY,
+    "request_prefill_time_seconds": _LATENCY,
+    "request_decode_time_seconds": _LATENCY,
+    "request_params_n": (1, 2, 5, 10, 20),
+    "request_num_preemptions": (1, 2, 3, 4, 5, 10, 20),
+}
+"""Their upper bounds; those of `TOKENS` depend on the longest context."""
+
+TOKENS = ("request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens")
+
+
+def help_of(histogram: str) -> str:
+    """The help text of a histogram."""
+    return f"Histogram of {histogram.replace('_', ' ')}."
+
+
+def one_two_five(most: int) -> list[float]:
+    """1, 2, 5, 10, 20, 50 and so on, up to `most`."""
+    return [float(m * 10**e) for e in range(len(str(most))) for m in (1, 2, 5) if m * 10**e <= most]
+
+
+def buckets(histogram: str, max_model_len: int) -> Sequence[float]:
+    """The upper bounds of a histogram's buckets, +Inf left out."""
+    return one_two_five(max_model_len) if histogram in TOKENS else HISTOGRAMS[histogram]

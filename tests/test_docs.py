@@ -1,0 +1,95 @@
+"""The pages of docs/: those written from code are as written, the site builds, and commands can be given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from scenarios.cli import commands, gallery
+from scenarios.cli.app import app
+from tests.command import batchlab
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+# A command of ours in a block that is no console: nothing is said about what it prints.
+GIVEN = re.compile(r"^(?:    )?(batchlab [a-z].*)$", re.MULTILINE)
+SHELL = re.compile(r"```(?:sh)?\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize(("name", "module"), [("commands", commands), ("gallery", gallery)])
+def test_pages_from_code_are_as_written(name: str, module: Any) -> None:
+    again = {
+        "commands": "python -m scenarios.cli.commands > docs/commands.md",
+        "gallery": "... scenarios.cli.gallery docs",
+    }
+    assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == module.page(), f"write it again: {again[name]}"
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra `docs`")
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = tmp_path / "site"
+    assert {path.relative_to(DOCS).with_suffix(".html") for path in PAGES} <= {
+        path.relative_to(site) for path in site.rglob("*.html")
+    }
+    fetched = [
+        (path.name, address)
+        for path in site.rglob("*.html")
+        for address in re.findall(
+            r"<(?:script|img|link)[^>]* (?:src|href)=\"?(https?://[^\"> ]+)", path.read_text("utf-8")
+        )
+    ]
+    assert fetched == []
+
+
+def test_no_picture_is_left_over() -> None:
+    texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    assert [path.name for path in (DOCS / "pictures").iterdir() if f"pictures/{path.name}" not in texts] == []
+
+
+def given() -> list[tuple[str, str]]:
+    """Page and command of every block of commands without their outputs."""
+    found = []
+    for path in PAGES:
+        for block in SHELL.findall(path.read_text(encoding="utf-8")):
+            joined = block.replace("\\\n", " ")
+            found += [(path.stem, command) for command in GIVEN.findall(joined)]
+    return found
+
+
+def test_every_command_of_the_pages_is_one() -> None:
+    """Its verb is there, and so are its flags."""
+    assert len(given()) > 40
+    for page, text in given():
+        words = shlex.split(text, comments=True)[1:]
+        command: Any = get_command(app)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands") or words[:1] == ["--install-completion"], f"{page}: {text}"
+        flags = {flag for one in command.params for flag in (*one.opts, *one.secondary_opts)}
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in flags]
+        assert not [flag for flag in unknown if flag != "--install-completion"], f"{page}: {text}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gallery.SHOTS)
+def test_the_command_below_a_picture_makes_it(name: str, tmp_path: Path) -> None:
+    shot = gallery.SHOTS[name]
+    words = shlex.split(shot.command(name))[1:]
+    done = batchlab(*words, "--out", "made", "--quiet", cwd=tmp_path)
+    assert done.code == 0, done.err
+    gallery.draw(tmp_path, name)
+    assert (tmp_path / gallery.picture(name)).read_bytes() == (tmp_path / f"made/plots/{shot.kind}.png").read_bytes()
