@@ -9,13 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from reports.balance import balance, has_replicas
 from reports.bars import latency_bars, throughput_bars
 from reports.cdf import Curve, Quantity, cdf, curves, quantities
 from reports.columns import Summaries
+from reports.fairness import fairness, has_classes
 from reports.gantt import gantt
+from reports.occupancy import occupancy
+from reports.prefix_hits import has_hits, prefix_hits
 from reports.run import ReportRun
 from reports.style import Picture, Style
 from reports.timeline import timeline
+from simulator.results.records import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,22 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
 
     return [
         Plot("gantt", "What the slots did", lambda: gantt(labelled, style)),
+        Plot("kv_by_request", "What the slots did", lambda: occupancy(labelled, style)),
         *(Plot(each.name, "Latency", partial(distribution, each), small=True) for each in quantities(slo)),
         Plot("timeline", "Over time", lambda: timeline(labelled, style)),
+        *_where_there_is_something(labelled, style),
         Plot("throughput", "Throughput and latency", lambda: throughput_bars(summaries, style)),
         Plot("latency", "Throughput and latency", lambda: latency_bars(summaries, style, slo)),
     ]
+
+
+def _where_there_is_something(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> list[Plot]:
+    """Pictures over time that only some runs have: of classes, of a prefix cache, of a fleet."""
+    found = []
+    if any(has_classes(records) for _, records in runs):
+        found.append(Plot("fairness", "Over time", lambda: fairness(runs)))
+    if any(has_hits(records) for _, records in runs):
+        found.append(Plot("prefix_hits", "Over time", lambda: prefix_hits(runs, style)))
+    if any(has_replicas(records) for _, records in runs):
+        found.append(Plot("balance", "Over time", lambda: balance(runs)))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import log_numbers, plain_numbers
+from reports.columns import column_of
 from reports.files import write
 from reports.html import figure, page, paragraphs, section, table
 from reports.style import INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.tables import TableRows
+from reports.units import latency, short
+from simulator.metrics.table import METRICS
 
 MOST_PANELS = 6
 _COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
@@ -89,7 +93,13 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
             else:
                 axes.set_axis_off()
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
-        canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
+        canvas.legend(
+            handles,
+            [limit_words(name) for name in names],
+            loc="outside upper right",
+            ncols=min(len(names), 4),
+            labelcolor=INK,
+        )
         return (
             "A point is a run. Above the dashed line a limit is missed. Shaded: the interval of the largest rate at "
             "95 %; the line in it is the rate itself."
@@ -98,8 +108,19 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
     return draw("rates", (10.0, 2.7 * down + 0.5), paint)
 
 
+def limit_words(text: str) -> str:
+    """A limit as people say it: `chat:p99_ttft_ms<=500` is TTFT p99 of chat ≤ 500 ms."""
+    found = re.fullmatch(r"(?:(?P<name>.+):)?(?P<key>\w+)\s*(?P<sign><=|>=)\s*(?P<value>[-+.\deE]+)", text)
+    if found is None or found["key"] not in METRICS:
+        return shorten(text)
+    shown, sign = column_of(METRICS[found["key"]]), "≤" if found["sign"] == "<=" else "≥"
+    value = float(found["value"]) * shown.scale
+    size = latency(value) if shown.unit == "ms" else f"{short(value)} {shown.unit}".rstrip()
+    return shorten(f"{shown.title}{' of ' + found['name'] if found['name'] else ''} {sign} {size}")
+
+
 def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
-    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=1.5)
+    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=6)
     if one.interval is not None:
         low, value, high = one.interval
         axes.axvspan(low, high, color=MUTED, alpha=0.18, linewidth=0)

@@ -12,7 +12,7 @@ from reports.sweep.points import SweepAxis
 
 MAP = "viridis"
 DARK, LIGHT = "#10141a", "#fafbfc"  # text on a cell: no ink of the page's, which changes with its theme
-_FIRST, _LAST = 0.0, 0.86  # of the map: its lightest yellows are hard to see on a white page
+_FIRST, _LAST = 0.15, 0.86  # of the map: its ends are hard to see, on a dark page and on a white one
 MARKS = "osD^vPX*"
 
 

@@ -50,7 +50,7 @@ def _picture(result: SweepResult, x: int, y: int, shown: Sequence[str]) -> Pictu
     several = len(result.axes) > 2
     size = (
         max(5.4, 1.9 + 0.62 * len(across.labels)) * columns,
-        max(2.6, 1.3 + 0.42 * len(up.labels)) * rows,
+        max(3.0, 1.3 + 0.42 * len(up.labels)) * rows,
     )
 
     def paint(figure: Figure) -> str:
