@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from reports.style import INK
 from reports.units import TimeUnit, latency, short
-from simulator.results.records import Floats
 
 LOG_FROM = 20.0  # a range of values wider than this factor gets a logarithmic axis
 
@@ -26,15 +24,19 @@ def plain_numbers(axis: Axis, bins: int = 6) -> None:
 def log_numbers(axis: Axis, ratio: float, text: Callable[[float], str] = short) -> None:
     """A logarithmic scale for a range of so large a factor: labels at 1, 2 and 5 of each decade, or at 1 alone."""
     wide = ratio > 300.0
-    if isinstance(axis, XAxis):
-        axis.axes.set_xscale("log")
-    else:
-        axis.axes.set_yscale("log")
+    _logarithmic(axis)
     axis.set_major_locator(LogLocator(10.0, subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axis.set_minor_formatter(NullFormatter())
     if not wide:
         axis.set_minor_locator(NullLocator())
+
+
+def _logarithmic(axis: Axis) -> None:
+    if isinstance(axis, XAxis):
+        axis.axes.set_xscale("log")
+    else:
+        axis.axes.set_yscale("log")
 
 
 def latency_axis(axes: Axes, low: float, high: float) -> None:
@@ -58,7 +60,7 @@ def plain_times(axis: Axis, high_ms: float, bins: int = 6) -> None:
 
 def log_times(axis: Axis, low_ms: float, high_ms: float, most: int = 7) -> None:
     """A logarithmic scale for milliseconds, with ticks where people have words: 100 ms, 1 s, 10 s, 1 min, 1 h."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    _logarithmic(axis)
     low, high = low_ms / 1.2, high_ms * 1.2
     apart = math.log(high / low) / most
     ticks: list[float] = []
@@ -101,9 +103,9 @@ class _Scaled(MaxNLocator):
         super().__init__(bins, steps=[1, 2, 2.5, 5, 10])
         self._unit_size = unit
 
-    def tick_values(self, vmin: float, vmax: float) -> Floats:
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         found = super().tick_values(vmin / self._unit_size, vmax / self._unit_size)
-        return np.asarray(found) * self._unit_size
+        return [float(each) * self._unit_size for each in found]
 
 
 def slo_line(axes: Axes, limit_ms: float, of: str = "") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
@@ -20,7 +21,7 @@ from simulator.results.records import Floats, Records
 
 BUCKETS = 160
 MOST_REPLICAS = 48
-MAP = "viridis"
+MAP = "Blues"
 
 
 def has_replicas(records: Records) -> bool:
@@ -82,9 +83,9 @@ def balance(runs: Sequence[tuple[str, Records]]) -> Picture:
         plain_numbers(bar.ax.yaxis, bins=4)
         bar.set_label("requests at the replica")
         return (
-            "Requests in the batch and the queue of each replica. Rows of one shade mean an even fleet; a dark row "
-            "beside light ones is a replica that the router sends too much to, or that took the long requests. Blank: "
-            "the replica is not there."
+            "Requests in the batch and the queue of each replica. Shades go by the square root, so "
+            "that small loads differ too. Rows of one shade mean an even fleet; a dark row beside light "
+            "ones is a replica that the router sends too much to, or that took the long requests. Blank: not there."
         )
 
     return draw("balance", (10.0, 0.9 + len(several) * max(1.0, 0.35 + min(0.24 * rows, 3.2))), paint)
@@ -96,8 +97,8 @@ def _panel(axes: Axes, each: Floats, end_s: float, clock: Clock, top: float) -> 
     extent = (0.0, end_s / clock.seconds, len(each) - 0.5, -0.5)
     axes.set_yticks(range(0, len(each), max(1, len(each) // 6)))
     return axes.imshow(
-        np.ma.masked_invalid(each), aspect="auto", interpolation="nearest", cmap=colormaps[f"{MAP}_r"], vmin=0.0,
-        vmax=top, extent=extent,
+        np.ma.masked_invalid(each), aspect="auto", interpolation="nearest", cmap=colormaps[MAP],
+        norm=PowerNorm(0.5, 0.0, top), extent=extent,
     )  # fmt: skip
 
 
@@ -107,4 +108,5 @@ def _words(each: Floats) -> str:
     means = [float(row.mean()) for row in some if len(row)]
     if not means:
         return ""
-    return f"mean over time: {short(round(min(means), 2))} to {short(round(max(means), 2))} a replica, of {number(len(each))}"
+    ends = [short(round(end, 2)) for end in (min(means), max(means))]
+    return f"mean over time: {ends[0]} to {ends[1]} a replica, of {number(len(each))}"

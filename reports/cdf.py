@@ -127,7 +127,7 @@ def cdf(quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style])
     return draw(quantity.name, (5.6, 3.6 + 0.2 * len(curves)), lambda figure: _paint(figure, quantity, curves, style))
 
 
-def _top(quantity: Quantity, drawn: Sequence[Curve]) -> float:
+def top_percent(quantity: Quantity, drawn: Sequence[Curve]) -> float:
     """The end of the percentile axis: the last of its labels that the largest run has samples for, p99 at least."""
     most = max((highest(curve.samples) for curve in drawn), default=0.0)
     return max([99.0, *(tick for tick in TICKS if tick <= min(most, quantity.top))])
@@ -142,7 +142,7 @@ def _shown(curve: Curve, top: float) -> tuple[Floats, Floats]:
 def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> str:
     axes, slo_ms = figure.subplots(), quantity.slo_ms
     drawn = [curve for curve in curves if len(curve.at_ms)]
-    top = _top(quantity, drawn)
+    top = top_percent(quantity, drawn)
     for place, curve in enumerate(curves):
         if not len(curve.at_ms):
             continue
@@ -169,14 +169,21 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
     if not drawn:
         axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", va="center", color=MUTED)
     _legend(figure, curves, style, slo_ms)
-    span = max((float(curve.at_ms[-1]) for curve in drawn), default=1.0)
     text = f"Share of {quantity.samples} at or below a latency: the further left, the better. " + SCALE
-    text += said(coinciding({curve.label: _shown(curve, top)[1] for curve in drawn}, span))
+    text += said(coinciding(*_as_drawn(axes, {curve.label: _shown(curve, top)[1] for curve in drawn})))
     if slo_ms is not None and limited:
         text += f" The curves are of all requests, the dotted line and the shares within it of {limited}."
     elif slo_ms is not None:
         text += " Where a curve meets the dotted line, read off the share of all requests within this limit."
     return text
+
+
+def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats], float]:
+    """Where curves lie along the axis, and its length: logarithms where it is logarithmic."""
+    left, right = axes.get_xlim()
+    if axes.get_xscale() == "log":
+        return {label: np.log(np.maximum(each, left)) for label, each in at_ms.items()}, float(np.log(right / left))
+    return dict(at_ms), right - left
 
 
 def _limits(axes: Axes, drawn: Sequence[Floats], slo_ms: float | None) -> None:

@@ -45,29 +45,28 @@ def fairness(runs: Sequence[tuple[str, Records]]) -> Picture:
     edges = np.linspace(0.0, max(last, 1e-9) * (1 + 1e-12), BUCKETS + 1)
     found = [waits_by_class(records, edges) for _, records in runs]
     names = list(dict.fromkeys(name for each in found for name in each))
-    values = np.concatenate([line for each in found for line in each.values()])
-    known = values[np.isfinite(values)]
     clock = clock_for(last)
 
     def paint(figure: Figure) -> str:
-        grid = figure.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+        grid = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
         for place, (axes, (label, _), lines) in enumerate(zip(grid, runs, found, strict=True)):
             axes.set_gid(f"run-{place}-classes")
             _panel(axes, lines, names, (edges[:-1] + edges[1:]) / 2 / clock.seconds)
             axes.set_title(shorten(label))
             axes.set_ylabel("mean TTFT")
-        _scale(grid[0], known)
+            _scale(axes, np.concatenate([np.zeros(0), *lines.values()]))
         grid[-1].set_xlim(0.0, edges[-1] / clock.seconds)
         plain_numbers(grid[-1].xaxis, bins=12)
         grid[-1].set_xlabel(f"time of arrival ({clock.unit})")
         handles = [
             Line2D([], [], color=COLORS[place], linestyle=DASHES[place % len(DASHES)]) for place in range(len(names))
         ]
-        figure.legend(handles, [shorten(name, 30) for name in names], loc="outside upper left", ncols=min(len(names), 5),
-                      labelcolor=INK)  # fmt: skip
+        told = [shorten(name, 30) for name in names]
+        figure.legend(handles, told, loc="outside upper left", ncols=min(len(names), 5), labelcolor=INK)
         return (
             "The mean time to first token of the requests of each class, by when they came. Lines that stay together "
-            "mean that classes share a queue's waits alike; lines that part under load show who pays for it."
+            "mean that classes share a queue's waits alike; lines that part under load show who pays for it. Every run "
+            "has its own scale."
         )
 
     return draw("fairness", (10.0, 0.9 + 1.4 * len(runs)), paint)
@@ -83,7 +82,8 @@ def _panel(axes: Axes, lines: dict[str, Floats], names: Sequence[str], middle: F
         axes.text(0.5, 0.5, "nothing ran", transform=axes.transAxes, ha="center", va="center", color=MUTED)
 
 
-def _scale(axes: Axes, known: Floats) -> None:
+def _scale(axes: Axes, values: Floats) -> None:
+    known = values[np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     if low > 0.0 and high / low > LOG_FROM:
         log_times(axes.yaxis, low, high, most=4)

@@ -20,6 +20,7 @@ from reports.prefix_hits import has_hits, prefix_hits
 from reports.run import ReportRun
 from reports.style import Picture, Style
 from reports.timeline import timeline
+from simulator.metrics.slo import Slo
 from simulator.results.records import Records
 
 
@@ -40,12 +41,11 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
     """Every plot of these runs."""
     labelled = [(run.label, run.records) for run in runs]
     summaries: Summaries = {run.label: run.summaries for run in runs}
-    slo = runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
+    slo = common_slo(runs)
 
     @cache
     def lines() -> list[dict[str, Curve]]:
-        cut = [{"warmup_s": run.warmup_s, "cooldown_s": run.cooldown_s} for run in runs]
-        return [curves(run.label, run.records, slo, **times) for run, times in zip(runs, cut, strict=True)]
+        return all_curves(runs)
 
     def distribution(quantity: Quantity) -> Picture:
         return cdf(quantity, [each[quantity.name] for each in lines()], style)
@@ -59,6 +59,17 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
         Plot("throughput", "Throughput and latency", lambda: throughput_bars(summaries, style)),
         Plot("latency", "Throughput and latency", lambda: latency_bars(summaries, style, slo)),
     ]
+
+
+def common_slo(runs: Sequence[ReportRun]) -> Slo | None:
+    """The SLO that all runs share."""
+    return runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
+
+
+def all_curves(runs: Sequence[ReportRun]) -> list[dict[str, Curve]]:
+    """Each run's latency curves by their names."""
+    cut = [{"warmup_s": run.warmup_s, "cooldown_s": run.cooldown_s} for run in runs]
+    return [curves(run.label, run.records, common_slo(runs), **times) for run, times in zip(runs, cut, strict=True)]
 
 
 def _where_there_is_something(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> list[Plot]:

@@ -11,6 +11,7 @@ from reports.axes import plain_numbers
 from reports.coincide import coinciding, said
 from reports.style import INK, Picture, Style, draw, shorten
 from reports.units import clock_for
+from simulator.metrics.fleet import prompt_tokens_asked
 from simulator.results.records import Floats, Records
 
 BUCKETS = 60
@@ -22,16 +23,12 @@ def has_hits(records: Records) -> bool:
 
 
 def hit_rate(records: Records, edges: Floats) -> tuple[Floats, Floats]:
-    """The share (%) of the prompt tokens of requests first scheduled in each stretch, and of all up to its end.
-
-    A request that was preempted asked the cache again: its hits count for at most its prompt.
-    """
-    requests = records.requests
-    some = ~np.isnan(requests.scheduled_s)
-    at, asked = requests.scheduled_s[some], requests.input_tokens[some]
-    hits = np.minimum(requests.cached_tokens[some], asked)
-    found, _ = np.histogram(at, edges, weights=hits)
-    total, _ = np.histogram(at, edges, weights=asked)
+    """The share (%) of the prompt tokens of requests first scheduled in each stretch, and of all up to its end."""
+    hits, tokens = prompt_tokens_asked(records)
+    at = records.requests.scheduled_s
+    some = ~np.isnan(at)
+    found, _ = np.histogram(at[some], edges, weights=hits[some])
+    total, _ = np.histogram(at[some], edges, weights=tokens[some])
     return _share(found, total), _share(np.cumsum(found), np.cumsum(total))
 
 

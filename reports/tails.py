@@ -7,7 +7,7 @@ the requests that an SLO is about the topmost hundredth.
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.axis import Axis
+from matplotlib.axis import Axis, XAxis
 
 from simulator.results.records import Floats
 
@@ -29,4 +29,7 @@ def tail_axis(axis: Axis, top: float) -> None:
     ticks = [tick for tick in TICKS if tick <= top]
     axis.set_ticks(height(np.array(ticks)).tolist(), [f"{tick:g}" for tick in ticks])
     ends = (0.0, float(height(np.array(top))) * 1.01)
-    axis.axes.set(**{f"{axis.axis_name}lim": ends})
+    if isinstance(axis, XAxis):
+        axis.axes.set_xlim(*ends)
+    else:
+        axis.axes.set_ylim(*ends)

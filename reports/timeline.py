@@ -59,23 +59,23 @@ class Strip:
     peaks_only: bool = False  # a thin line at the largest value, where bands would cover each other
 
 
-def band(series: StepFunction, end_s: float, scale: float = 1.0) -> Band:
+def band(series: StepFunction, end_s: float, scale: float = 1.0, buckets: int = BUCKETS) -> Band:
     """Mean, smallest and largest value in each of a few hundred stretches of [0, end_s]."""
-    upper = downsample(replace(series, value=series.value * scale), BUCKETS, 0.0, end_s)
-    lower = downsample(replace(series, value=series.value * -scale), BUCKETS, 0.0, end_s)  # its peaks are the minima
+    upper = downsample(replace(series, value=series.value * scale), buckets, 0.0, end_s)
+    lower = downsample(replace(series, value=series.value * -scale), buckets, 0.0, end_s)  # its peaks are the minima
     return Band(upper.middle_s, -lower.peak, upper.mean, upper.peak)
 
 
-def step_band(steps: Points, end_s: float, scale: float = 1.0) -> Band:
+def step_band(steps: Points, end_s: float, scale: float = 1.0, buckets: int = STEP_BUCKETS) -> Band:
     """The same of the steps that began in each stretch. Where none did, of the one in flight; NaN where none was."""
-    edges = np.linspace(0.0, end_s, STEP_BUCKETS + 1)
+    edges = np.linspace(0.0, end_s, buckets + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     before = np.searchsorted(steps.time_s, middle, side="right") - 1
     started = np.append(steps.time_s, np.inf)[before]
     took = np.append(steps.value, np.nan)[before]
     in_flight = np.where(started + took >= middle, took, np.nan) * scale
-    upper = downsample(replace(steps, value=steps.value * scale), STEP_BUCKETS, 0.0, end_s)
-    lower = downsample(replace(steps, value=steps.value * -scale), STEP_BUCKETS, 0.0, end_s)
+    upper = downsample(replace(steps, value=steps.value * scale), buckets, 0.0, end_s)
+    lower = downsample(replace(steps, value=steps.value * -scale), buckets, 0.0, end_s)
     found = Band(middle, in_flight.copy(), in_flight.copy(), in_flight.copy())
     place = np.searchsorted(edges, upper.middle_s) - 1
     for column, values in ((found.low, -lower.peak), (found.mean, upper.mean), (found.high, upper.peak)):
@@ -100,27 +100,35 @@ def shown_until(runs: Sequence[tuple[str, Records]]) -> float:
     return ends[-1]
 
 
-def strips(runs: Sequence[tuple[str, Records]]) -> list[Strip]:
-    """The panels for these runs; the one of preemptions only where there was one."""
+def strips(runs: Sequence[tuple[str, Records]], buckets: int | None = None) -> list[Strip]:
+    """The panels for these runs; the one of preemptions only where there was one. `buckets` stretches of time, if not
+    as many as a picture shows."""
+    fine, coarse = buckets or BUCKETS, buckets or STEP_BUCKETS
     end_s = shown_until(runs)
     if not any(records.num_steps for _, records in runs):
         return []
     slots = {records.slots for _, records in runs}
     found = [
-        Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s) for label, r in runs}),
+        Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s, buckets=fine) for label, r in runs}),
         Strip(
             "in the batch\n(requests)" if len(slots) > 1 else f"in the batch\n(of {max(slots)} slots)",
-            {label: band(running(r), end_s) for label, r in runs},
+            {label: band(running(r), end_s, buckets=fine) for label, r in runs},
             float(max(slots)) if len(slots) == 1 else None,
         ),
         Strip(
             "KV in use\n(%)",
-            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1)) for label, r in runs},
+            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1), fine) for label, r in runs},
         ),
-        Strip("step time\n(ms)", {label: step_band(step_time(r), end_s, 1e3) for label, r in runs}, peaks_only=True),
+        Strip(
+            "step time\n(ms)",
+            {label: step_band(step_time(r), end_s, 1e3, coarse) for label, r in runs},
+            peaks_only=True,
+        ),
     ]
     if any(len(r.requeues.row) for _, r in runs):
-        found.append(Strip("preemptions\n(so far)", {label: band(preemptions(r), end_s) for label, r in runs}))
+        found.append(
+            Strip("preemptions\n(so far)", {label: band(preemptions(r), end_s, buckets=fine) for label, r in runs})
+        )
     return found
 
 
