@@ -55,7 +55,8 @@ class Panel:
     def dwarfed(self) -> bool:
         """Whether one run would leave of another no bar to see."""
         some = [mean for mean in self.means if mean > 0]
-        return self.column.better < 0 and bool(some) and max(some) > DWARFED * min(some)
+        ends = [each.ends[1] for each in self.found.values() if math.isfinite(each.ends[1])]
+        return self.column.better < 0 and bool(some) and max(ends) > DWARFED * min(some)
 
 
 def throughput_bars(summaries: Summaries, style: Mapping[str, Style]) -> Picture:

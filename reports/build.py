@@ -172,9 +172,8 @@ def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequenc
     """The latencies of all runs at a percentile, which readers choose, as they do the runs."""
     of_runs = [{"label": run.label, "color": style[run.label].color} for run in runs]
     rows = [{name: _latency_at(curve, 99.0) for name, curve in each.items()} for each in lines]
-    return html.section(
-        "Latency percentiles", html.controls(of_runs, {q.name: q.title for q in quantities(None)}, rows)
-    )
+    titles = {each.name: each.title.partition("(")[2].removesuffix(")") for each in quantities(None)}
+    return html.section("Latency percentiles", html.controls(of_runs, titles, rows))
 
 
 def _latency_at(curve: Curve, percent: float) -> str:
