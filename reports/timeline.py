@@ -94,7 +94,7 @@ def shown_until(runs: Sequence[tuple[str, Records]]) -> float:
     arrivals = max((float(r.requests.arrival_s.max()) for _, r in runs if len(r.requests.row)), default=0.0)
     enough = 2.0 * max(ends[0], arrivals)
     for end in ends[1:]:
-        if end > 2.0 * enough > 0.0:
+        if end > 1.25 * enough > 0.0:
             return enough
         enough = max(enough, 2.0 * end)
     return ends[-1]

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from reports.axes import LOG_FROM
-from reports.style import GRID, MUTED, Picture, draw, shorten
-from reports.sweep.colours import MAP, text_on
+from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
+from reports.sweep.colours import text_on
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short
 
