@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from reports.axes import log_numbers, plain_numbers
 from reports.columns import column_of
 from reports.files import write
 from reports.html import figure, page, paragraphs, section, table
+from reports.plan_map import OverKeys, over_keys_picture
 from reports.style import INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.tables import TableRows
 from reports.units import latency, short
@@ -50,6 +51,7 @@ class PlanPage:
     rows: TableRows
     remarks: Sequence[str] = ()
     searched: Sequence[Searched] = field(default_factory=tuple)
+    over_keys: OverKeys | None = None
 
 
 METHOD = (
@@ -64,12 +66,14 @@ METHOD = (
 def write_report(folder: Path, content: PlanPage) -> None:
     """Write report.html and its picture. Raises InputError where that cannot be done."""
     pictures = [search_picture(content.searched)] if any(each.used for each in content.searched) else []
-    for picture in pictures:
+    maps = [] if content.over_keys is None else [over_keys_picture(content.over_keys)]
+    for picture in [*pictures, *maps]:
         for ending in (".png", ".svg"):
             picture.save(folder / "plots" / f"{picture.name}{ending}")
     sections = [
         section("Answer", paragraphs([content.answer], "verdict"), paragraphs(list(content.below), "notes")),
         section("Candidates", table(content.rows)),
+        section("Over two settings", *map(figure, maps)),
         section("How each limit is used", *map(figure, pictures)),
         section("Remarks", paragraphs(list(content.remarks), "notes")),
         section("Method", paragraphs(METHOD, "notes")),
@@ -79,7 +83,11 @@ def write_report(folder: Path, content: PlanPage) -> None:
 
 def search_picture(searched: Sequence[Searched]) -> Picture:
     """A panel for each of the first candidates: the share of each limit against the rate."""
-    shown = [each for each in searched if each.used][:MOST_PANELS]
+    shown = [
+        replace(each, used={limit_words(name): points for name, points in each.used.items()})
+        for each in searched
+        if each.used
+    ][:MOST_PANELS]
     names = list(dict.fromkeys(name for each in shown for name in each.used))
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
     across = min(2, len(shown))
@@ -93,13 +101,7 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
             else:
                 axes.set_axis_off()
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
-        canvas.legend(
-            handles,
-            [limit_words(name) for name in names],
-            loc="outside upper right",
-            ncols=min(len(names), 4),
-            labelcolor=INK,
-        )
+        canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         return (
             "A point is a run. Above the dashed line a limit is missed. Shaded: the interval of the largest rate at "
             "95 %; the line in it is the rate itself."

@@ -23,7 +23,7 @@ from tests.reports.test_validation import facing
 from tests.reports_maker import continuous, static
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 pytestmark = pytest.mark.browser
 NASTY = "<script>alert(1)</script>"
@@ -78,11 +78,15 @@ class Opened:
         self.page: Page = context.new_page()
         self.page.on("console", lambda message: self.events.append(f"console: {message.text}"))
         self.page.on("pageerror", lambda error: self.events.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: (self.events.append("dialog"), dialog.dismiss()))
+        self.page.on("dialog", self._dismiss)
         self.page.on("request", lambda request: self.events.append(f"request: {request.url}"))
         self.page.goto(file.as_uri())
         self.page.wait_for_timeout(150)
         assert self.events.pop(0) == f"request: {file.as_uri()}"
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.events.append("dialog")
+        dialog.dismiss()
 
     def close(self) -> None:
         self.page.context.close()

@@ -70,7 +70,8 @@ def test_html_is_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gantt", "kv_by_request", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2el_cdf", "timeline", "throughput", "latency"]
+    "kind",
+    ["gantt", "kv_by_request", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2el_cdf", "timeline", "throughput", "latency"],
 )
 def test_every_picture_of_the_report_can_be_had(result: Result, kind: str) -> None:
     picture = result.plot(kind)
