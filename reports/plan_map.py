@@ -16,6 +16,7 @@ from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
 from reports.sweep.colours import text_on
 from reports.units import short
 
+SAME = 0.005
 Cells = Mapping[tuple[int, int], float]
 
 
@@ -46,7 +47,7 @@ def over_keys_picture(grid: OverKeys) -> Picture:
         )
         if cells
     ]
-    size = (max(5.0, 1.9 + 0.7 * len(grid.x_labels)) * max(len(maps), 1), max(2.6, 1.3 + 0.45 * len(grid.y_labels)))
+    size = (max(5.0, 1.9 + 0.7 * len(grid.x_labels)) * max(len(maps), 1), max(3.2, 1.3 + 0.45 * len(grid.y_labels)))
 
     def paint(figure: Figure) -> str:
         for axes, (title, cells, better) in zip(
@@ -66,7 +67,9 @@ def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int) -> None:
         values[y, x] = value
     known = values[np.isfinite(values)]
     low, high = float(known.min()), float(known.max())
-    norm = Normalize(low, high if high > low else low + 1.0)
+    if high - low < SAME * abs(high):  # what reads the same looks the same
+        low, high = low - 1.0, high + 1.0
+    norm = Normalize(low, high)
     colours = colormaps[MAP if better > 0 else f"{MAP}_r"]
     axes.grid(visible=False)
     axes.set_facecolor(GRID)

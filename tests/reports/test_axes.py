@@ -12,7 +12,6 @@ from reports.axes import log_times, plain_times, time_text
 from reports.bars import latency_bars
 from reports.cdf import Curve, cdf, quantities, top_percent
 from reports.coincide import coinciding, said
-from reports.plan import limit_words
 from reports.style import look, styles
 from reports.tails import height, highest
 from reports.timeline import Band, apart
@@ -104,13 +103,6 @@ def test_dots_stand_where_bars_would_have_no_zero() -> None:
     assert "(log scale)" in everything(dots)
     assert "66.7 min" in everything(dots)
     assert "Dots stand on logarithmic axes" in dots.caption
-
-
-def test_limits_of_a_plan_are_said_in_words() -> None:
-    assert limit_words("p99_ttft_ms<=500") == "TTFT p99 ≤ 500 ms"
-    assert limit_words("chat:p99_ttft_ms<=20000") == "TTFT p99 of chat ≤ 20 s"
-    assert limit_words("slo_attainment>=0.99") == "within SLO ≥ 99 %"
-    assert limit_words("something else") == "something else"
 
 
 def test_runs_of_one_policy_alone_are_coloured_in_order() -> None:
