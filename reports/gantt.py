@@ -77,7 +77,7 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
 
 def _window_words(from_s: float, to_s: float, end_s: float) -> str:
     """Which stretch is shown, and why this one."""
-    clock = clock_for(end_s)
+    clock = clock_for(to_s, from_s)
     places = decimals([to_s / clock.seconds - from_s / clock.seconds], 3)
     ends = [number(at / clock.seconds, places) for at in (from_s, to_s, end_s)]
     return (
@@ -154,7 +154,7 @@ def _paint(
         "pale stripes through all slots: answers that stand still while a step computes prompts alone. A new request "
         "can only start where a slot turns free, or where a less important one gives it up."
     )
-    return text + (f" Of every {every} slots one is drawn." if every > 1 else "")
+    return text + (f" In the still picture, one slot of every {every} is drawn." if every > 1 else "")
 
 
 def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) -> None:

@@ -90,7 +90,7 @@ def test_gantt_of_many_slots_draws_every_kth(style: Mapping[str, Style]) -> None
     crowd = continuous(150, rate=200.0, max_num_seqs=80)
     picture = gantt([("continuous", crowd)], style)
     assert "slot (1 in 3 drawn)" in everything(picture)
-    assert "Of every 3 slots one is drawn." in picture.caption
+    assert "one slot of every 3 is drawn." in picture.caption
 
 
 def test_gantt_draws_each_policy_in_its_color(slots: Picture, style: Mapping[str, Style]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.plan import PlanPage, Searched, limit_words, search_picture, write_report
+from reports.plan import PlanPage, limit_words, write_report
 from reports.plan_map import OverKeys, over_keys_picture
 from reports.tables import TableRows
 from tests.reports.test_pictures import everything
@@ -47,9 +47,3 @@ def test_the_page_has_the_map_where_two_settings_vary(tmp_path: Path) -> None:
         page = (tmp_path / folder / "report.html").read_text(encoding="utf-8")
         assert ("Over two settings" in page) == (grid is not None)
         assert (tmp_path / folder / "plots/settings.svg").exists() == (grid is not None)
-
-
-def test_the_picture_of_the_search_names_limits_in_words() -> None:
-    used = {"p99_ttft_ms<=500": [(1.0, 0.5), (2.0, 1.5)]}
-    said = everything(search_picture([Searched("a", used, (0.9, 1.5, 2.1))]))
-    assert "TTFT p99 ≤ 500 ms" in said

@@ -9,8 +9,14 @@ function slots(host) {
              rows: run.slot.reduce((most, slot) => Math.max(most, slot + 1), 1) };
   });
   const title = 20;
-  const rowsOf = (run) => run.rows;
-  const high = (run) => clamp(Math.floor(260 / rowsOf(run)), 2, 14); // of a row
+  const high = (run) => Math.min(14 * run.rows, 230); // of a run's panel, whatever part of it is on the screen
+
+  // The height of a row: as much as there is for the slots in use on the screen.
+  function rowHeight(run, view) {
+    run.used = 1;
+    each(run, view, (at) => { if (run.slot[at] >= run.used) run.used = run.slot[at] + 1; });
+    return clamp(high(run) / run.used, 0.5, 14);
+  }
 
   // Visible stays: sorted by start, so those before the right edge, of which the ended are skipped.
   function each(run, view, draw) {
@@ -23,31 +29,31 @@ function slots(host) {
     let above = 0;
     view.tops = runs.map((run, number) => {
       if (!shown[number]) return null;
-      const row = high(run), mine = above + title, color = data.runs[number].color;
+      const row = rowHeight(run, view), mine = above + title, color = data.runs[number].color;
       pen.textAlign = "left";
       pen.textBaseline = "alphabetic";
       pen.fillStyle = ink("ink");
-      pen.fillText(`${data.runs[number].label}: ${rowsOf(run)} of ${run.slots} slots used`, view.pad, above + 14);
+      pen.fillText(`${data.runs[number].label}: slots 0 to ${run.used - 1} of ${run.slots}`, view.pad, above + 14);
       pen.save();
       pen.beginPath();
-      pen.rect(view.pad, mine, view.width - view.pad - 8, row * rowsOf(run));
+      pen.rect(view.pad, mine, view.width - view.pad - 8, high(run));
       pen.clip();
       const bar = (at, phase, style) => {
         const left = view.x(run.edges[phase][at]), right = view.x(run.edges[phase + 1][at]);
         if (right <= left) return;
         pen.fillStyle = style;
-        pen.fillRect(left, mine + run.slot[at] * row, Math.max(right - left - (phase === 2 ? 0.5 : 0), 0.5), Math.max(row - 1, 1));
+        pen.fillRect(left, mine + run.slot[at] * row, Math.max(right - left - (phase === 2 ? 0.5 : 0), 0.5), row > 3 ? row - 1 : row * 0.75);
       };
       const colors = { ink: ink("ink"), held: ink("held") };
       each(run, view, (at) => bar(at, 2, color));
       stalled(pen, view, run, mine, row);
       each(run, view, (at) => { bar(at, 3, colors.held); bar(at, 1, colors.held); bar(at, 0, colors.ink); });
       pen.restore();
-      above = mine + row * rowsOf(run) + 8;
+      above = mine + high(run) + 8;
       return [mine, row];
     });
   }
-  paint.height = () => runs.reduce((sum, run, number) => sum + (shown[number] ? title + high(run) * rowsOf(run) + 8 : 0), 24);
+  paint.height = () => runs.reduce((sum, run, number) => sum + (shown[number] ? title + high(run) + 8 : 0), 24);
 
   // Decodes that stand still are pale: a veil over the whole panel, as every decode waits for the same step.
   function stalled(pen, view, run, above, row) {
@@ -56,7 +62,7 @@ function slots(host) {
     let at = Math.max(place(run.stalls, view.left), 0);
     for (at -= at % 2; at < run.stalls.length && run.stalls[at] < view.right; at += 2) {
       const left = view.x(run.stalls[at]);
-      pen.fillRect(left, above, view.x(run.stalls[at + 1]) - left, row * rowsOf(run));
+      pen.fillRect(left, above, view.x(run.stalls[at + 1]) - left, row * run.used);
     }
     pen.globalAlpha = 1;
   }
@@ -72,7 +78,7 @@ function slots(host) {
 
   function under(view) { // the request at the pointer
     if (view.row === undefined || !view.tops) return "";
-    const number = view.tops.findIndex((top, at) => top && view.row >= top[0] && view.row < top[0] + top[1] * rowsOf(runs[at]));
+    const number = view.tops.findIndex((top, at) => top && view.row >= top[0] && view.row < top[0] + top[1] * runs[at].used);
     if (number < 0) return "";
     const run = runs[number], slot = Math.floor((view.row - view.tops[number][0]) / view.tops[number][1]);
     let found = "";
