@@ -114,7 +114,7 @@ class Picture:
     """A drawn figure: its file name without ending, both renderings, and what to look for in it."""
 
     name: str
-    caption: str
+    caption: str = field(repr=False)
     png: bytes = field(repr=False)
     svg: str = field(repr=False)
 
