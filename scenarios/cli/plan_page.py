@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from scenarios.cli.plan_map import over_keys
+
 if TYPE_CHECKING:
     from reports.plan import PlanPage
     from scenarios.plan.answer import Answer, Plan
@@ -15,7 +17,6 @@ def plan_page(plan: Plan) -> PlanPage:
     """What the report says of a plan."""
     from reports.plan import PlanPage, Searched
     from reports.tables import TableRows
-    from scenarios.cli.plan_map import over_keys
     from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
 
     head, *body = table(plan)
