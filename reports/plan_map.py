@@ -56,7 +56,7 @@ def over_keys_picture(grid: OverKeys) -> Picture:
             _paint(axes, grid, cells, better)
             axes.set_title(title)
         others = " Each cell has the best over the other settings." if grid.best_of_others else ""
-        return f"Lighter is better. A dash: the limits are not kept, or the load not carried, or the settings do not fit.{others}"
+        return f"Lighter is better. A dash: limits not kept, load not carried, or settings that do not fit.{others}"
 
     return draw("settings", size, paint)
 
