@@ -12,17 +12,20 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports import definitions, html
+from reports.cdf import Curve, quantities
 from reports.columns import Summaries
 from reports.compare import joined, seeds
 from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.files import write
+from reports.interactive.data import page_data
 from reports.judged import facts
-from reports.pictures import plots
+from reports.pictures import all_curves, plots
 from reports.provenance import provenance_words
 from reports.run import ReportRun
 from reports.style import Picture, Style, styles
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, replica_table, starvation_table
-from reports.units import fitted, number, one_line
+from reports.tails import highest
+from reports.units import MISSING, fitted, latency, number, one_line
 from reports.verdict import verdict_words
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
@@ -76,6 +79,7 @@ def _page(
     first = runs[0]
     slo = first.slo if paired else None
     by_class = class_summaries(labelled, slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
+    lines = all_curves(runs)
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
     known = {run.label: facts(run.records, run.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs}
     words = verdict_words(summaries, slo, known, paired=paired)
@@ -88,8 +92,9 @@ def _page(
             html.verdict_tables(summaries, style, known, paired=paired),
         ),
         html.section("Diagnosis" + of_first, *_diagnosis(runs)),
-        *_differences(runs, summaries, paired),
+        _controls(runs, style, lines),
         *_plots(runs, style, pictures),
+        *_differences(runs, summaries, paired),
         html.section("By class" + of_first, html.table(None if by_class is None else class_rows(by_class))),
         html.section(
             "Replicas" + of_first,
@@ -106,21 +111,32 @@ def _page(
             html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
-    return html.page(_title(runs), _subtitle(runs), sections)
+    return html.page(_title(runs), _subtitle(runs), sections, page_data(labelled, style, lines))
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
-    """How each run is, and what was found of it, a card a run; nothing where nothing was looked for."""
-    cards = []
+    """How each run is, and what was found of it; nothing where nothing was looked for.
+
+    A card for runs of which the same is said.
+    """
+    told: dict[tuple[str, ...], list[str]] = {}
     for run in runs:
-        if not run.state:
-            continue
-        words = [f"{run.label}: {run.state}" if len(runs) > 1 else run.state]
-        for place, (title, weight, when, evidence, remedy) in enumerate(run.findings, 1):
-            first = f" First to try: {remedy}." if remedy else ""
-            words.append(f"{place}. {title} ({weight}, {when}). {evidence}{first}")
-        cards.append(html.paragraphs(words, "diagnosis"))
+        if run.state:
+            told.setdefault((run.state, *_findings(run)), []).append(run.label)
+    cards = []
+    for (state, *findings), labels in told.items():
+        first = f"{joined(labels)}: {state}" if len(runs) > 1 else state
+        cards.append(html.paragraphs([first, *findings], "diagnosis"))
     return cards
+
+
+def _findings(run: ReportRun) -> list[str]:
+    """What was found of a run, a sentence or two each, in their order."""
+    words = []
+    for place, (title, weight, when, evidence, remedy) in enumerate(run.findings, 1):
+        first = f" First to try: {remedy}." if remedy else ""
+        words.append(f"{place}. {title} ({weight}, {when}). {evidence}{first}")
+    return words
 
 
 def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) -> list[Markup]:
@@ -140,9 +156,28 @@ def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[st
     for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
         of_section = list(group)
         small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
-        large = [html.figure(pictures[plot.name]) for plot in of_section if not plot.small]
+        large = [html.figure(pictures[plot.name], _explorer(plot.name)) for plot in of_section if not plot.small]
         found.append(html.section(title, small, *large))
     return found
+
+
+def _explorer(name: str) -> Markup:
+    """What takes a picture's place where a script can draw: it zooms."""
+    if name == "timeline":
+        return html.explorer(name, html.title_of(name))
+    return html.explorer("slots", html.title_of(name), steps=True) if name == "gantt" else Markup()
+
+
+def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
+    """The latencies of all runs at a percentile, which readers choose, as they do the runs."""
+    of_runs = [{"label": run.label, "color": style[run.label].color} for run in runs]
+    rows = [{name: _latency_at(curve, 99.0) for name, curve in each.items()} for each in lines]
+    titles = {each.name: each.title.partition("(")[2].removesuffix(")") for each in quantities(None)}
+    return html.section("Latency percentiles", html.controls(of_runs, titles, rows))
+
+
+def _latency_at(curve: Curve, percent: float) -> str:
+    return latency(curve.percentile(percent)) if percent <= highest(curve.samples) else MISSING
 
 
 def _title(runs: Sequence[ReportRun]) -> str:

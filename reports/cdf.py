@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import latency_axis, slo_line
+from reports.coincide import coinciding, said
 from reports.judged import classes_of
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
+from reports.tails import TICKS, height, highest, tail_axis
 from reports.units import latency
 from simulator.metrics.latency import finished, itl, request_latencies
 from simulator.metrics.slo import Slo, limited_requests
@@ -27,6 +29,7 @@ GRID = np.unique(
 
 COARSE = np.array([0, 1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.9, 99.99, 100.0])
 LINE = 76  # about so many characters of a legend fit the picture
+SCALE = "Each further nine takes as much height as the one before, so that the tail can be read."
 MANY_GAPS = 1 << 18  # so many entries of token gaps are drawn from fewer percentiles
 
 
@@ -41,7 +44,7 @@ class Quantity:
     title: str
     samples: str
     slo_ms: float | None
-    by_tail: bool = False  # each further nine of the percentile as high as the one before
+    top: float = 99.9  # the highest percentile of the axis
     of_class: str | None = None
 
 
@@ -55,7 +58,7 @@ def quantities(slo: Slo | None) -> tuple[Quantity, ...]:
     return (
         of_requests("ttft", "Time to first token (TTFT)"),
         of_requests("tpot", "Time per output token (TPOT)"),
-        Quantity("itl_cdf", "Gap between tokens (ITL)", "token gaps", None, by_tail=True),
+        Quantity("itl_cdf", "Gap between tokens (ITL)", "token gaps", None, top=99.99),
         of_requests("e2el", "End-to-end latency (E2E)"),
     )
 
@@ -76,6 +79,7 @@ class Curve:
     at_ms: Floats
     within_slo: float | None = None  # share of the samples that the SLO limits at or below it
     limited: str = ""  # the classes that it limits, where it does not limit all
+    samples: int = 1_000_000  # behind it: no percentile is drawn that has no sample beyond it
 
     def percentile(self, q: float) -> float:
         return float(np.interp(q, GRID, self.at_ms)) if len(self.at_ms) else float("nan")
@@ -114,33 +118,48 @@ def _curve(label: str, latency_ms: Floats, slo_ms: float | None, those: Bools, n
         return Curve(label, np.zeros(0))
     at_ms, limited_ms = np.percentile(latency_ms[known], GRID), latency_ms[known & those]
     if slo_ms is None or not len(limited_ms):
-        return Curve(label, at_ms)
-    return Curve(label, at_ms, float((limited_ms <= slo_ms).mean()), names)
+        return Curve(label, at_ms, samples=int(known.sum()))
+    return Curve(label, at_ms, float((limited_ms <= slo_ms).mean()), names, int(known.sum()))
 
 
 def cdf(quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> Picture:
     """The picture of one quantity, a curve for each run."""
-    return draw(quantity.name, (5.6, 3.35 + 0.2 * len(curves)), lambda figure: _paint(figure, quantity, curves, style))
+    return draw(quantity.name, (5.6, 3.6 + 0.2 * len(curves)), lambda figure: _paint(figure, quantity, curves, style))
+
+
+def top_percent(quantity: Quantity, drawn: Sequence[Curve]) -> float:
+    """The end of the percentile axis: the last of its labels that the largest run has samples for, p99 at least."""
+    most = max((highest(curve.samples) for curve in drawn), default=0.0)
+    return max([99.0, *(tick for tick in TICKS if tick <= min(most, quantity.top))])
+
+
+def _shown(curve: Curve, top: float) -> tuple[Floats, Floats]:
+    """The percentiles of a curve that are drawn, and its latencies there."""
+    some = min(top, highest(curve.samples)) + 1e-9 >= GRID
+    return GRID[some], curve.at_ms[some]
 
 
 def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: Mapping[str, Style]) -> str:
     axes, slo_ms = figure.subplots(), quantity.slo_ms
     drawn = [curve for curve in curves if len(curve.at_ms)]
-    for curve in drawn:
+    top = top_percent(quantity, drawn)
+    for place, curve in enumerate(curves):
+        if not len(curve.at_ms):
+            continue
         look = style[curve.label]
+        percents, at_ms = _shown(curve, top)
         solid = look.dash == "-"  # below the others and wider, so that it hides none
         axes.plot(
-            curve.at_ms,
-            _height(GRID, quantity.by_tail),
+            at_ms,
+            height(percents),
             color=look.color,
             linestyle=look.dash,
-            linewidth=2.4 if solid else 1.8,
+            linewidth=2.6 if solid else 1.8,
             zorder=3 if solid else 4,
+            gid=f"run-{place}",
         )
-    _limits(axes, drawn, slo_ms)
-    ticks = [0, 50, 90, 99, 99.9, 99.99] if quantity.by_tail else [0, 25, 50, 75, 90, 99]
-    axes.set_yticks(_height(np.array(ticks, dtype=np.float64), quantity.by_tail), [f"{tick:g}" for tick in ticks])
-    axes.set_ylim(0.0, float(_height(np.array([99.99]), True)[0]) * 1.01 if quantity.by_tail else 100.8)
+    _limits(axes, [_shown(curve, top)[1] for curve in drawn], slo_ms)
+    tail_axis(axes.yaxis, top)
     axes.set_ylabel(f"share of {quantity.samples} (%)")
     axes.set_xlabel(quantity.title.partition(" (")[0].lower())
     axes.set_title(quantity.title, pad=18.0)
@@ -150,9 +169,8 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
     if not drawn:
         axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", va="center", color=MUTED)
     _legend(figure, curves, style, slo_ms)
-    text = f"Share of {quantity.samples} at or below a latency: the further left, the better."
-    if quantity.by_tail:
-        text += " Each further nine takes as much height as the one before: the right end is what users see as stutter."
+    text = f"Share of {quantity.samples} at or below a latency: the further left, the better. " + SCALE
+    text += said(coinciding(*_as_drawn(axes, {curve.label: _shown(curve, top)[1] for curve in drawn})))
     if slo_ms is not None and limited:
         text += f" The curves are of all requests, the dotted line and the shares within it of {limited}."
     elif slo_ms is not None:
@@ -160,13 +178,17 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
     return text
 
 
-def _height(percent: Floats, by_tail: bool) -> Floats:
-    return -np.log10(np.maximum(1.0 - percent / 100.0, 5e-5)) if by_tail else percent
+def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats], float]:
+    """Where curves lie along the axis, and its length: logarithms where it is logarithmic."""
+    left, right = axes.get_xlim()
+    if axes.get_xscale() == "log":
+        return {label: np.log(np.maximum(each, left)) for label, each in at_ms.items()}, float(np.log(right / left))
+    return dict(at_ms), right - left
 
 
-def _limits(axes: Axes, drawn: Sequence[Curve], slo_ms: float | None) -> None:
-    low = min((float(curve.at_ms[0]) for curve in drawn), default=0.0)
-    high = max((float(curve.at_ms[-1]) for curve in drawn), default=1.0)
+def _limits(axes: Axes, drawn: Sequence[Floats], slo_ms: float | None) -> None:
+    low = min((float(at_ms[0]) for at_ms in drawn if len(at_ms)), default=0.0)
+    high = max((float(at_ms[-1]) for at_ms in drawn if len(at_ms)), default=1.0)
     if slo_ms is not None:
         low, high = min(low, slo_ms), max(high, slo_ms)
     latency_axis(axes, low, high)
@@ -180,7 +202,7 @@ def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style],
         if not len(curve.at_ms):
             text = ":  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
-            whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {slo_ms:,g} ms"
+            whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {latency(slo_ms)}"
             text += f", {100 * curve.within_slo:.1f} % {whose}"
         text = shorten(curve.label, min(44, LINE - len(text))) + text
         texts.append(text)

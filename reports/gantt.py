@@ -13,9 +13,11 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
+from reports.coincide import said
 from reports.slots import Phase, Stays, assign, stalls, stays, window
 from reports.style import CARD, GRID, HELD, INK, MUTED, Picture, Style, draw, mix, shorten
-from reports.units import Clock, clock_for
+from reports.units import Clock, clock_for, decimals, number
+from simulator.metrics.window import run_end_s
 from simulator.results.records import Floats, Ints, Records
 
 MAX_SLOTS = 32
@@ -33,6 +35,7 @@ class Panel:
     shares: dict[Phase, float]
     stalled: float  # the part of the decodes' share in which they stood still
     max_num_seqs: int
+    in_use: int  # slots that anything was in, of those at once
 
 
 def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Picture:
@@ -58,15 +61,38 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
                 _shares(stay, from_s, to_s, records.max_num_seqs),
                 _stalled_share(stay, stalled, from_s, to_s, records.max_num_seqs),
                 records.max_num_seqs,
+                int(slot.max(initial=-1)) + 1,
             )
         )
+    end_s = max((run_end_s(records) for _, records in runs), default=0.0)
+    told = _window_words(from_s, to_s, end_s) + said(_alike(panels))
     rows = -(-in_use // every)
     each = min(max(0.6 + 0.045 * rows, 1.15), 2.0)
     return draw(
         "gantt",
         (10.0, 0.95 + each * len(panels)),
-        lambda figure: _paint(figure, panels, style, clock_for(to_s, from_s), (from_s, to_s), rows, every),
+        lambda figure: _paint(figure, panels, style, clock_for(to_s, from_s), (from_s, to_s), rows, every) + told,
     )
+
+
+def _window_words(from_s: float, to_s: float, end_s: float) -> str:
+    """Which stretch is shown, and why this one."""
+    clock = clock_for(to_s, from_s)
+    places = decimals([to_s / clock.seconds - from_s / clock.seconds], 3)
+    ends = [number(at / clock.seconds, places) for at in (from_s, to_s, end_s)]
+    return (
+        f" Shown are {ends[0]} to {ends[1]} of {ends[2]} {clock.unit}: about two typical stays in a slot, where even "
+        "the idlest run is busiest and most slots are held; not typical of the run, but where runs differ most."
+    )
+
+
+def _alike(panels: Sequence[Panel]) -> list[list[str]]:
+    """Runs that did the same in this window, slot by slot."""
+    groups: dict[bytes, list[str]] = {}
+    for panel in panels:
+        content = b"".join(getattr(panel.stay, name).tobytes() for name in Stays.__slots__)
+        groups.setdefault(content, []).append(panel.label)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _shares(stay: Stays, from_s: float, to_s: float, max_num_seqs: int) -> dict[Phase, float]:
@@ -100,12 +126,13 @@ def _paint(
     every: int,
 ) -> str:
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    for axis, panel in zip(axes, panels, strict=True):
+    for place, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
         _paint_panel(axis, panel, style[panel.label].color, clock, rows)
+        axis.set_gid(f"run-{place}-slots")
     axes[0].set_xlim(span_s[0] / clock.seconds, span_s[1] / clock.seconds)
     axes[0].set_ylim(rows - 0.5 + 0.1, -0.6)
     axes[-1].set_xlabel(f"time since the run began ({clock.unit})")
-    what = "slot" if every == 1 else f"slot (1 in {every})"
+    what = "slot" if every == 1 else f"slot (1 in {every} drawn)"
     for axis in axes:
         axis.set_ylabel(what)
     colors = [style[panel.label].color for panel in panels]
@@ -127,7 +154,7 @@ def _paint(
         "pale stripes through all slots: answers that stand still while a step computes prompts alone. A new request "
         "can only start where a slot turns free, or where a less important one gives it up."
     )
-    return text + (f" Of every {every} slots one is drawn." if every > 1 else "")
+    return text + (f" In the still picture, one slot of every {every} is drawn." if every > 1 else "")
 
 
 def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) -> None:
@@ -160,7 +187,7 @@ def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) 
         ("idle", idle),
     )
     told = [f"{100 * share:.0f} % {name}" for name, share in parts if share >= 0.005]
-    text = f"of {panel.max_num_seqs} slots: {', '.join(told)}" if told else ""
+    text = f"{panel.in_use} of {panel.max_num_seqs} slots used; of all: {', '.join(told)}" if told else ""
     axis.set_title(text, loc="right", fontsize=8.5, fontweight="normal", color=INK)
     if not len(panel.stay):
         axis.text(0.5, 0.5, "nothing ran in this window", transform=axis.transAxes, ha="center", va="center")

@@ -7,6 +7,8 @@ and runs none.
 from __future__ import annotations
 
 import base64
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +19,8 @@ from markupsafe import Markup, escape
 
 from reports.columns import BLOCKS, Column, Summaries
 from reports.enough import own_intervals
+from reports.interactive.data import PERCENTILES
+from reports.interactive.packed import Json, json_text
 from reports.judged import Facts
 from reports.style import Picture, Style
 from reports.svg import inline
@@ -24,12 +28,57 @@ from reports.table import Cell, note, shown
 from reports.tables import TableRows
 from reports.units import tied
 
-MAX_SVG = 1_500_000  # characters; a larger picture goes in as PNG
+MAX_SVG = 600_000  # characters; a larger picture goes in as PNG
+WIDE = 500.0  # points: a wider picture cannot be read on a phone, and scrolls by itself there
+SCRIPTS = ("base", "choose", "hover", "view", "timeline", "slots")
+TITLES = {
+    "gantt": "What the slots did",
+    "kv_by_request": "KV memory by request",
+    "ttft_cdf": "Time to first token",
+    "tpot_cdf": "Time per output token",
+    "itl_cdf": "Gap between tokens",
+    "e2el_cdf": "End-to-end latency",
+    "timeline": "Queue, batch, memory and step time over time",
+    "fairness": "Waits by class over time",
+    "prefix_hits": "Prefix cache over time",
+    "balance": "Requests at each replica over time",
+    "throughput": "Throughput and goodput",
+    "latency": "Latency percentiles",
+}
 
 
-def page(title: str, subtitle: str, sections: Sequence[Markup]) -> str:
-    """The whole file."""
-    return _render("page", title, subtitle, [section for section in sections if section])
+def page(title: str, subtitle: str, sections: Sequence[Markup], data: Json | None = None) -> str:
+    """The whole file; with `data` also the script that lets readers choose, zoom and read values off."""
+    style, script = _own("report.css"), _script()
+    inside = [section for section in sections if section]
+    packed = Markup() if data is None else json_text(data)
+    return _render("page", title, subtitle, inside, policy(style, script), style, script, packed)
+
+
+def policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: our style and our script by their hashes, pictures in the page, nothing else.
+
+    Whatever a file brings along runs nothing, looks like nothing and fetches nothing.
+    """
+    allowed = {"default-src": "'none'", "img-src": "data:", "style-src": _hash(style), "script-src": _hash(script),
+               "base-uri": "'none'", "form-action": "'none'"}  # fmt: skip
+    return "; ".join(f"{what} {where}" for what, where in allowed.items())
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _own(name: str) -> Markup:
+    """A file of ours beside the templates, as it is."""
+    return Markup((Path(__file__).with_name("templates") / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _script() -> Markup:
+    """The files of the page's script in one, each seeing those before it."""
+    parts = [_own(f"script/{name}.js") for name in SCRIPTS]
+    return Markup('"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n")
 
 
 def section(title: str, *parts: Markup) -> Markup:
@@ -48,15 +97,40 @@ def paragraphs(texts: Sequence[str], kind: str) -> Markup:
     return _render("paragraphs", [tied(each) for each in texts], kind) if texts else Markup()
 
 
-def figure(picture: Picture) -> Markup:
-    """A picture with its caption."""
+def figure(picture: Picture, explorer: Markup = Markup()) -> Markup:  # noqa: B008 # a constant
+    """A picture with its caption; `explorer` takes its place on a screen with a script."""
     svg, png = None, ""
+    label = title_of(picture.name)
     if len(picture.svg) <= MAX_SVG:
-        label = f'<svg role="img" aria-label="{escape(picture.name)}"'
-        svg = Markup(inline(picture.svg, picture.name).replace("<svg", label, 1))
+        opening = f'<svg role="img" aria-label="{escape(label)}"'
+        svg = Markup(inline(picture.svg, picture.name).replace("<svg", opening, 1))
     else:
         png = base64.b64encode(picture.png).decode("ascii")
-    return _render("figure", picture.name, tied(picture.caption), svg, png)
+    wide = _width(picture.svg) > WIDE
+    return _render("figure", picture.name, label, tied(picture.caption), svg, png, wide, explorer)
+
+
+def title_of(name: str) -> str:
+    """A picture's name for who cannot see it."""
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def _width(svg: str) -> float:
+    found = re.search(r'<svg[^>]*\swidth="([\d.]+)pt"', svg)
+    return float(found[1]) if found else 0.0
+
+
+def controls(runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Markup:
+    """Which `runs` (label and color) are shown, and the latencies at a percentile of the reader's choice.
+
+    `titles` names the latencies, `rows` has the p99 of each for every run. Choosing needs the page's data.
+    """
+    return _render("controls", runs, [f"{each:g}" for each in PERCENTILES], titles, rows)
+
+
+def explorer(kind: str, label: str, *, steps: bool = False) -> Markup:
+    """A picture to zoom into, drawn by the script: `timeline` or `slots`."""
+    return _render("explorer", kind, label, steps)
 
 
 def pair(pictures: Sequence[Picture]) -> Markup:

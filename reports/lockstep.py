@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports import html
-from reports.axes import log_numbers, plain_numbers
+from reports.axes import log_times, plain_numbers
+from reports.cdf import SCALE
 from reports.files import write
 from reports.style import INK, MUTED, Picture, draw
 from reports.tables import TableRows
+from reports.tails import height, tail_axis
 from reports.units import MISSING
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement, drift_curve, errors
 from simulator.results.records import Ints
@@ -97,12 +99,12 @@ def _scatter(steps: Sequence[ComparedStep]) -> Picture:
         for name, index in groups.items():
             some = index[::every]
             axes.scatter(device[some], predicted[some], s=7, color=COLORS[name], alpha=0.55, linewidths=0, zorder=3)
-        log_numbers(axes.xaxis, high / low)
-        log_numbers(axes.yaxis, high / low)
+        log_times(axes.xaxis, low, high)
+        log_times(axes.yaxis, low, high)
         axes.set_xlim(low, high)
         axes.set_ylim(low, high)
-        axes.set_xlabel("measured (ms)")
-        axes.set_ylabel("predicted (ms)")
+        axes.set_xlabel("measured")
+        axes.set_ylabel("predicted")
         axes.set_title("Each step")
         _legend(figure, list(groups))
         return "A step a point; on the line, prediction and measurement are equal, above it the prediction is too long."
@@ -117,19 +119,20 @@ def _distribution(steps: Sequence[ComparedStep], found: LockstepErrors) -> Pictu
         groups = _by_regime(steps)
         for name, index in groups.items():
             ordered = np.sort(size[index])
-            share = np.arange(1, len(ordered) + 1) / len(ordered) * 100
-            axes.step(ordered, share, where="post", color=COLORS[name])
-        axes.set_xlim(0, max(1.0, float(np.quantile(size, 0.99)) * 1.1))
-        axes.set_ylim(0, 100.8)
+            share = np.arange(len(ordered)) / len(ordered) * 100  # below each: 100 % has no place among nines
+            axes.step(ordered, height(share), where="post", color=COLORS[name])
+        top = 99.9 if len(steps) >= 1000 else 99.0
+        axes.set_xlim(0, max(1.0, float(np.quantile(size, top / 100)) * 1.1))
+        tail_axis(axes.yaxis, top)
         if found.floor is not None:
-            axes.axvline(found.floor * 100, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.1)
+            axes.axvline(found.floor * 100, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.1, zorder=6)
         plain_numbers(axes.xaxis)
         axes.set_xlabel("error of a step, either way (%)")
         axes.set_ylabel("share of steps (%)")
         axes.set_title("How large the errors are")
         _legend(figure, list(groups))
         floor = "" if found.floor is None else " Dotted: how far two replays of the same steps are apart on average."
-        return "Share of the steps whose error is at most so large: the further left, the better." + floor
+        return "Share of the steps whose error is at most so large: the further left, the better. " + SCALE + floor
 
     return draw("lockstep_errors", (5.6, 4.6), paint)
 

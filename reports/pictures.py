@@ -9,13 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from reports.balance import balance, has_replicas
 from reports.bars import latency_bars, throughput_bars
 from reports.cdf import Curve, Quantity, cdf, curves, quantities
 from reports.columns import Summaries
+from reports.fairness import fairness, has_classes
 from reports.gantt import gantt
+from reports.occupancy import occupancy
+from reports.prefix_hits import has_hits, prefix_hits
 from reports.run import ReportRun
 from reports.style import Picture, Style
 from reports.timeline import timeline
+from simulator.metrics.slo import Slo
+from simulator.results.records import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +41,44 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
     """Every plot of these runs."""
     labelled = [(run.label, run.records) for run in runs]
     summaries: Summaries = {run.label: run.summaries for run in runs}
-    slo = runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
+    slo = common_slo(runs)
 
     @cache
     def lines() -> list[dict[str, Curve]]:
-        cut = [{"warmup_s": run.warmup_s, "cooldown_s": run.cooldown_s} for run in runs]
-        return [curves(run.label, run.records, slo, **times) for run, times in zip(runs, cut, strict=True)]
+        return all_curves(runs)
 
     def distribution(quantity: Quantity) -> Picture:
         return cdf(quantity, [each[quantity.name] for each in lines()], style)
 
     return [
         Plot("gantt", "What the slots did", lambda: gantt(labelled, style)),
+        Plot("kv_by_request", "What the slots did", lambda: occupancy(labelled, style)),
         *(Plot(each.name, "Latency", partial(distribution, each), small=True) for each in quantities(slo)),
         Plot("timeline", "Over time", lambda: timeline(labelled, style)),
+        *_where_there_is_something(labelled, style),
         Plot("throughput", "Throughput and latency", lambda: throughput_bars(summaries, style)),
         Plot("latency", "Throughput and latency", lambda: latency_bars(summaries, style, slo)),
     ]
+
+
+def common_slo(runs: Sequence[ReportRun]) -> Slo | None:
+    """The SLO that all runs share."""
+    return runs[0].slo if all(run.slo == runs[0].slo for run in runs) else None
+
+
+def all_curves(runs: Sequence[ReportRun]) -> list[dict[str, Curve]]:
+    """Each run's latency curves by their names."""
+    cut = [{"warmup_s": run.warmup_s, "cooldown_s": run.cooldown_s} for run in runs]
+    return [curves(run.label, run.records, common_slo(runs), **times) for run, times in zip(runs, cut, strict=True)]
+
+
+def _where_there_is_something(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> list[Plot]:
+    """Pictures over time that only some runs have: of classes, of a prefix cache, of a fleet."""
+    found = []
+    if any(has_classes(records) for _, records in runs):
+        found.append(Plot("fairness", "Over time", lambda: fairness(runs)))
+    if any(has_hits(records) for _, records in runs):
+        found.append(Plot("prefix_hits", "Over time", lambda: prefix_hits(runs, style)))
+    if any(has_replicas(records) for _, records in runs):
+        found.append(Plot("balance", "Over time", lambda: balance(runs)))
+    return found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -11,10 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import log_numbers, plain_numbers
+from reports.columns import column_of
 from reports.files import write
 from reports.html import figure, page, paragraphs, section, table
+from reports.plan_map import OverKeys, over_keys_picture
 from reports.style import INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.tables import TableRows
+from reports.units import latency, short
+from simulator.metrics.table import METRICS
 
 MOST_PANELS = 6
 _COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
@@ -46,6 +51,7 @@ class PlanPage:
     rows: TableRows
     remarks: Sequence[str] = ()
     searched: Sequence[Searched] = field(default_factory=tuple)
+    over_keys: OverKeys | None = None
 
 
 METHOD = (
@@ -60,12 +66,14 @@ METHOD = (
 def write_report(folder: Path, content: PlanPage) -> None:
     """Write report.html and its picture. Raises InputError where that cannot be done."""
     pictures = [search_picture(content.searched)] if any(each.used for each in content.searched) else []
-    for picture in pictures:
+    maps = [] if content.over_keys is None else [over_keys_picture(content.over_keys)]
+    for picture in [*pictures, *maps]:
         for ending in (".png", ".svg"):
             picture.save(folder / "plots" / f"{picture.name}{ending}")
     sections = [
         section("Answer", paragraphs([content.answer], "verdict"), paragraphs(list(content.below), "notes")),
         section("Candidates", table(content.rows)),
+        section("Over two settings", *map(figure, maps)),
         section("How each limit is used", *map(figure, pictures)),
         section("Remarks", paragraphs(list(content.remarks), "notes")),
         section("Method", paragraphs(METHOD, "notes")),
@@ -75,7 +83,11 @@ def write_report(folder: Path, content: PlanPage) -> None:
 
 def search_picture(searched: Sequence[Searched]) -> Picture:
     """A panel for each of the first candidates: the share of each limit against the rate."""
-    shown = [each for each in searched if each.used][:MOST_PANELS]
+    shown = [
+        replace(each, used={limit_words(name): points for name, points in each.used.items()})
+        for each in searched
+        if each.used
+    ][:MOST_PANELS]
     names = list(dict.fromkeys(name for each in shown for name in each.used))
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
     across = min(2, len(shown))
@@ -98,8 +110,19 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
     return draw("rates", (10.0, 2.7 * down + 0.5), paint)
 
 
+def limit_words(text: str) -> str:
+    """A limit as people say it: `chat:p99_ttft_ms<=500` is TTFT p99 of chat ≤ 500 ms."""
+    found = re.fullmatch(r"(?:(?P<name>.+):)?(?P<key>\w+)\s*(?P<sign><=|>=)\s*(?P<value>[-+.\deE]+)", text)
+    if found is None or found["key"] not in METRICS:
+        return shorten(text)
+    shown, sign = column_of(METRICS[found["key"]]), "≤" if found["sign"] == "<=" else "≥"
+    value = float(found["value"]) * shown.scale
+    size = latency(value) if shown.unit == "ms" else f"{short(value)} {shown.unit}".rstrip()
+    return shorten(f"{shown.title}{' of ' + found['name'] if found['name'] else ''} {sign} {size}")
+
+
 def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
-    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=1.5)
+    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=6)
     if one.interval is not None:
         low, value, high = one.interval
         axes.axvspan(low, high, color=MUTED, alpha=0.18, linewidth=0)

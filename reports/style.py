@@ -2,7 +2,8 @@
 
 Colours are Okabe and Ito's, and a violet, told apart by colour-blind readers too; the line style says the same a second
 time. A built-in policy has the same colour in every report. Others take the free colours in order of appearance;
-a second run of the same policy takes its policy's hue in another shade and another line style.
+a second run of the same policy takes its policy's hue in another shade and another line style. Three or more runs of
+one policy differ in their settings, by which they are ordered: so are their colours, from dark to light.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -49,6 +52,10 @@ DASHES: tuple[Dash, ...] = (
     (0, (9.0, 2.0)),
 )
 SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white above
+
+ORDERED_FROM = 3  # so many runs of one policy alone are values of a setting
+MAP = "viridis"
+_FIRST, _LAST = 0.15, 0.86  # of the map: its ends are hard to see, on a dark page and on a white one
 
 PNG_DPI = 160
 RC: dict[str, Any] = {
@@ -107,7 +114,7 @@ class Picture:
     """A drawn figure: its file name without ending, both renderings, and what to look for in it."""
 
     name: str
-    caption: str
+    caption: str = field(repr=False)
     png: bytes = field(repr=False)
     svg: str = field(repr=False)
 
@@ -133,6 +140,9 @@ def mix(color: str, share: float) -> str:
 
 def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
     """A style for each (label, policy), by label. Depends on the order of the runs and on nothing else."""
+    if len(runs) >= ORDERED_FROM and len({policy for _, policy in runs}) == 1:
+        shades = ramp(len(runs))
+        return {label: Style(shades[at], DASHES[at % len(DASHES)]) for at, (label, _) in enumerate(runs)}
     others: dict[str, int] = {}
     seen: dict[str, int] = {}
     result: dict[str, Style] = {}
@@ -151,6 +161,12 @@ def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
             dash = DASHES[(first + again) % len(DASHES)]
         result[label] = Style(color, dash)
     return result
+
+
+def ramp(count: int) -> list[str]:
+    """So many colours from dark to light."""
+    steps = max(count - 1, 1)
+    return [to_hex(colormaps[MAP](_FIRST + (_LAST - _FIRST) * place / steps)) for place in range(count)]
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from reports import html
-from reports.axes import LOG_FROM, log_numbers, plain_numbers
-from reports.cdf import GRID, Curve, Quantity, cdf
+from reports.axes import LOG_FROM, log_times, plain_numbers, plain_times
+from reports.cdf import GRID, SCALE, Curve, Quantity, cdf
 from reports.files import write
 from reports.style import INK, MUTED, Picture, Style, draw
 from reports.tables import TableRows
@@ -30,7 +30,10 @@ QUANTITIES = {
     "tpot": Quantity("tpot_cdf", "Time per output token (TPOT)", "requests", None),
     "e2e": Quantity("e2el_cdf", "End-to-end latency (E2E)", "requests", None),
 }
-CURVES = "Share of requests at or below a latency. One curve beside the other is a bias, another slope another spread."
+CURVES = (
+    f"Share of requests at or below a latency. {SCALE} One curve beside the other is a bias, another slope another "
+    "spread."
+)
 GOOD, FAIR = 0.05, 0.10  # bars within the first are drawn light, beyond the second dark
 
 
@@ -156,24 +159,21 @@ def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
 
     def paint(figure: Figure) -> str:
         axes = figure.subplots()
-        both = np.concatenate((measured_ms, simulated_ms)) / 1e3
+        both = np.concatenate((measured_ms, simulated_ms))
         low, high = (float(end) for end in np.percentile(both, (0, 100)))
         wide = high > LOG_FROM * low > 0.0
-        axes.plot([0.0, 2 * high], [0.0, 2 * high], color=MUTED, linewidth=0.9, zorder=1)
-        axes.scatter(
-            measured_ms / 1e3, simulated_ms / 1e3, s=12, color=STYLE[SIMULATED].color, alpha=0.55, linewidths=0
-        )
         for axis in (axes.xaxis, axes.yaxis):
             if wide:
-                log_numbers(axis, high / low)
+                log_times(axis, low, high)
             else:
-                plain_numbers(axis)
-        start = low / 1.15 if wide else 0.0
-        end = high * 1.06 or 1.0
+                plain_times(axis, high)
+        start, end = low / 1.15 if wide else 0.0, high * 1.06 or 1.0
+        axes.plot([start, end], [start, end], color=MUTED, linewidth=0.9, zorder=1)
+        axes.scatter(measured_ms, simulated_ms, s=12, color=STYLE[SIMULATED].color, alpha=0.55, linewidths=0)
         axes.set_xlim(start, end)
         axes.set_ylim(start, end)
-        axes.set_xlabel("measured (s)")
-        axes.set_ylabel("simulated (s)")
+        axes.set_xlabel("measured")
+        axes.set_ylabel("simulated")
         axes.set_title("End-to-end latency, request by request", pad=10.0)
         return (
             "A point a request; on the line both agree. A cloud beside the line is a bias, a wide one is luck of order."
@@ -213,7 +213,7 @@ def _statistics(values_ms: Floats) -> list[float]:
 
 
 def _curve(label: str, values_ms: Floats) -> Curve:
-    return Curve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0))
+    return Curve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0), samples=len(values_ms))
 
 
 def _named(name: str) -> str:

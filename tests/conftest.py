@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BENCH = Path(__file__).parent / "bench"
 
 # A deadline, and the check that data comes fast enough, measure the machine and who else is using it, not the code.
@@ -61,8 +62,10 @@ def no_vllm() -> str | None:
 @cache
 def no_browser() -> str | None:
     """Why the tests that need a browser cannot run here, or None."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return None if any(shutil.which(name) for name in names) else f"no browser: none of {', '.join(names)} on the PATH"
+    missing = [name for name in ("playwright", "axe_playwright_python") if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"no {' and no '.join(missing)}: pip install -c constraints.txt -e '.[browser]'"
+    return None if any(map(shutil.which, BROWSERS)) else f"no browser: none of {', '.join(BROWSERS)} on the PATH"
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "browser": no_browser}

@@ -14,6 +14,7 @@ from reports.files import write
 from reports.style import Picture
 from reports.sweep.best import Best, best_points
 from reports.sweep.front import front_pictures, front_table
+from reports.sweep.goodput import goodput_picture, throughput_picture
 from reports.sweep.heatmap import heatmaps
 from reports.sweep.load import knee_table, load_picture
 from reports.sweep.pareto import trades
@@ -31,9 +32,9 @@ def write_sweep_report(folder: Path, result: SweepResult) -> Path:
 
     Raises InputError where the folder cannot be written.
     """
-    load = load_picture(result)
+    load = [each for make in (load_picture, goodput_picture, throughput_picture) if (each := make(result)) is not None]
     fronts, maps = front_pictures(result), heatmaps(result)
-    for picture in [*([load] if load else []), *fronts, *maps]:
+    for picture in [*load, *fronts, *maps]:
         write(folder / "plots" / f"{picture.name}.png", picture.png)
         write(folder / "plots" / f"{picture.name}.svg", picture.svg)
     path = folder / "report.html"
@@ -41,13 +42,13 @@ def write_sweep_report(folder: Path, result: SweepResult) -> Path:
     return path
 
 
-def _page(result: SweepResult, load: Picture | None, fronts: Sequence[Picture], maps: Sequence[Picture]) -> str:
+def _page(result: SweepResult, load: Sequence[Picture], fronts: Sequence[Picture], maps: Sequence[Picture]) -> str:
     found = best_points(result)
     sections = [
         html.section(
             "The best points", html.paragraphs(best_words(result, found), "verdict"), html.table(best_table(found))
         ),
-        html.section("Over the load", *([html.figure(load)] if load else []), html.table(knee_table(result))),
+        html.section("Over the load", *map(html.figure, load), html.table(knee_table(result))),
         *(
             html.section(trade.title, html.figure(picture), html.table(front_table(result, trade)))
             for trade, picture in zip(trades(result), fronts, strict=True)

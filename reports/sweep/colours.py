@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
-
-from reports.style import styles
+from reports.style import ramp, styles
 from reports.sweep.points import SweepAxis
 
-MAP = "viridis"
 DARK, LIGHT = "#10141a", "#fafbfc"  # text on a cell: no ink of the page's, which changes with its theme
-_FIRST, _LAST = 0.0, 0.86  # of the map: its lightest yellows are hard to see on a white page
 MARKS = "osD^vPX*"
 
 
@@ -24,12 +19,6 @@ def colours(axis: SweepAxis) -> list[str]:
     order = sorted(range(len(axis.numbers)), key=lambda place: axis.numbers[place])
     shares = ramp(len(order))
     return [shares[order.index(place)] for place in range(len(order))]
-
-
-def ramp(count: int) -> list[str]:
-    """So many colours from dark to light."""
-    steps = max(count - 1, 1)
-    return [to_hex(colormaps[MAP](_FIRST + (_LAST - _FIRST) * place / steps)) for place in range(count)]
 
 
 def text_on(rgba: Sequence[float]) -> str:

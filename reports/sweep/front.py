@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,6 +21,7 @@ from reports.units import short
 _MOST_IN_LEGEND = 12
 _APART = 0.035  # of an axis: points of the front that are nearer share a number's place, and the first has it
 MOST_ROWS = 30
+_LAST_NINE = 5e-4  # 100 % has no end of nines: it stands a third of one beyond 99.9 %
 
 
 def front_pictures(result: SweepResult) -> list[Picture]:
@@ -80,7 +82,28 @@ def _scatter(axes: Axes, points: Sequence[SweepPoint], trade: Trade, tint: str, 
         x, y = trade.x(point), trade.y(point)
         if math.isfinite(x) and math.isfinite(y):
             face = CARD if point.is_saturated else tint
-            axes.plot([x], [y], color=tint, marker=mark, markersize=5, markerfacecolor=face, linestyle="", zorder=3)
+            axes.plot(
+                [x],
+                [y],
+                color=tint,
+                marker=mark,
+                markersize=5,
+                markerfacecolor=face,
+                linestyle="",
+                zorder=3,
+                clip_on=False,
+            )
+
+
+def _nines(axes: Axes, lowest: float) -> None:
+    """Shares from `lowest` to 100 %, each further nine as wide as the one before, and all above 99.9 at the end."""
+    axes.set_xscale("function", functions=(
+        lambda share: -np.log10(np.maximum(100.0 - share, 0.0) / 100.0 + _LAST_NINE),
+        lambda nines: 100.0 * (1.0 + _LAST_NINE - 10.0 ** -np.asarray(nines)),
+    ))  # fmt: skip
+    ticks = [tick for tick in (0.0, 50.0, 90.0, 95.0, 99.0, 99.9, 100.0) if tick >= lowest or tick >= 90.0]
+    axes.set_xlim(min(lowest - 5.0, 80.0), 100.0)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
 
 def _scale(axes: Axes, trade: Trade, points: Sequence[SweepPoint]) -> None:
@@ -91,6 +114,8 @@ def _scale(axes: Axes, trade: Trade, points: Sequence[SweepPoint]) -> None:
         else:
             plain_numbers(axis)
     axes.margins(0.07)
+    if trade.x_nines:
+        _nines(axes, min(value for point in points if math.isfinite(value := trade.x(point))))
 
 
 def _numbers(axes: Axes, front: Sequence[SweepPoint], trade: Trade) -> None:

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from reports.axes import LOG_FROM
-from reports.style import GRID, MUTED, Picture, draw, shorten
-from reports.sweep.colours import MAP, text_on
+from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
+from reports.sweep.colours import text_on
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short
 
@@ -50,7 +50,7 @@ def _picture(result: SweepResult, x: int, y: int, shown: Sequence[str]) -> Pictu
     several = len(result.axes) > 2
     size = (
         max(5.4, 1.9 + 0.62 * len(across.labels)) * columns,
-        max(2.6, 1.3 + 0.42 * len(up.labels)) * rows,
+        max(3.0, 1.3 + 0.42 * len(up.labels)) * rows,
     )
 
     def paint(figure: Figure) -> str:

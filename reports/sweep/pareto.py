@@ -23,6 +23,7 @@ class Trade:
     y: Quantity
     x_better: int = 1
     y_better: int = 1
+    x_nines: bool = False  # x is a share in per cent: what counts is how near it comes to 100
 
     def front(self, points: Sequence[SweepPoint]) -> list[SweepPoint]:
         """The points that none beats in one quantity without losing in the other, by rising x; of equals all."""
@@ -67,6 +68,7 @@ TRADES = (
         lambda point: 100 * point.estimate("slo_attainment").mean,
         lambda point: point.estimate("usd_per_million_output_tokens").mean,
         y_better=-1,
+        x_nines=True,
     ),
 )
 

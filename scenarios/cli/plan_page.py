@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from scenarios.cli.plan_map import over_keys
+
 if TYPE_CHECKING:
     from reports.plan import PlanPage
     from scenarios.plan.answer import Answer, Plan
@@ -38,6 +40,7 @@ def plan_page(plan: Plan) -> PlanPage:
         TableRows(head, tuple(body), TEXT_COLUMNS),
         [*plan.notes, *remarks],
         searched,
+        over_keys(plan),
     )
 
 

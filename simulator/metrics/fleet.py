@@ -74,7 +74,7 @@ def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> Par
         replica_s = np.bincount(part_of, present, parts).astype(np.float64)
         block_capacity_s = np.bincount(part_of, present * blocks, parts).astype(np.float64)
     busy_s, block_s, peak, steps = _usage(records, window, part_of, parts)
-    cached, asked = _asked(records, given)
+    cached, asked = prompt_tokens_asked(records)
     return PartColumns(
         replicas=replicas,
         replica_seconds=replica_s,
@@ -92,7 +92,7 @@ def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> Par
     )
 
 
-def _asked(records: Records, measured: Bools) -> tuple[Ints, Ints]:
+def prompt_tokens_asked(records: Records) -> tuple[Ints, Ints]:
     """For every request the prompt tokens found in the prefix cache, and those asked for at all its admissions."""
     requests, requeues = records.requests, records.requeues
     times = (~np.isnan(requests.scheduled_s)).astype(np.int64)

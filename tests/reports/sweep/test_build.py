@@ -41,7 +41,7 @@ def test_the_page_names_the_best_points_and_the_failed_one(folder: Path) -> None
 
 def test_pictures_are_both_png_and_svg(folder: Path) -> None:
     names = {path.name for path in (folder / "plots").iterdir()}
-    stems = {"load", "front_speed", "front_cost", "heatmap_rate_max_num_seqs"}
+    stems = {"load", "throughput_latency", "front_speed", "front_cost", "heatmap_rate_max_num_seqs"}
     assert names == {f"{stem}.{ending}" for stem in stems for ending in ("png", "svg")}
     assert "SLO" in (folder / "report.html").read_text(encoding="utf-8")
 

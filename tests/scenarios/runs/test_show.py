@@ -70,7 +70,8 @@ def test_html_is_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gantt", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2el_cdf", "timeline", "throughput", "latency"]
+    "kind",
+    ["gantt", "kv_by_request", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2el_cdf", "timeline", "throughput", "latency"],
 )
 def test_every_picture_of_the_report_can_be_had(result: Result, kind: str) -> None:
     picture = result.plot(kind)
@@ -97,7 +98,7 @@ def test_a_comparison_plots_all_policies(comparison: Comparison) -> None:
 def test_unknown_pictures_are_named(result: Result) -> None:
     with pytest.raises(InputError, match="no picture of the kind 'timelin'") as caught:
         result.plot("timelin")
-    assert "did you mean `timeline`? allowed: gantt, ttft_cdf" in (caught.value.hint or "")
+    assert "did you mean `timeline`? allowed: gantt, kv_by_request, ttft_cdf" in (caught.value.hint or "")
     with pytest.raises(InputError, match=r"\.png or \.svg"):
         result.plot("gantt").save("gantt.pdf")
 

@@ -1,0 +1,89 @@
+"""Goodput against the rate, and latency against the throughput it is bought with: where a server stops to be useful."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.axes import plain_numbers
+from reports.style import MUTED, Picture, draw
+from reports.sweep.lines import Lines, lines_over_load
+from reports.sweep.load import draw_line, finish, foot
+from reports.sweep.points import SweepPoint, SweepResult, mean_of, titled
+
+GOODPUT, THROUGHPUT, ATTAINMENT = "request_goodput", "request_throughput", "slo_attainment"
+CURVES = ("p99_ttft_ms", "p99_e2el_ms")
+
+
+def goodput_picture(result: SweepResult) -> Picture | None:
+    """Goodput and the share within the SLO over the load; None where no load varies or there is no SLO."""
+    lines = lines_over_load(result)
+    shown = [key for key in (GOODPUT, ATTAINMENT) if result.varies(key)]
+    if lines is None or GOODPUT not in shown:
+        return None
+    title = result.axes[lines.along].title
+
+    def paint(figure: Figure) -> str:
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        for axes, key in zip(panels, shown, strict=True):
+            for line in lines.drawn:
+                draw_line(axes, line, lines.load, key)
+            axes.set_ylim(bottom=0.0, top=101.0 if key == ATTAINMENT else None)
+            plain_numbers(axes.xaxis)
+            plain_numbers(axes.yaxis)
+            axes.set_title(titled(key))
+            axes.set_xlabel(title)
+        if _is_rate(lines):
+            _all_of_it(panels[0], lines)
+        figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
+        ideal = " On the dashed line every request keeps the SLO." if _is_rate(lines) else ""
+        return f"Goodput is what is left when late requests do not count.{ideal}{foot(lines, shown)}"
+
+    return draw("goodput", (5.6 * len(shown), 3.6 + 0.24 * math.ceil((len(lines.drawn) + 2) / 3)), paint)
+
+
+def throughput_picture(result: SweepResult) -> Picture | None:
+    """Latency over the throughput that was reached, up the load: it turns upwards at the knee."""
+    lines = lines_over_load(result)
+    shown = [key for key in CURVES if result.varies(key)]
+    if lines is None or not shown or not result.varies(THROUGHPUT):
+        return None
+
+    def carried(point: SweepPoint) -> float:
+        return mean_of(point, THROUGHPUT)
+
+    def paint(figure: Figure) -> str:
+        for axes, key in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+            for line in lines.drawn:
+                draw_line(axes, line, carried, key)
+                _sideways(axes, line.points, line.tint, key)
+            finish(axes, result, key, titled(THROUGHPUT))
+        figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
+        return (
+            "Along a line the load rises. Where it turns upwards, more load buys latency and no throughput: further "
+            f"right and lower is better.{foot(lines, shown)}"
+        )
+
+    return draw("throughput_latency", (5.6 * len(shown), 3.6 + 0.24 * math.ceil((len(lines.drawn) + 2) / 3)), paint)
+
+
+def _is_rate(lines: Lines) -> bool:
+    """Whether the load is in requests per second, as goodput is."""
+    return lines.result.axes[lines.along].keys[0].rpartition(".")[2] == "rate"
+
+
+def _all_of_it(axes: Axes, lines: Lines) -> None:
+    top = max(lines.numbers)
+    axes.plot([0.0, top], [0.0, top], color=MUTED, linewidth=1.0, linestyle=(0, (5.0, 3.0)), zorder=1.2)
+
+
+def _sideways(axes: Axes, points: Sequence[SweepPoint], tint: str, key: str) -> None:
+    """The intervals of the throughput."""
+    for point in points:
+        found, mean = point.estimate(THROUGHPUT), mean_of(point, key)
+        low, high = found.ends
+        if high > low and math.isfinite(mean):
+            axes.plot([low, high], [mean, mean], color=tint, linewidth=0.9, zorder=2)
