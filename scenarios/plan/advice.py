@@ -16,6 +16,7 @@ from scenarios.studies.axes import Setting
 from simulator.errors import InputError
 
 _BEYOND = 1.08  # times the largest rate: where the candidate should fail
+_NEAR = 0.03
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 _WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
@@ -68,6 +69,8 @@ def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
     rate = answer.load
     if answer.feasible and answer.bounds is not None:
         rate = rounded(answer.bounds.value * _BEYOND)
+        near = [trial.rate for trial in answer.trials if not trial.stopped and _is_near(trial.rate / rate)]
+        rate = min(near, default=rate)  # a run that is there already
     for _ in range(_MOST):
         ran = (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped)
         before = next(ran, None) or lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
@@ -75,6 +78,10 @@ def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
             break
         rate = rounded(rate * _BEYOND)
     return rate, before
+
+
+def _is_near(factor: float) -> bool:
+    return abs(factor - 1) < _NEAR
 
 
 def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:

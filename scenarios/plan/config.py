@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from scenarios.plan.answer import Answer
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.rates import PIECE, Experience, causes, find_rate
+from scenarios.plan.experience import Experience
+from scenarios.plan.rates import PIECE, causes, find_rate
 from scenarios.plan.search import rounded
 from scenarios.plan.space import BUDGET
 from scenarios.plan.trial import Laboratory, Trial

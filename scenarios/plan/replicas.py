@@ -9,7 +9,8 @@ from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.rates import FARTHEST, Experience, answer_of, causes, piece_of, short_rate
+from scenarios.plan.experience import Experience
+from scenarios.plan.rates import FARTHEST, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text

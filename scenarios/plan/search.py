@@ -1,14 +1,15 @@
 """The largest rate at which something holds: a bracket by doubling, then bisection of the logarithm of the rate.
 
 Where both ends of the bracket say how far they are from the limit, the next rate is where a line through them crosses
-it (regula falsi), kept away from the ends. What is looked for is a crossing: a rate that holds and one that does not
-within `tolerance` of each other.
+it (regula falsi), kept away from the ends; an end that stays counts half as far with each step (the Illinois rule,
+Dowell and Jarratt, A modified regula falsi method, 1971), as latencies bend sharply at the limit. What is looked for is
+a crossing: a rate that holds and one that does not within `tolerance` of each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -53,8 +54,9 @@ def largest(
     probe: Callable[[float], P],
     start: float,
     *,
-    tolerance: float = 0.015,
+    tolerance: float | Callable[[Sequence[tuple[float, P]]], float] = 0.015,
     step: float = 2.0,
+    slope: float | None = None,
     least: float = 0.0,
     most: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
@@ -62,8 +64,10 @@ def largest(
 ) -> Found[P]:
     """Search from `start` on, by factors of `step` up to 2 or as far as two probes foresee, until `least` or `most`.
 
-    `too_little` says that a probe failed for want of load: then the rate goes up. `go_on` is asked before each probe;
-    where it says no, the bracket so far is what was found.
+    `tolerance` may be worked out from the probes so far. `slope` is what the excess is expected to grow by with the
+    logarithm of the rate: with it, the first probe alone foresees the second. `too_little` says that a probe failed for
+    want of load: then the rate goes up. `go_on` is asked before each probe; where it says no, the bracket so far is
+    what was found.
     """
     found: Found[P] = Found()
     rate, factor = rounded(start), step
@@ -82,29 +86,41 @@ def largest(
         if rate >= most if up else rate <= least:
             found.is_settled = True
             return found
-        stride = _foreseen(found.probes, tolerance, math.log(factor))
+        stride = _foreseen(found.probes, _known(tolerance, found.probes), math.log(factor), slope)
         rate = rounded(min(rate * math.exp(stride), most) if up else max(rate / math.exp(stride), least))
         factor = min(factor * factor, max(step, _LONGEST))
 
 
-def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float) -> float:
-    """How far to go in the logarithm: `usual`, or a little beyond where a line through the last two crosses 0."""
-    if len(probes) < 2:
+def _known(tolerance: float | Callable[[Sequence[tuple[float, P]]], float], probes: Sequence[tuple[float, P]]) -> float:
+    return tolerance(probes) if callable(tolerance) else tolerance
+
+
+def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float, slope: float | None) -> float:
+    """How far to go in the logarithm: a little beyond where the excess is foreseen to cross 0, or else `usual`.
+
+    It is foreseen by a line through the last two probes, or by `slope` from the only one.
+    """
+    (x, one), (y, other) = probes[-2:] if len(probes) > 1 else (probes[-1], probes[-1])
+    if max(abs(one.excess), abs(other.excess)) >= _KNOWN:
         return usual
-    (x, one), (y, other) = probes[-2:]
-    if max(abs(one.excess), abs(other.excess)) >= _KNOWN or x == y:
-        return usual
-    slope = (other.excess - one.excess) / (math.log(y) - math.log(x))
-    if slope <= 0:
+    if x != y:
+        slope = (other.excess - one.excess) / (math.log(y) - math.log(x))
+    if slope is None or slope <= 0:
         return usual
     return min(max(abs(other.excess) / slope + 0.6 * tolerance, tolerance), math.log(_LONGEST))
 
 
-def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go_on: Callable[[], bool]) -> Found[P]:
+def _narrowed(
+    found: Found[P],
+    probe: Callable[[float], P],
+    tolerance: float | Callable[[Sequence[tuple[float, P]]], float],
+    go_on: Callable[[], bool],
+) -> Found[P]:
     assert found.held is not None
     assert found.failed is not None
-    while found.failed[0] / found.held[0] > 1 + tolerance:
-        rate = rounded(_guess(found.held, found.failed, tolerance))
+    below = above = 1.0  # what an end's excess counts
+    while found.failed[0] / found.held[0] > 1 + (enough := _known(tolerance, found.probes)):
+        rate = rounded(_guess(found.held, found.failed, enough, below, above))
         if not found.held[0] < rate < found.failed[0]:
             break
         if not go_on():
@@ -112,20 +128,22 @@ def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go
         done = probe(rate)
         found.probes.append((rate, done))
         if done.holds:
-            found.held = (rate, done)
+            found.held, below, above = (rate, done), 1.0, above / 2
         else:
-            found.failed = (rate, done)
+            found.failed, below, above = (rate, done), below / 2, 1.0
     found.is_settled = True
     return found
 
 
-def _guess(held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float) -> float:
+def _guess(
+    held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float, below: float, above: float
+) -> float:
     low, high = math.log(held[0]), math.log(failed[0])
     width = high - low
-    below, above = held[1].excess, failed[1].excess
     share = 0.5
-    if -_KNOWN < below <= 0 < above < _KNOWN:
-        share = -below / (above - below)
+    if -_KNOWN < held[1].excess <= 0 < failed[1].excess < _KNOWN:
+        under, over = -held[1].excess * below, failed[1].excess * above
+        share = under / (under + over)
         # A little beyond the crossing, on the side of the farther end: then both ends come close.
         share += (_SLACK * tolerance / width) * (1 if share < 0.5 else -1)
     return math.exp(low + width * min(max(share, _EDGE), 1 - _EDGE))
