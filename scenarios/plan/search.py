@@ -1,9 +1,9 @@
 """The largest rate at which something holds: a bracket by doubling, then bisection of the logarithm of the rate.
 
 Where both ends of the bracket say how far they are from the limit, the next rate is where a line through them crosses
-it (regula falsi), kept away from the ends; an end that stays counts half as far with each step (the Illinois rule,
-Dowell and Jarratt, A modified regula falsi method, 1971), as latencies bend sharply at the limit. What is looked for is
-a crossing: a rate that holds and one that does not within `tolerance` of each other.
+it (regula falsi), kept away from the ends. Latencies bend sharply at the limit, so an excess far from it counts little
+more than `_BEND`. What is looked for is a crossing: a rate that holds and one that does not within `tolerance` of each
+other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 _EDGE = 0.12  # of the bracket's logarithm: no guess is nearer to its ends
 _SLACK = 0.3  # of the tolerance: how far a guess lies beyond the crossing that it foresees
+_BEND = 0.3
 _KNOWN = 10.0  # an excess above is that of a run without a value
 _DIGITS = 5
 _LONGEST = 2.0  # factor between two rates on the way to a bracket
@@ -118,9 +119,8 @@ def _narrowed(
 ) -> Found[P]:
     assert found.held is not None
     assert found.failed is not None
-    below = above = 1.0  # what an end's excess counts
     while found.failed[0] / found.held[0] > 1 + (enough := _known(tolerance, found.probes)):
-        rate = rounded(_guess(found.held, found.failed, enough, below, above))
+        rate = rounded(_guess(found.held, found.failed, enough))
         if not found.held[0] < rate < found.failed[0]:
             break
         if not go_on():
@@ -128,22 +128,20 @@ def _narrowed(
         done = probe(rate)
         found.probes.append((rate, done))
         if done.holds:
-            found.held, below, above = (rate, done), 1.0, above / 2
+            found.held = (rate, done)
         else:
-            found.failed, below, above = (rate, done), below / 2, 1.0
+            found.failed = (rate, done)
     found.is_settled = True
     return found
 
 
-def _guess(
-    held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float, below: float, above: float
-) -> float:
+def _guess(held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float) -> float:
     low, high = math.log(held[0]), math.log(failed[0])
     width = high - low
     share = 0.5
     if -_KNOWN < held[1].excess <= 0 < failed[1].excess < _KNOWN:
-        under, over = -held[1].excess * below, failed[1].excess * above
-        share = under / (under + over)
+        below, above = (far / (1 + far / _BEND) for far in (-held[1].excess, failed[1].excess))
+        share = below / (above + below)
         # A little beyond the crossing, on the side of the farther end: then both ends come close.
         share += (_SLACK * tolerance / width) * (1 if share < 0.5 else -1)
     return math.exp(low + width * min(max(share, _EDGE), 1 - _EDGE))

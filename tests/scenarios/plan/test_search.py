@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -109,3 +109,36 @@ def test_finds_the_fewest(answer: int, start: int) -> None:
 @pytest.mark.parametrize("start", [1, 500, 5000])
 def test_says_where_no_number_is_enough(start: int) -> None:
     assert fewest(lambda replicas: False, start, 64) == (None, 64)
+
+
+def test_a_slope_foresees_the_second_run() -> None:
+    """From above the rate at which a latency that grows with its square is at its limit, to a little below it."""
+    found = largest(steep(10.0, power=2.0), 15.0, tolerance=0.05, step=1.08, slope=2.0)
+    assert [rate for rate, _ in found.probes[:2]] == [15.0, pytest.approx(10.0 * math.exp(-0.6 * 0.05), rel=1e-3)]
+    assert len(found.probes) <= 5
+
+
+def test_a_sharp_bend_takes_few_runs() -> None:
+    """Far below the limit little grows; a little above it the queue does: the steep end must not hold the search up."""
+
+    def probe(rate: float) -> Probe:
+        over = math.log(rate / 18.8)
+        return Probe(over <= 0, 15 * over if over > 0 else -0.02 + 0.5 * over)
+
+    found = largest(probe, 17.9, tolerance=0.02, step=1.09)
+    assert found.is_settled
+    assert len(found.probes) <= 6
+
+
+def test_the_tolerance_may_follow_from_the_probes() -> None:
+    seen: list[int] = []
+
+    def tolerance(probes: Sequence[tuple[float, Probe]]) -> float:
+        seen.append(len(probes))
+        return 0.2 if len(probes) < 4 else 0.01
+
+    found = largest(steep(10.0, power=0.7), 6.0, tolerance=tolerance, step=1.5)
+    assert found.held is not None
+    assert found.failed is not None
+    assert found.failed[0] / found.held[0] <= 1.2
+    assert seen == sorted(seen)
