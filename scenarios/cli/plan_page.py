@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,11 +44,12 @@ def plan_page(plan: Plan) -> PlanPage:
 _LOOKING = {"rate": "the largest rate", "replicas": "the fewest replicas", "config": "the best settings"}
 
 
-def _used(answer: Answer) -> Mapping[str, list[tuple[float, float]]]:
-    """For each limit the rates of the runs, as these replicas would have them, and the share of it that was used."""
-    found: dict[str, list[tuple[float, float]]] = {}
+def _used(answer: Answer) -> Mapping[str, Sequence[list[tuple[float, float]]]]:
+    """For each limit and seed the rates of the runs, as these replicas would have them, and the share that was used."""
+    found: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for trial in answer.trials:
         rate = trial.rate / trial.replicas * answer.replicas
         for goal, value in zip(trial.goals[:-1], trial.values, strict=False):
-            found.setdefault(goal.text, []).append((rate, math.exp(goal.excess(value))))
-    return found
+            of_seed = found.setdefault(goal.text, {}).setdefault(trial.seed, [])
+            of_seed.append((rate, math.exp(goal.excess(value))))
+    return {text: list(of_seeds.values()) for text, of_seeds in found.items()}

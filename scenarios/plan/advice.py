@@ -66,14 +66,15 @@ def _tried(lab: Laboratory, answer: Answer, changes: list[tuple[Setting, Candida
 
 def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
     """A rate at which the candidate fails, and its run there: the load, or a little above its largest rate."""
-    rate = answer.load
+    rate, seed = answer.load, lab.traffic.scenario.seed
+    ran = [t for t in answer.trials if t.replicas == answer.replicas and t.seed == seed and not t.stopped]
     if answer.feasible and answer.bounds is not None:
         rate = rounded(answer.bounds.value * _BEYOND)
-        near = [trial.rate for trial in answer.trials if not trial.stopped and _is_near(trial.rate / rate)]
-        rate = min(near, default=rate)  # a run that is there already
+        rate = min((trial.rate for trial in ran if _is_near(trial.rate / rate)), default=rate)
     for _ in range(_MOST):
-        ran = (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped)
-        before = next(ran, None) or lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
+        before = next((trial for trial in ran if trial.rate == rate), None) or lab.run(
+            answer.candidate, rate, replicas=answer.replicas, early_stop=False
+        )
         if not before.holds:
             break
         rate = rounded(rate * _BEYOND)

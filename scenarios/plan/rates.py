@@ -198,15 +198,24 @@ def _answer(
         note = f"The budget ended before the search did: {rates[0]:g} requests/s hold, more may."
     elif failed is None:
         note = f"There is no limit up to {rates[0]:g} requests/s."
-    return answer_of(candidate, load, bounds, held, trials, beyond, note)
+    others = [trial for each in found[1:] for _, trial in each.probes]
+    return answer_of(candidate, load, bounds, held, trials, beyond, note, others)
 
 
 def answer_of(
-    candidate: Candidate, load: float, bounds: Bounds, held: Trial, near: Sequence[Trial], beyond: Trial, note: str
+    candidate: Candidate,
+    load: float,
+    bounds: Bounds,
+    held: Trial,
+    near: Sequence[Trial],
+    beyond: Trial,
+    note: str,
+    others: Sequence[Trial] = (),
 ) -> Answer:
     """The answer of a candidate that holds, as in the trial `held`.
 
-    `near` are the trials about its largest rate, `beyond` the one in which a goal is missed, `held` where none is.
+    `near` are the trials about its largest rate, `beyond` the one in which a goal is missed, `held` where none is;
+    `others` are those of other seeds.
     """
     return Answer(
         candidate,
@@ -215,7 +224,7 @@ def answer_of(
         load,
         bounds,
         held.bare(),
-        tuple(trial.bare() for trial in near),
+        tuple(trial.bare() for trial in (*near, *others)),
         beyond.worst,
         causes(beyond, candidate, beyond.worst),
         moved(near, 1 + STEP_TIMES),
