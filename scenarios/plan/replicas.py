@@ -20,6 +20,7 @@ MOST_REPLICAS = 1024
 _FEW = 8  # replicas: one more or less is no small step
 _FIRST_STEP = 1.06  # from the load, for so few
 _TOLERANCE = 0.03
+_SLACK = 0.02  # of the replicas of a large fleet: so many fewer might do
 _ENOUGH = 3  # runs, to draw a line through
 
 
@@ -42,19 +43,19 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     ratio = experience.ratio(candidate)
     trials: dict[int, Trial] = {}
 
-    def holds(replicas: int) -> bool:
+    def probe(replicas: int) -> Trial:
         if lab.is_spent:
             raise _SpentError
         if replicas not in trials:
             trials[replicas] = lab.run(candidate, load, replicas=replicas)
-        return trials[replicas].holds
+        return trials[replicas]
 
     is_settled = True
     start = math.ceil(load / (one * ratio))
     found: int | None = None
     if start <= 4 * MOST_REPLICAS:
         try:
-            found, _ = fewest(holds, start, MOST_REPLICAS)
+            found, _ = fewest(probe, start, MOST_REPLICAS, slack=_SLACK)
         except _SpentError:
             is_settled = False
             found = min((each for each, trial in trials.items() if trial.holds), default=None)

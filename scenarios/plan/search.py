@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 _EDGE = 0.12  # of the bracket's logarithm: no guess is nearer to its ends
 _SLACK = 0.3  # of the tolerance: how far a guess lies beyond the crossing that it foresees
 _BEND = 0.3
+_FIRST_STRIDE = 1 / 16  # of the logarithm of a whole number
+_USUAL_SLOPE = 2.0  # of an excess over the logarithm of what is searched for
 _KNOWN = 10.0  # an excess above is that of a run without a value
 _DIGITS = 5
 _LONGEST = 2.0  # factor between two rates on the way to a bracket
@@ -152,37 +154,32 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.{_DIGITS}g}")
 
 
-def fewest(holds: Callable[[int], bool], start: int, most: int) -> tuple[int | None, int]:
+def fewest(probe: Callable[[int], P], start: int, most: int, *, slack: float = 0.0) -> tuple[int | None, int]:
     """The smallest whole number from 1 to `most` that holds, if more is never worse; and the largest seen to fail.
 
-    From `start` by doubled steps to either side, then by halves. None where `most` fails too.
+    From `start` by doubled steps to either side, farther where the excess says so, then by halves of the logarithm;
+    with `slack` it may be more than the smallest by that share. None where `most` fails too.
     """
-    start = min(max(start, 1), most)
-    failed, step = 0, max(start // 16, 1)
-    at = start
-    if holds(at):
-        good = at
-        while good > 1:
-            at = max(good - step, failed + 1, 1)
-            if at == good:
-                break
-            if not holds(at):
-                failed = at
-                break
-            good, step = at, step * 2
-    else:
-        failed = at
-        while True:
-            if at == most:
-                return None, failed
-            at, step = min(at + step, most), step * 2
-            if holds(at):
-                good = at
-                break
+    at, step, failed = min(max(start, 1), most), _FIRST_STRIDE, 0
+    good: int | None = None
+    while True:
+        done = probe(at)
+        far = abs(done.excess) / _USUAL_SLOPE if abs(done.excess) < _KNOWN else 0.0
+        stride, step = min(max(step, far), math.log(_LONGEST)), step * 2
+        if done.holds:
+            good = at
+            down = min(math.ceil(at * math.exp(-stride)), at - 1)
+        else:
             failed = at
-    while good - failed > 1:
-        middle = (good + failed) // 2
-        if holds(middle):
+        if good is not None and (failed or good == 1):
+            break
+        if good is None and at == most:
+            return None, failed
+        at = max(down, 1) if good is not None else min(math.floor(at * math.exp(stride)) + 1, most)
+    while good - failed > max(1, slack * good):
+        middle = round(math.sqrt(good * max(failed, 1)))
+        middle = min(max(middle, failed + 1), good - 1)
+        if probe(middle).holds:
             good = middle
         else:
             failed = middle

@@ -91,24 +91,39 @@ def test_a_budget_that_ends_leaves_what_was_found() -> None:
     assert found.held is not None
 
 
-@given(answer=st.integers(1, 1024), start=st.integers(-3, 3000))
-def test_finds_the_fewest(answer: int, start: int) -> None:
+@given(answer=st.integers(1, 1024), start=st.integers(-3, 3000), tells=st.booleans(), slack=st.sampled_from([0, 0.02]))
+def test_finds_the_fewest(answer: int, start: int, tells: bool, slack: float) -> None:
     asked: list[int] = []
 
-    def holds(replicas: int) -> bool:
+    def probe(replicas: int) -> Probe:
         asked.append(replicas)
-        return replicas >= answer
+        excess = 3 * math.log(answer / replicas) if tells else 20.0
+        return Probe(replicas >= answer, excess if replicas < answer else min(excess, 0.0))
 
-    found, failed = fewest(holds, start, 1024)
-    assert found == answer
-    assert failed == answer - 1
+    found, failed = fewest(probe, start, 1024, slack=slack)
+    assert found is not None
+    assert answer <= found <= max(answer, answer * (1 + slack) + 1)
+    assert failed < answer
+    assert found - failed <= max(1, slack * found)
     assert len(asked) == len(set(asked))
     assert all(1 <= replicas <= 1024 for replicas in asked)
 
 
+def test_a_number_far_off_is_reached_in_few_runs() -> None:
+    asked: list[int] = []
+
+    def probe(replicas: int) -> Probe:
+        asked.append(replicas)
+        excess = 1.2 * math.log(250 / replicas)
+        return Probe(excess <= 0, excess if excess <= 0 else 20.0)  # failed ones are stopped
+
+    assert fewest(probe, 1024, 1024, slack=0.02)[0] in range(250, 256)
+    assert len(asked) <= 10
+
+
 @pytest.mark.parametrize("start", [1, 500, 5000])
 def test_says_where_no_number_is_enough(start: int) -> None:
-    assert fewest(lambda replicas: False, start, 64) == (None, 64)
+    assert fewest(lambda replicas: Probe(False, 20.0), start, 64) == (None, 64)
 
 
 def test_a_slope_foresees_the_second_run() -> None:
