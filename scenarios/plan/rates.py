@@ -29,7 +29,7 @@ TOLERANCE = 0.02
 _OF_INTERVAL = 0.2
 _WIDEST, _WIDEST_DEAR = 0.06, 0.2  # brackets; of a candidate whose requests cost many times those of another
 _SHORT_TOLERANCE = 0.1
-_SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
+SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
 _FIRST_STEP = 1.08  # from the guess of the short runs
 _BEYOND = 1.03  # an end of an interval lies at most this factor outside of the rates that were run, or a part of it
@@ -70,7 +70,7 @@ def find_rate(
     is_dear = experience.is_dear(candidate, start)
     search = _Search(lab, candidate, _WIDEST_DEAR if is_dear else _WIDEST)
     if alike is None:
-        first = search.whole(start, seeds[0], _FIRST_STEP, slope=_SLOPE)
+        first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
     else:  # its own bracket, if it is the same
         bracket = alike.failed / alike.held
         first = replace(search, narrowest=bracket).whole(alike.held, seeds[0], bracket)

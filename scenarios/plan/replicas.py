@@ -10,7 +10,7 @@ from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.experience import Experience
-from scenarios.plan.rates import FARTHEST, answer_of, causes, piece_of, short_rate
+from scenarios.plan.rates import FARTHEST, SLOPE, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
@@ -101,9 +101,10 @@ def _more_load(lab: Laboratory, candidate: Candidate, load: float, held: Trial) 
 
     found = largest(
         probe,
-        load * _FIRST_STEP,
+        load,
         tolerance=_TOLERANCE,
         step=_FIRST_STEP,
+        slope=SLOPE,
         least=load,
         most=load * FARTHEST,
         go_on=lambda: not lab.is_spent,
@@ -116,9 +117,9 @@ def _other_sizes(
 ) -> list[Trial]:
     """Runs of fleets of about this size at the load."""
     near = [trial for trial in trials.values() if not trial.stopped]
-    below = trials.get(found - 1)
-    if below is not None and below.stopped and not lab.is_spent:  # its values say where the limit lies
-        near.append(lab.run(candidate, load, replicas=found - 1, early_stop=False))
+    below = max((size for size, trial in trials.items() if not trial.holds), default=0)
+    if below and trials[below].stopped and not lab.is_spent:  # its values say where the limit lies
+        near.append(lab.run(candidate, load, replicas=below, early_stop=False))
     if len(near) < _ENOUGH and not lab.is_spent and found < MOST_REPLICAS:
         near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
     return near
