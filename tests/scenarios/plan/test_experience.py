@@ -16,8 +16,7 @@ from scenarios.plan.goal import Goal, chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.plan.trial import Tail, Trial
 from scenarios.plan.twins import firsts, rules_of
-from scenarios.schema.scenario import Scenario
-from tests.scenarios.plan.cases import chat
+from tests.scenarios.plan.cases import CHAT, chat
 
 SLO = "p99_ttft_ms<=300"
 RENAMED = """
@@ -30,8 +29,9 @@ class Renamed(Continuous):
 """
 
 
-def planned(scenario: Scenario, policies: str, **options: Any) -> Plan:
-    return make_plan(scenario, chosen_goals([SLO], scenario), policies=policies, **{"seeds": 1, **options})
+def planned(policies: str) -> Plan:
+    short = chat(workload={**CHAT["workload"], "requests": 200})
+    return make_plan(short, chosen_goals([SLO], short), policies=policies, seeds=1)
 
 
 def by_policy(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -53,9 +53,9 @@ def test_a_users_policy_is_its_own(tmp_path: Path) -> None:
 
 
 def test_twins_are_run_once_and_answered_twice() -> None:
-    plan = planned(chat(), "chunked_prefill,vllm")
+    plan = planned("chunked_prefill,vllm")
     found = by_policy(plan)
-    assert plan.runs == planned(chat(), "vllm").runs
+    assert plan.runs == planned("vllm").runs
     assert found["vllm"]["rate"] == found["chunked_prefill"]["rate"]
     assert found["vllm"]["settings"]["engine.policy"] == "vllm"
     assert all(entry["equal_to_best"] for entry in found.values())
@@ -63,7 +63,7 @@ def test_twins_are_run_once_and_answered_twice() -> None:
 
 def test_what_comes_out_alike_takes_two_whole_runs_more() -> None:
     """Without priorities `preemptive` serves this chat as `chunked_prefill` does, request by request."""
-    both, one = planned(chat(), "chunked_prefill,preemptive"), planned(chat(), "chunked_prefill")
+    both, one = planned("chunked_prefill,preemptive"), planned("chunked_prefill")
     found = by_policy(both)
     assert found["preemptive"]["rate"] == found["chunked_prefill"]["rate"] == by_policy(one)["chunked_prefill"]["rate"]
     assert both.runs < 2 * one.runs
@@ -71,7 +71,7 @@ def test_what_comes_out_alike_takes_two_whole_runs_more() -> None:
 
 def test_the_order_of_the_candidates_changes_no_answer() -> None:
     policies = ["static", "continuous", "chunked_prefill"]
-    one, other = (planned(chat(), ",".join(order)) for order in (policies, policies[::-1]))
+    one, other = (planned(",".join(order)) for order in (policies, policies[::-1]))
     assert by_policy(one) == by_policy(other)
 
 
