@@ -73,8 +73,12 @@ TEXT_COLUMNS = 1
 
 
 def table(plan: Plan) -> list[tuple[str, ...]]:
-    """The table: a line a candidate, its head first."""
-    return [HEAD, *(_line(answer) for answer in plan.answers)]
+    """The table: a line a candidate, its head first. GPUs have no column where a replica has one each."""
+    lines = [HEAD, *(_line(answer) for answer in plan.answers)]
+    if any(answer.gpus != answer.replicas for answer in plan.answers):
+        return lines
+    place = HEAD.index("GPUs")
+    return [(*line[:place], *line[place + 1 :]) for line in lines]
 
 
 def _line(answer: Answer) -> tuple[str, ...]:
