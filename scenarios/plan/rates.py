@@ -24,10 +24,11 @@ PIECE = 2000
 """Requests of a short run: enough for a 99th percentile to be within some tens of percent."""
 
 TOLERANCE = 0.02
-"""The bracket's ends differ by this share at most, or by `_OF_INTERVAL` of the interval where that is wide."""
+"""The bracket's ends differ by this share, or by `_OF_INTERVAL` of the interval where that is wide."""
 
 _OF_INTERVAL = 0.2
-_WIDEST, _WIDEST_DEAR = 0.06, 0.2  # brackets; of a candidate whose requests cost many times those of another
+_WIDEST = 0.06  # bracket
+_DEAR = 0.2  # bracket of a candidate whose requests cost many times those of another
 _SHORT_TOLERANCE = 0.1
 SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
@@ -68,7 +69,7 @@ def find_rate(
     start = guess if short is None else short * experience.ratio(candidate)
     assert start is not None, "without a guess, there is a short rate"
     is_dear = experience.is_dear(candidate, start)
-    search = _Search(lab, candidate, _WIDEST_DEAR if is_dear else _WIDEST)
+    search = _Search(lab, candidate, 1 + (_DEAR if is_dear else TOLERANCE))
     if alike is None:
         first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
     else:  # its own bracket, if it is the same
@@ -92,12 +93,11 @@ def find_rate(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Whole runs of a candidate, between which its largest rate lies; `narrowest` and `widest` are of the bracket."""
+    """Whole runs of a candidate, between which its largest rate lies; `narrowest` is the bracket that will do."""
 
     lab: Laboratory
     candidate: Candidate
-    widest: float
-    narrowest: float = 1 + TOLERANCE
+    narrowest: float
 
     def whole(self, start: float, seed: int, step: float, slope: float | None = None) -> Found[Trial]:
         """Search from a rate on, with a seed."""
@@ -120,7 +120,7 @@ class _Search:
     def _tolerance(self, probes: Sequence[tuple[float, Trial]]) -> float:
         """A part of the interval that one trace leaves, as far as its runs so far tell."""
         bounds = bounds_of_trace([trial for _, trial in probes], probes[-1][0], None)
-        part = min(_OF_INTERVAL * math.log(bounds.high / bounds.low), self.widest)
+        part = min(_OF_INTERVAL * math.log(bounds.high / bounds.low), _WIDEST)
         return max(part, self.narrowest - 1 + 1e-9)
 
 
