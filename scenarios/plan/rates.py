@@ -28,7 +28,8 @@ TOLERANCE = 0.02
 
 _OF_INTERVAL = 0.2
 _WIDEST = 0.06  # bracket
-_DEAR = 0.2  # bracket of a candidate whose requests cost many times those of another
+_DEAR = 0.2  # bracket of a candidate whose requests cost many times those of another: its interval covers it
+_DEAR_DRAWN = 0.1  # of drawn traffic, where the interval is that of the seeds alone
 _SHORT_TOLERANCE = 0.1
 SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
@@ -69,12 +70,14 @@ def find_rate(
     start = guess if short is None else short * experience.ratio(candidate)
     assert start is not None, "without a guess, there is a short rate"
     is_dear = experience.is_dear(candidate, start)
-    search = _Search(lab, candidate, 1 + (_DEAR if is_dear else TOLERANCE))
+    dear = _DEAR_DRAWN if lab.traffic.is_random else _DEAR
+    search = _Search(lab, candidate, 1 + (dear if is_dear else TOLERANCE))
     if alike is None:
         first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
     else:  # its own bracket, if it is the same
         bracket = alike.failed / alike.held
-        first = replace(search, narrowest=bracket).whole(alike.held, seeds[0], bracket)
+        again = replace(search, narrowest=max(bracket, search.narrowest))
+        first = again.whole(alike.held, seeds[0], bracket)
     if first.held is None:
         return _without_rate(lab, candidate, asked)
     if alike is not None and len(seeds) == 1 and alike.is_in([trial for _, trial in first.probes]):
@@ -82,10 +85,10 @@ def find_rate(
         return replace(alike.answer, candidate=candidate)
     found = [first]
     for seed in seeds[1:]:
-        again = search.whole(first.held[0], seed, 1 + 2 * TOLERANCE)
-        if again.held is None:
+        other = search.whole(first.held[0], seed, 1 + 2 * TOLERANCE)
+        if other.held is None:
             break
-        found.append(again)
+        found.append(other)
     answer = _answer(lab, candidate, asked, found, len(seeds), are_ends_run=not is_dear)
     experience.learn(answer, short, first.held[0], None if first.failed is None else first.failed[0])
     return answer
