@@ -15,18 +15,18 @@ def plan_page(plan: Plan) -> PlanPage:
     """What the report says of a plan."""
     from reports.plan import PlanPage, Searched
     from reports.tables import TableRows
-    from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
+    from scenarios.plan.text import TEXT_COLUMNS, below, labels, sentence, table
 
     head, *body = table(plan)
     asked = None if plan.find == "rate" else plan.load
     searched = [
         Searched(
-            answer.candidate.label,
+            label,
             _used(answer),
             None if answer.bounds is None else (answer.bounds.low, answer.bounds.value, answer.bounds.high),
             asked,
         )
-        for answer in plan.answers
+        for label, answer in zip(labels(plan), plan.answers, strict=True)
     ]
     limits = ", ".join(goal.text for goal in plan.goals)
     remarks = [f"{answer.candidate.label}: {said}" for answer in plan.answers if (said := answer.entry()["advice"])]

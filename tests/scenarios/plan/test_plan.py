@@ -220,6 +220,17 @@ def test_the_text_is_short_and_says_all() -> None:
     assert "meets the SLO up to" in sentence(plan)
 
 
+def test_a_table_tells_candidates_apart_and_nothing_more() -> None:
+    axes = [parse_vary("engine.max_num_seqs=8,16")]
+    plan = planned(chat(), "p99_ttft_ms<=300", gpus=["h100"], policies="chunked_prefill,static", axes=axes, seeds=1)
+    head, *lines = table(plan)
+    assert "GPUs" not in head  # one a replica
+    of_each = {f"max_num_seqs {seqs}, {policy}" for seqs in (8, 16) for policy in ("chunked_prefill", "static")}
+    assert {line[0] for line in lines} == of_each
+    two = planned(chat(hardware={"gpu": "h100", "tensor_parallel": 2}), "p99_ttft_ms<=300", seeds=1)
+    assert dict(zip(*table(two), strict=True))["GPUs"] == "2"
+
+
 CASES = {
     "--slo p99_ttf_ms<=1": ["did you mean `p99_ttft_ms`?"],
     "--find rates": ["--find", "did you mean `rate`?"],
