@@ -11,7 +11,7 @@ from scenarios.plan.candidate import POLICY, Candidate
 from scenarios.plan.experience import Experience
 from scenarios.plan.rates import PIECE, causes, find_rate
 from scenarios.plan.search import rounded
-from scenarios.plan.space import BUDGET
+from scenarios.plan.space import BUDGET, SEQS
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.metric import Value
@@ -93,7 +93,15 @@ def _between(
             if trial.excess < excess:
                 found, excess = candidate, trial.excess
         at = found.scenario.engine.parameter("max_num_batched_tokens")
-    return [] if found is best.candidate else [_at_load(lab, found, load, seeds, experience)]
+    seqs = found.scenario.engine.parameter("max_num_seqs")
+    for factor in (2, 4) if isinstance(seqs, int) and not lab.is_spent else ():  # another budget fills another batch
+        candidate = found.with_settings({SEQS: seqs * factor})
+        trial = lab.run(candidate, failing.rate, early_stop=False)
+        if trial.excess < excess:
+            found, excess = candidate, trial.excess
+    if any(found.settings == answer.candidate.settings for answer in answers):
+        return []
+    return [_at_load(lab, found, load, seeds, experience)]
 
 
 def _pieces(lab: Laboratory, load: float) -> list[int]:

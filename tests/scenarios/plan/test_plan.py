@@ -276,6 +276,21 @@ def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
     assert batchlab("run", scenario, "--out", "run", cwd=tmp_path).code == 0
 
 
+def test_advice_relieves_what_the_worst_requests_wait_for() -> None:
+    from scenarios.plan.advice import _changes
+    from scenarios.plan.bottleneck import Shares
+    from scenarios.plan.goal import Goal
+
+    candidate, late = make_candidate(chat(), {}), Goal("p99_ttft_ms", 300)
+    seqs, budget = {"engine.max_num_seqs": 16}, {"engine.max_num_batched_tokens": 512}
+    for shares, first in (
+        ({"compute": 0.6, "queueing": 0.2, "memory": 0.05}, [budget, seqs]),
+        ({"compute": 0.2, "queueing": 0.6}, [seqs, budget]),
+        ({"memory": 0.9, "compute": 0.05, "queueing": 0.05}, [{"hardware.gpu_memory_utilization": 0.95}, budget]),
+    ):
+        assert list(_changes(candidate, late, Shares(shares)))[:2] == first
+
+
 def test_a_change_is_a_candidate_of_its_own() -> None:
     one = make_candidate(chat(), {"engine.policy": "static", "engine.max_num_seqs": 4})
     other = one.with_settings({"engine.max_num_seqs": 2})
