@@ -29,13 +29,14 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """A candidate's runs: for each limit the rates with the share of the limit that was used, 1 at the limit.
+    """A candidate's runs: for each limit, and each seed, the rates with the share of the limit that was used.
 
-    `interval` is low, value and high of its largest rate; None where there is none. `asked` is the load to be carried.
+    The share is 1 at the limit. `interval` is low, value and high of its largest rate; None where there is none.
+    `asked` is the load to be carried.
     """
 
     label: str
-    used: Mapping[str, Points]
+    used: Mapping[str, Sequence[Points]]
     interval: tuple[float, float, float] | None = None
     asked: float | None = None
 
@@ -56,10 +57,11 @@ class PlanPage:
 
 METHOD = (
     "Rates are requests per second of all replicas together. A rate holds where every limit does and the queue does "
-    "not keep growing. The largest is bracketed, then halved in its logarithm, with equal requests at every rate and "
-    "for every candidate. Its interval at 95 % is Student's over the seeds of drawn traffic; of a single trace it is a "
-    "block bootstrap of the requests at the rates that were run. USD for a million output tokens are those of the run "
-    "at the rate shown. 'load +' is how much more than the load fits; '=' marks what cannot be told from the best.",
+    "not keep growing. The largest is bracketed, and the bracket narrowed to 2 % or to a fifth of the interval, with "
+    "equal requests at every rate and for every candidate. Its interval at 95 % is Student's over the seeds of drawn "
+    "traffic; of a single trace it is a block bootstrap of the requests at the rates that were run. USD for a million "
+    "output tokens are those of the run at the rate shown. 'load +' is how much more than the load fits; '=' marks "
+    "what cannot be told from the best.",
 )
 
 
@@ -103,8 +105,8 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         return (
-            "A point is a run. Above the dashed line a limit is missed. Shaded: the interval of the largest rate at "
-            "95 %; the line in it is the rate itself."
+            "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
+            "of the largest rate at 95 %; the line in it is the rate itself."
         )
 
     return draw("rates", (10.0, 2.7 * down + 0.5), paint)
@@ -129,11 +131,15 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
         axes.axvline(value, color=MUTED, linewidth=1.1)
     if one.asked is not None:
         axes.axvline(one.asked, color=INK, linewidth=1.1, linestyle=(0, (1.2, 1.3)))
-    rates = [rate for points in one.used.values() for rate, _ in points]
-    for name, points in one.used.items():
-        ordered = sorted(points)
-        shares = [min(max(share, 1 / _FAR), _FAR) for _, share in ordered]
-        axes.plot([rate for rate, _ in ordered], shares, color=colors[name], marker="o", markersize=3.5)
+    rates = [rate for lines in one.used.values() for points in lines for rate, _ in points]
+    for name, lines in one.used.items():
+        width, size = (1.8, 3.5) if len(lines) == 1 else (1.0, 2.5)
+        for points in lines:
+            ordered = sorted(points)
+            shares = [min(max(share, 1 / _FAR), _FAR) for _, share in ordered]
+            axes.plot(
+                [rate for rate, _ in ordered], shares, color=colors[name], marker="o", markersize=size, linewidth=width
+            )
     axes.set_yscale("log")
     axes.set_ylim(1 / _FAR, _FAR)
     axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])

@@ -96,8 +96,8 @@ class Console:
             timed.close()
 
     @contextmanager
-    def counted(self, label: str, total: int, noun: str) -> Iterator[Callable[[int], None]]:
-        """Show how many of `total` are done; yields what takes the number so far."""
+    def counted(self, label: str, total: int, noun: str) -> Iterator[Callable[..., None]]:
+        """Show how many of `total` are done; yields what takes the number so far, and the total where it is 0 here."""
         if self.quiet:
             yield _silent
             return
@@ -141,5 +141,5 @@ class Timed:
             self._bar = None
 
 
-def _silent(finished: int) -> None:
-    del finished
+def _silent(finished: int, total: int = 0) -> None:
+    del finished, total

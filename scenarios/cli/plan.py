@@ -81,7 +81,7 @@ def plan(
     named = [part.strip() for part in gpus.split(",") if part.strip()]
     if out is not None:
         check_output(out, overwrite=overwrite, expected=None)
-    with console.counted(base.name, 0, "candidates") as progress:
+    with console.counted(base.name, 0, "runs" if chosen == "config" else "candidates") as progress:
         found = make_plan(
             base,
             goals,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from scenarios.cli.plan_map import over_keys
@@ -17,18 +17,18 @@ def plan_page(plan: Plan) -> PlanPage:
     """What the report says of a plan."""
     from reports.plan import PlanPage, Searched
     from reports.tables import TableRows
-    from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
+    from scenarios.plan.text import TEXT_COLUMNS, below, labels, sentence, table
 
     head, *body = table(plan)
     asked = None if plan.find == "rate" else plan.load
     searched = [
         Searched(
-            answer.candidate.label,
+            label,
             _used(answer),
             None if answer.bounds is None else (answer.bounds.low, answer.bounds.value, answer.bounds.high),
             asked,
         )
-        for answer in plan.answers
+        for label, answer in zip(labels(plan), plan.answers, strict=True)
     ]
     limits = ", ".join(goal.text for goal in plan.goals)
     remarks = [f"{answer.candidate.label}: {said}" for answer in plan.answers if (said := answer.entry()["advice"])]
@@ -47,11 +47,12 @@ def plan_page(plan: Plan) -> PlanPage:
 _LOOKING = {"rate": "the largest rate", "replicas": "the fewest replicas", "config": "the best settings"}
 
 
-def _used(answer: Answer) -> Mapping[str, list[tuple[float, float]]]:
-    """For each limit the rates of the runs, as these replicas would have them, and the share of it that was used."""
-    found: dict[str, list[tuple[float, float]]] = {}
+def _used(answer: Answer) -> Mapping[str, Sequence[list[tuple[float, float]]]]:
+    """For each limit and seed the rates of the runs, as these replicas would have them, and the share that was used."""
+    found: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for trial in answer.trials:
         rate = trial.rate / trial.replicas * answer.replicas
         for goal, value in zip(trial.goals[:-1], trial.values, strict=False):
-            found.setdefault(goal.text, []).append((rate, math.exp(goal.excess(value))))
-    return found
+            of_seed = found.setdefault(goal.text, {}).setdefault(trial.seed, [])
+            of_seed.append((rate, math.exp(goal.excess(value))))
+    return {text: list(of_seeds.values()) for text, of_seeds in found.items()}

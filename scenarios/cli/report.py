@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scenarios.cli.flags import Console, Out, Overwrite, Quiet
+from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from reports.terminal import Terminal
@@ -105,7 +107,9 @@ def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs and comparisons.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN_DIR...", help="Folders of runs and comparisons, or of one sweep.")
+    ],
     out: Out = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -117,24 +121,51 @@ def report(
     is replaced with --overwrite only.
     """
     from scenarios.runs.storage.names import default_folder
-    from scenarios.runs.storage.output import kind_of, output
-    from scenarios.runs.storage.run_folder import REPORT, report_files
+    from scenarios.runs.storage.output import SWEEP, kind_of
+    from scenarios.runs.storage.run_folder import REPORT
     from scenarios.show import write_pictures
 
     console = Console(quiet=quiet)
     given = list(dict.fromkeys(folders))
+    if any(kind_of(folder) == SWEEP for folder in given):
+        _report_sweep(given, out, console, overwrite=overwrite)
+        return
     runs, notes = _together([entry for folder in given for entry in _read(folder)])
     target = out or (given[0] if len(given) == 1 else default_folder("report", "+".join(map(str, given))))
     console.notes(notes)
     runs = diagnosed(runs)
-    own = target in given  # its rows stay, and the report is theirs
-    expected: dict[str, str] | None = {} if own or kind_of(target) is None else None
-    owned = report_files(target) if own else None
-    with output(target, overwrite=overwrite, expected=expected, owned=owned) as inside:
+    with _drawn(target, overwrite=overwrite, own=target in given) as inside:
         console.note("drawing the report")
         write_pictures(inside, runs, notes)
     console.out(tables(runs, console.terminal))
     console.out(f"\nreport: {target / REPORT}\n")
+
+
+def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManager[Path]:
+    """The folder to draw a report in. Beside its `own` rows these stay, and the report is theirs."""
+    from scenarios.runs.storage.output import kind_of, output
+    from scenarios.runs.storage.run_folder import report_files
+
+    expected: dict[str, str] | None = {} if own or kind_of(target) is None else None
+    return output(target, overwrite=overwrite, expected=expected, owned=report_files(target) if own else None)
+
+
+def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, overwrite: bool) -> None:
+    """Draw the report of a sweep from its study and its table."""
+    from reports.sweep.build import write_sweep_report
+    from scenarios.cli.sweep_report import best, sweep_result
+    from scenarios.runs.storage.run_folder import REPORT
+    from scenarios.studies.saved import read_sweep
+
+    if len(given) > 1:
+        raise InputError("a sweep has a report of its own", file="batchlab report", hint="give its folder alone")
+    target = out or given[0]
+    result = sweep_result(read_sweep(given[0]))
+    with _drawn(target, overwrite=overwrite, own=target == given[0]) as inside:
+        console.note("drawing the report")
+        write_sweep_report(inside, result)
+    console.out(best(result, console.terminal).lstrip("\n"))
+    console.out(f"report: {target / REPORT}\n")
 
 
 @dataclass(frozen=True, slots=True)

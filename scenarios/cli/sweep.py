@@ -10,7 +10,6 @@ from scenarios.cli.flags import Address, Console, Executor, Json, NoReport, Out,
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from reports.sweep.points import SweepResult
     from scenarios.studies.study import Study
 
 Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; one a core unless given.")]
@@ -50,7 +49,7 @@ def sweep(
     that was stopped goes on, and one that was changed runs only what changed. A point that fails has its error in the
     table and stops no other.
     """
-    from scenarios.cli.sweep_report import write_sweep_report
+    from scenarios.cli.sweep_report import best, write_sweep_report
     from scenarios.runs.storage.names import default_folder
     from scenarios.runs.storage.run_folder import REPORT, TABLE, to_json
     from scenarios.studies.executors import executor as make_executor
@@ -77,24 +76,10 @@ def sweep(
         return
     console.out(f"{counts['done']:,} runs done, {counts['reused']:,} reused, {counts['failed']:,} failed\n")
     if result is not None:
-        console.out(_best(result, console))
+        console.out(best(result, console.terminal))
     console.out(f"table: {target / TABLE}\n")
     if result is not None:
         console.out(f"report: {target / REPORT}\n")
-
-
-def _best(result: SweepResult, console: Console) -> str:
-    """The best points as a table, and what it rests on."""
-    from reports.sweep.best import best_points
-    from reports.sweep.build import best_table, best_words
-    from reports.table import wrapped
-    from reports.terminal import aligned
-
-    found, terminal = best_points(result), console.terminal
-    rows = best_table(found, named=0)
-    words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
-    table = "" if rows is None else f"{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n\n"
-    return f"\n{table}{words}\n\n"
 
 
 def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -> Study:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
+    from reports.terminal import Terminal
     from scenarios.studies.axes import Setting
     from scenarios.studies.study import Study
     from scenarios.studies.sweep import Swept
@@ -26,6 +27,20 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
     with staging(target, replace=report_files(target)) as folder:
         write_report(folder, result)
     return result
+
+
+def best(result: SweepResult, terminal: Terminal) -> str:
+    """The best points as a table, and what it rests on."""
+    from reports.sweep.best import best_points
+    from reports.sweep.build import best_table, best_words
+    from reports.table import wrapped
+    from reports.terminal import aligned
+
+    found = best_points(result)
+    rows = best_table(found, named=0)
+    words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
+    table = "" if rows is None else f"{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n\n"
+    return f"\n{table}{words}\n\n"
 
 
 def sweep_result(swept: Swept) -> SweepResult:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from scenarios.build.parts import build
 from scenarios.build.unused import engine_keys
 from scenarios.plan.answer import Answer
+from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
 from scenarios.plan.goal import Goal
 from scenarios.plan.search import rounded
@@ -16,6 +17,8 @@ from scenarios.studies.axes import Setting
 from simulator.errors import InputError
 
 _BEYOND = 1.08  # times the largest rate: where the candidate should fail
+_NEAR = 0.03
+_MUCH = 0.1  # of the worst requests' time: a cause with less is not what they wait for
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 _WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
@@ -27,7 +30,7 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
         return ""
     changes = [
         (setting, changed)
-        for setting in _changes(answer.candidate, answer.binding, answer.shares.bottleneck)
+        for setting in _changes(answer.candidate, answer.binding, answer.shares)
         if (changed := _built(answer.candidate, setting)) is not None
     ][:_MOST]
     if not changes:
@@ -65,16 +68,23 @@ def _tried(lab: Laboratory, answer: Answer, changes: list[tuple[Setting, Candida
 
 def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
     """A rate at which the candidate fails, and its run there: the load, or a little above its largest rate."""
-    rate = answer.load
+    rate, seed = answer.load, lab.traffic.scenario.seed
+    ran = [t for t in answer.trials if t.replicas == answer.replicas and t.seed == seed and not t.stopped]
     if answer.feasible and answer.bounds is not None:
         rate = rounded(answer.bounds.value * _BEYOND)
+        rate = min((trial.rate for trial in ran if _is_near(trial.rate / rate)), default=rate)
     for _ in range(_MOST):
-        ran = (t for t in answer.trials if t.rate == rate and t.replicas == answer.replicas and not t.stopped)
-        before = next(ran, None) or lab.run(answer.candidate, rate, replicas=answer.replicas, early_stop=False)
+        before = next((trial for trial in ran if trial.rate == rate), None) or lab.run(
+            answer.candidate, rate, replicas=answer.replicas, early_stop=False
+        )
         if not before.holds:
             break
         rate = rounded(rate * _BEYOND)
     return rate, before
+
+
+def _is_near(factor: float) -> bool:
+    return abs(factor - 1) < _NEAR
 
 
 def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
@@ -90,8 +100,8 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     return f"{more:,} replicas hold there (run){cost}."
 
 
-def _changes(candidate: Candidate, binding: Goal, bottleneck: str | None) -> Iterator[Setting]:
-    """Changes by what binds and why, the likeliest first."""
+def _changes(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
+    """Changes by what binds and why, the likeliest first: what does the worst requests' waiting is to be relieved."""
     scenario = candidate.scenario
     engine = scenario.engine
     seqs, budget = engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")
@@ -105,12 +115,15 @@ def _changes(candidate: Candidate, binding: Goal, bottleneck: str | None) -> Ite
         if isinstance(seqs, int) and seqs >= 16:
             yield {"engine.max_num_seqs": seqs // 2}
     else:
-        if bottleneck == "queueing" and isinstance(seqs, int):
-            yield {"engine.max_num_seqs": seqs * 2}
-        if bottleneck == "memory" and scenario.hardware.gpu_memory_utilization < 0.94:
-            yield {"hardware.gpu_memory_utilization": 0.95}
-        if isinstance(budget, int):
-            yield {"engine.max_num_batched_tokens": budget * 2}
+        for cause in sorted(shares.of, key=lambda cause: -shares.of[cause]) or ["compute"]:
+            if cause in ("queueing", "memory") and shares.of[cause] < _MUCH:
+                continue
+            if cause == "queueing" and isinstance(seqs, int):
+                yield {"engine.max_num_seqs": seqs * 2}
+            elif cause == "memory" and scenario.hardware.gpu_memory_utilization < 0.94:
+                yield {"hardware.gpu_memory_utilization": 0.95}
+            elif cause == "compute" and isinstance(budget, int):
+                yield {"engine.max_num_batched_tokens": budget * 2}
     ranks = scenario.hardware.tensor_parallel
     if scenario.fleet is None and ranks * 2 in scenario.resolve_model().tensor_parallel_choices():
         yield {TENSOR_PARALLEL: ranks * 2}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scenarios.plan.answer import Answer
-from scenarios.plan.candidate import Candidate
-from scenarios.plan.rates import PIECE, Experience, causes, find_rate
+from scenarios.plan.candidate import POLICY, Candidate
+from scenarios.plan.experience import Experience
+from scenarios.plan.rates import PIECE, causes, find_rate
 from scenarios.plan.search import rounded
-from scenarios.plan.space import BUDGET
+from scenarios.plan.space import BUDGET, SEQS
 from scenarios.plan.trial import Laboratory, Trial
+from scenarios.schema.scenario import Scenario
+from simulator.metrics.metric import Value
 
 FINALISTS = 5
 _SHARE = 3  # one in so many goes on to the next round
@@ -36,17 +39,22 @@ def find_config(
         if len(left) <= FINALISTS:
             break
         keep = max(FINALISTS, math.ceil(len(left) / _SHARE))
-        scores = []
+        seen: list[_Seen] = []
         for candidate in left:
             if lab.is_spent:
                 break
-            scores.append((_score(lab, candidate, load, piece), candidate))
+            seen.append(_seen(lab, candidate, load, piece))
             if progress is not None:
                 progress(lab.runs)
-        if len(scores) < len(left):
-            notes.append(f"the budget ended in the short runs: {len(left) - len(scores)} candidates were not tried")
-        scores.sort(key=lambda entry: entry[0])
-        left = [candidate for _, candidate in scores[:keep]]
+        if len(seen) < len(left):
+            notes.append(f"the budget ended in the short runs: {len(left) - len(seen)} candidates were not tried")
+        different = _different(seen, lab.traffic.scenario)
+        if len(different) < len(seen):
+            count = len(seen) - len(different)
+            notes.append(
+                f"{count} of {len(seen)} candidates came out as another did in short runs, and went no further"
+            )
+        left = [each.candidate for each in sorted(different, key=lambda each: each.score)[:keep]]
     left = left[:FINALISTS] if len(candidates) > FINALISTS else left
     if len(left) < len(candidates):
         notes.append(f"{len(candidates)} candidates on short runs, the best {len(left)} on whole ones")
@@ -65,24 +73,35 @@ def _between(
 ) -> list[Answer]:
     """Where no candidate holds: one between the steps of the grid that misses by less, if there is one.
 
-    A budget of tokens trades the time to the first token against the gaps between the next ones, so the least miss lies
-    where both are missed by as much: the neighbours of the nearest miss are tried, then theirs.
+    A budget of tokens trades the time to the first token against the gaps between the next ones, so the largest rate
+    lies where both limits are met by as little. The neighbours of the budget with the largest rate are tried where it
+    fails, a little above that rate, then theirs.
     """
-    best = min(answers, key=lambda answer: answer.excess)
+    known = [answer for answer in answers if answer.bounds is not None]
+    best = max(known or answers, key=lambda answer: (answer.bounds.value if answer.bounds else 0.0, -answer.excess))
     start = best.candidate.scenario.engine.parameter("max_num_batched_tokens")
-    if not isinstance(start, int) or best.shown is None:
+    failing = min((t for t in best.trials if not t.holds and not t.stopped), key=lambda t: t.rate, default=None)
+    if not isinstance(start, int) or failing is None:
         return []
-    found, excess, at = best.candidate, best.shown.excess, start
+    found, excess, at = best.candidate, failing.excess, start
     for part in (4, 8):
         for value in (at - at // part, at + at // part, at + 2 * (at // part)):
             if lab.is_spent or value < 16:
                 continue
             candidate = best.candidate.with_settings({BUDGET: value})
-            trial = lab.run(candidate, load, early_stop=False)
+            trial = lab.run(candidate, failing.rate, early_stop=False)
             if trial.excess < excess:
                 found, excess = candidate, trial.excess
         at = found.scenario.engine.parameter("max_num_batched_tokens")
-    return [] if found is best.candidate else [_at_load(lab, found, load, seeds, experience)]
+    seqs = found.scenario.engine.parameter("max_num_seqs")
+    for factor in (2, 4) if isinstance(seqs, int) and not lab.is_spent else ():  # another budget fills another batch
+        candidate = found.with_settings({SEQS: seqs * factor})
+        trial = lab.run(candidate, failing.rate, early_stop=False)
+        if trial.excess < excess:
+            found, excess = candidate, trial.excess
+    if any(found.settings == answer.candidate.settings for answer in answers):
+        return []
+    return [_at_load(lab, found, load, seeds, experience)]
 
 
 def _pieces(lab: Laboratory, load: float) -> list[int]:
@@ -91,10 +110,38 @@ def _pieces(lab: Laboratory, load: float) -> list[int]:
     return [piece for piece in (PIECE // 2, 3 * PIECE) if piece * 2 <= whole] or [0]
 
 
-def _score(lab: Laboratory, candidate: Candidate, load: float, piece: int) -> tuple[float, float, float]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A candidate after a short run at the load; the lowest score is the best."""
+
+    candidate: Candidate
+    score: tuple[float, float, float]
+    values: tuple[Value, ...]
+
+
+def _seen(lab: Laboratory, candidate: Candidate, load: float, piece: int) -> _Seen:
     trial = lab.run(candidate, load, piece=piece, early_stop=False)
     price = candidate.usd_per_hour(candidate.scenario.replicas) or 0.0
-    return (0.0, price, trial.excess) if trial.holds else (1.0, trial.excess, price)
+    score = (0.0, price, trial.excess) if trial.holds else (1.0, trial.excess, price)
+    return _Seen(candidate, score, trial.values)
+
+
+def _different(seen: Sequence[_Seen], base: Scenario) -> list[_Seen]:
+    """Of those with the same results to the last bit the one that changes least of the scenario, in their order: a
+    batch that never fills is the same whatever its largest size."""
+    found: dict[tuple[object, ...], _Seen] = {}
+    for each in seen:
+        key = each.score, each.values
+        if key not in found or _changes(each.candidate, base) < _changes(found[key].candidate, base):
+            found[key] = each
+    return list(found.values())
+
+
+def _changes(candidate: Candidate, base: Scenario) -> int:
+    """How many keys of the engine a candidate sets to something else than the scenario."""
+    keys = [key for key in candidate.settings if key.startswith("engine.") and key != POLICY]
+    changed = [key for key in keys if candidate.settings[key] != base.engine.parameter(key.removeprefix("engine."))]
+    return len(changed) + (candidate.scenario.engine.policy != base.engine.policy)
 
 
 def _at_load(

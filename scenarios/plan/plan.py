@@ -12,13 +12,15 @@ from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.bounds import difference
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.config import find_config
+from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
-from scenarios.plan.rates import Experience, find_rate
+from scenarios.plan.rates import Sight, find_rate, short_rate
 from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
 from scenarios.plan.space import space
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Laboratory
+from scenarios.plan.twins import firsts
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.axes import Axis
 from simulator.errors import InputError
@@ -28,7 +30,7 @@ FINDS: tuple[Find, ...] = ("rate", "replicas", "config")
 SEEDS = 5
 """Seeds of drawn traffic: as many largest rates, between which the interval is taken."""
 
-_TRIED = 2  # answers whose advice is tried by runs
+_TRIED = 1  # answers whose advice is tried by runs
 _FEW = 500  # requests: fewer hold no 99th percentile
 
 
@@ -43,12 +45,13 @@ def make_plan(
     axes: Sequence[Axis] = (),
     budget_s: float | None = None,
     seeds: int = SEEDS,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[..., None] | None = None,
 ) -> Plan:
     """The plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
 
     `rate` is the load of `replicas` and `config`, in requests per second, the scenario's unless given; `budget_s` are
-    CPU seconds, after which the answers say what was not settled. `progress` is told of finished candidates, or runs.
+    CPU seconds, after which the answers say what was not settled. `progress` is told of finished candidates, and of how
+    many there are; of `config`, of runs.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"a rate is above 0, not {rate:g}", file="--rate")
@@ -71,11 +74,12 @@ def make_plan(
         notes += more
         refused = refused if not answers else []
     else:
-        answers = []
-        for done, candidate in enumerate(around.candidates, 1):
-            answers.append(_guarded(lab, candidate, find, load, numbers, experience))
-            if progress is not None:
-                progress(done)
+        candidates = around.candidates
+        alone = firsts(candidates)
+        different = [candidate for place, candidate in enumerate(candidates) if alone[place] == place]
+        found = _answers(lab, different, find, load, numbers, experience, progress)
+        places = dict(zip(sorted(set(alone)), found, strict=True))
+        answers = [replace(places[first], candidate=candidates[place]) for place, first in enumerate(alone)]
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
@@ -84,27 +88,65 @@ def make_plan(
     return Plan(find, scenario.name, tuple(goals), load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
 
 
-def _guarded(
-    lab: Laboratory, candidate: Candidate, find: Find, load: float, seeds: Sequence[int], experience: Experience
-) -> Answer:
-    """The answer of a candidate; what is wrong with its scenario alone is an answer too."""
-    try:
-        return _one(lab, candidate, find, load, seeds, experience)
-    except InputError as error:
-        if error.file is not None:  # a flag, or the user's own file
-            raise
-        return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
+def _answers(
+    lab: Laboratory,
+    candidates: Sequence[Candidate],
+    find: Find,
+    load: float,
+    seeds: Sequence[int],
+    experience: Experience,
+    progress: Callable[..., None] | None,
+) -> list[Answer]:
+    """The answers of candidates. Short runs of all come first; then whole ones, of the most promising first: what it
+    costs elsewhere says how exactly the rate of a dear one need be known."""
+    found: dict[int, Answer] = {}
+    sights: dict[int, Sight] = {}
+    for place, candidate in enumerate(candidates if find == "rate" else ()):
+        try:
+            sights[place] = Sight(short_rate(lab, candidate))
+        except InputError as error:
+            found[place] = _refused(candidate, load, error)
+        if lab.is_spent:
+            break
+
+    def promise(place: int) -> float:
+        sight = sights.get(place)
+        price = candidates[place].usd_per_hour(candidates[place].scenario.replicas)
+        return 0.0 if sight is None or sight.short is None else sight.short / (price or 1.0)
+
+    for place in sorted(range(len(candidates)), key=lambda place: -promise(place)):
+        if place not in found:
+            try:
+                found[place] = _one(lab, candidates[place], find, load, seeds, experience, sights.get(place))
+            except InputError as error:
+                found[place] = _refused(candidates[place], load, error)
+        if progress is not None:
+            progress(len(found), len(candidates))
+    return [found[place] for place in range(len(candidates))]
+
+
+def _refused(candidate: Candidate, load: float, error: InputError) -> Answer:
+    """What is wrong with a candidate's scenario alone, as its answer. Raises `error` where it is not."""
+    if error.file is not None:  # a flag, or the user's own file
+        raise error
+    return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
 
 
 def _one(
-    lab: Laboratory, candidate: Candidate, find: Find, load: float, seeds: Sequence[int], experience: Experience
+    lab: Laboratory,
+    candidate: Candidate,
+    find: Find,
+    load: float,
+    seeds: Sequence[int],
+    experience: Experience,
+    sight: Sight | None,
 ) -> Answer:
     if lab.is_spent:
         note = "The budget ended before this was tried."
         return Answer(candidate, False, candidate.scenario.replicas, load, note=note)
     if find == "replicas":
         return find_replicas(lab, candidate, load=load, experience=experience)
-    return find_rate(lab, candidate, seeds=seeds, experience=experience, load=load)
+    return find_rate(lab, candidate, seeds=seeds, experience=experience, sight=sight, load=load)
 
 
 def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:

@@ -1,14 +1,20 @@
-"""The largest rate of a candidate: short runs say where to look, whole runs find it and say how sure it is."""
+"""The largest rate of a candidate: short runs say where to look, whole runs find it and say how sure it is.
+
+The bracket is narrowed as far as that says something: to a part of the interval that the requests leave, which its own
+runs tell.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares, shares
 from scenarios.plan.bounds import Bounds, bounds_of_seeds, bounds_of_trace, moved
 from scenarios.plan.candidate import Candidate
+from scenarios.plan.experience import Experience
 from scenarios.plan.goal import OF_LOAD, Goal
 from scenarios.plan.search import Found, largest, rounded
 from scenarios.plan.trial import Laboratory, Trial
@@ -18,37 +24,27 @@ PIECE = 2000
 """Requests of a short run: enough for a 99th percentile to be within some tens of percent."""
 
 TOLERANCE = 0.02
-"""The bracket's ends differ by this share at most: a fraction of what the interval adds."""
+"""The bracket's ends differ by this share, or by `_OF_INTERVAL` of the interval where that is wide."""
 
+_OF_INTERVAL = 0.2
+_WIDEST = 0.06  # bracket
+_DEAR = 0.2  # bracket of a candidate whose requests cost many times those of another: its interval covers it
+_DEAR_DRAWN = 0.1  # of drawn traffic, where the interval is that of the seeds alone
 _SHORT_TOLERANCE = 0.1
+SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
 _FIRST_STEP = 1.08  # from the guess of the short runs
-_DEAR = 20.0  # times the price of a request elsewhere
-_BEYOND = 1.03  # an end of an interval lies at most this factor outside of the rates that were run
-_FIRST_RATIO = 1.1  # short runs take the busiest stretch, and so find too little
+_BEYOND = 1.03  # an end of an interval lies at most this factor outside of the rates that were run, or a part of it
 
 STEP_TIMES = 0.05
 """By how much all step times may be wrong, when it is asked what becomes of the answer."""
 
 
-@dataclass(slots=True)
-class Experience:
-    """What earlier candidates teach about later ones: the rate of whole runs over that of short ones, by policy."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the short runs of a candidate saw: their largest rate, None where none holds."""
 
-    ratios: dict[str, float] = field(default_factory=dict)
-    best: float = 0.0  # requests per second and USD per hour, the most so far
-
-    def ratio(self, candidate: Candidate) -> float:
-        """The ratio to expect: of the policy, or else the latest of another."""
-        known = self.ratios.get(candidate.scenario.engine.policy)
-        return known if known is not None else next(reversed(self.ratios.values()), _FIRST_RATIO)
-
-
-def _tolerance(experience: Experience, candidate: Candidate, rate: float) -> float:
-    """The width of the bracket: wide for a candidate whose requests cost many times those of another."""
-    price = candidate.usd_per_hour(candidate.scenario.replicas)
-    far = price is not None and price > 0 and rate / price * _DEAR < experience.best
-    return _SHORT_TOLERANCE if far else TOLERANCE
+    short: float | None
 
 
 def find_rate(
@@ -58,32 +54,77 @@ def find_rate(
     seeds: Sequence[int],
     experience: Experience,
     guess: float | None = None,
+    sight: Sight | None = None,
     load: float | None = None,
 ) -> Answer:
-    """The largest rate of a candidate. `guess` is a rate to begin with; headroom is held against `load`."""
+    """The largest rate of a candidate. `guess` is a rate to begin with, or else short runs say where, which are made
+    unless `sight` has them; headroom is held against `load`.
+    """
     asked = lab.traffic.rate if load is None else load
-    start, short = guess, None
-    if start is None:
-        short = short_rate(lab, candidate)
-        start = None if short is None else short * experience.ratio(candidate)
-    if start is None:
-        return _without_rate(lab, candidate, asked)
-    tolerance = _tolerance(experience, candidate, start)
-    found = [_search(lab, candidate, start, seeds[0], _FIRST_STEP, tolerance)]
-    first = found[0]
+    short = None
+    if guess is None:
+        short = (sight or Sight(short_rate(lab, candidate))).short
+        if short is None:
+            return _without_rate(lab, candidate, asked)
+    alike = None if short is None else experience.alike(candidate, short)
+    start = guess if short is None else short * experience.ratio(candidate)
+    assert start is not None, "without a guess, there is a short rate"
+    is_dear = experience.is_dear(candidate, start)
+    dear = _DEAR_DRAWN if lab.traffic.is_random else _DEAR
+    search = _Search(lab, candidate, 1 + (dear if is_dear else TOLERANCE))
+    if alike is None:
+        first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
+    else:  # its own bracket, if it is the same
+        bracket = alike.failed / alike.held
+        again = replace(search, narrowest=max(bracket, search.narrowest))
+        first = again.whole(alike.held, seeds[0], bracket)
     if first.held is None:
         return _without_rate(lab, candidate, asked)
-    if short is not None:
-        experience.ratios[candidate.scenario.engine.policy] = first.held[0] / short
+    if alike is not None and len(seeds) == 1 and alike.is_in([trial for _, trial in first.probes]):
+        # What lies farther out bounds the interval alone: there the runs of the one stand for the other's.
+        return replace(alike.answer, candidate=candidate)
+    found = [first]
     for seed in seeds[1:]:
-        again = _search(lab, candidate, first.held[0], seed, 1 + 2 * tolerance, tolerance)
-        if again.held is None:
+        other = search.whole(first.held[0], seed, 1 + 2 * TOLERANCE)
+        if other.held is None:
             break
-        found.append(again)
-    price = candidate.usd_per_hour(candidate.scenario.replicas)
-    if price:
-        experience.best = max(experience.best, first.held[0] / price)
-    return _answer(lab, candidate, asked, found, len(seeds))
+        found.append(other)
+    answer = _answer(lab, candidate, asked, found, len(seeds), are_ends_run=not is_dear)
+    experience.learn(answer, short, first.held[0], None if first.failed is None else first.failed[0])
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Whole runs of a candidate, between which its largest rate lies; `narrowest` is the bracket that will do."""
+
+    lab: Laboratory
+    candidate: Candidate
+    narrowest: float
+
+    def whole(self, start: float, seed: int, step: float, slope: float | None = None) -> Found[Trial]:
+        """Search from a rate on, with a seed."""
+        lab, rate = self.lab, self.lab.traffic.rate
+        tolerance: float | Callable[[Sequence[tuple[float, Trial]]], float] = self.narrowest - 1 + 1e-9
+        if not lab.traffic.is_random:
+            tolerance = self._tolerance
+        return largest(
+            lambda each: lab.run(self.candidate, each, seed=seed, early_stop=False),
+            start,
+            tolerance=tolerance,
+            step=step,
+            slope=slope,
+            least=rate / FARTHEST,
+            most=rate * FARTHEST,
+            go_on=lambda: not lab.is_spent,
+            too_little=too_little,
+        )
+
+    def _tolerance(self, probes: Sequence[tuple[float, Trial]]) -> float:
+        """A part of the interval that one trace leaves, as far as its runs so far tell."""
+        bounds = bounds_of_trace([trial for _, trial in probes], probes[-1][0], None)
+        part = min(_OF_INTERVAL * math.log(bounds.high / bounds.low), _WIDEST)
+        return max(part, self.narrowest - 1 + 1e-9)
 
 
 def short_rate(lab: Laboratory, candidate: Candidate) -> float | None:
@@ -113,34 +154,21 @@ def too_little(trial: Trial) -> bool:
     return bool(missed) and all(goal.at_least and goal.metric in OF_LOAD for goal in missed)
 
 
-def _search(
-    lab: Laboratory, candidate: Candidate, start: float, seed: int, step: float, tolerance: float
-) -> Found[Trial]:
-    rate = lab.traffic.rate
-    return largest(
-        lambda each: lab.run(candidate, each, seed=seed, early_stop=False),
-        start,
-        tolerance=tolerance,
-        step=step,
-        least=rate / FARTHEST,
-        most=rate * FARTHEST,
-        go_on=lambda: not lab.is_spent,
-        too_little=too_little,
-    )
-
-
 def _trace_bounds(
-    lab: Laboratory, candidate: Candidate, found: Found[Trial], seed: int
+    lab: Laboratory, candidate: Candidate, found: Found[Trial], seed: int, *, are_ends_run: bool
 ) -> tuple[Bounds, tuple[Trial, ...]]:
-    """The bounds of one trace, and the trials that they rest on: where an end lies beyond the rates that were run, one
-    more run is made there, so that no end is a guess."""
+    """The bounds of one trace, and the trials that they rest on. With `are_ends_run`, where an end lies beyond the
+    rates that were run, one more run is made there, so that no end is a guess."""
     assert found.held is not None
     trials = [trial for _, trial in found.probes]
     failed = None if found.failed is None else found.failed[0]
     bounds = bounds_of_trace(trials, found.held[0], failed)
     rates = [trial.rate for trial in trials]
-    outside = [end for end in (bounds.low, bounds.high) if not min(rates) / _BEYOND <= end <= max(rates) * _BEYOND]
-    for end in outside if failed is not None else ():
+    beyond = max(_BEYOND, (bounds.high / bounds.low) ** _OF_INTERVAL)
+    outside = [end for end in (bounds.low, bounds.high) if not min(rates) / beyond <= end <= max(rates) * beyond]
+    if not are_ends_run or failed is None:
+        return bounds, tuple(trials)
+    for end in outside:
         if not lab.is_spent:
             trials.append(lab.run(candidate, rounded(end), seed=seed, early_stop=False))
     if outside:
@@ -148,7 +176,15 @@ def _trace_bounds(
     return bounds, tuple(trials)
 
 
-def _answer(lab: Laboratory, candidate: Candidate, load: float, found: Sequence[Found[Trial]], seeds: int) -> Answer:
+def _answer(
+    lab: Laboratory,
+    candidate: Candidate,
+    load: float,
+    found: Sequence[Found[Trial]],
+    seeds: int,
+    *,
+    are_ends_run: bool,
+) -> Answer:
     first = found[0]
     assert first.held is not None
     held = first.held[1]
@@ -158,22 +194,31 @@ def _answer(lab: Laboratory, candidate: Candidate, load: float, found: Sequence[
     if len(found) > 1:
         bounds = bounds_of_seeds(rates)
     else:
-        bounds, trials = _trace_bounds(lab, candidate, first, held.seed)
+        bounds, trials = _trace_bounds(lab, candidate, first, held.seed, are_ends_run=are_ends_run)
     beyond = held if first.failed is None else first.failed[1]
     note = ""
     if not all(each.is_settled for each in found) or len(found) < seeds:
         note = f"The budget ended before the search did: {rates[0]:g} requests/s hold, more may."
     elif failed is None:
         note = f"There is no limit up to {rates[0]:g} requests/s."
-    return answer_of(candidate, load, bounds, held, trials, beyond, note)
+    others = [trial for each in found[1:] for _, trial in each.probes]
+    return answer_of(candidate, load, bounds, held, trials, beyond, note, others)
 
 
 def answer_of(
-    candidate: Candidate, load: float, bounds: Bounds, held: Trial, near: Sequence[Trial], beyond: Trial, note: str
+    candidate: Candidate,
+    load: float,
+    bounds: Bounds,
+    held: Trial,
+    near: Sequence[Trial],
+    beyond: Trial,
+    note: str,
+    others: Sequence[Trial] = (),
 ) -> Answer:
     """The answer of a candidate that holds, as in the trial `held`.
 
-    `near` are the trials about its largest rate, `beyond` the one in which a goal is missed, `held` where none is.
+    `near` are the trials about its largest rate, `beyond` the one in which a goal is missed, `held` where none is;
+    `others` are those of other seeds.
     """
     return Answer(
         candidate,
@@ -182,7 +227,7 @@ def answer_of(
         load,
         bounds,
         held.bare(),
-        tuple(trial.bare() for trial in near),
+        tuple(trial.bare() for trial in (*near, *others)),
         beyond.worst,
         causes(beyond, candidate, beyond.worst),
         moved(near, 1 + STEP_TIMES),

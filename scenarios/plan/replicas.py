@@ -9,7 +9,8 @@ from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.rates import FARTHEST, Experience, answer_of, causes, piece_of, short_rate
+from scenarios.plan.experience import Experience
+from scenarios.plan.rates import FARTHEST, SLOPE, answer_of, causes, piece_of, short_rate
 from scenarios.plan.search import fewest, largest
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
@@ -19,6 +20,7 @@ MOST_REPLICAS = 1024
 _FEW = 8  # replicas: one more or less is no small step
 _FIRST_STEP = 1.06  # from the load, for so few
 _TOLERANCE = 0.03
+_SLACK = 0.02  # of the replicas of a large fleet: so many fewer might do
 _ENOUGH = 3  # runs, to draw a line through
 
 
@@ -41,19 +43,19 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     ratio = experience.ratio(candidate)
     trials: dict[int, Trial] = {}
 
-    def holds(replicas: int) -> bool:
+    def probe(replicas: int) -> Trial:
         if lab.is_spent:
             raise _SpentError
         if replicas not in trials:
             trials[replicas] = lab.run(candidate, load, replicas=replicas)
-        return trials[replicas].holds
+        return trials[replicas]
 
     is_settled = True
     start = math.ceil(load / (one * ratio))
     found: int | None = None
     if start <= 4 * MOST_REPLICAS:
         try:
-            found, _ = fewest(holds, start, MOST_REPLICAS)
+            found, _ = fewest(probe, start, MOST_REPLICAS, slack=_SLACK)
         except _SpentError:
             is_settled = False
             found = min((each for each, trial in trials.items() if trial.holds), default=None)
@@ -99,9 +101,10 @@ def _more_load(lab: Laboratory, candidate: Candidate, load: float, held: Trial) 
 
     found = largest(
         probe,
-        load * _FIRST_STEP,
+        load,
         tolerance=_TOLERANCE,
         step=_FIRST_STEP,
+        slope=SLOPE,
         least=load,
         most=load * FARTHEST,
         go_on=lambda: not lab.is_spent,
@@ -114,9 +117,9 @@ def _other_sizes(
 ) -> list[Trial]:
     """Runs of fleets of about this size at the load."""
     near = [trial for trial in trials.values() if not trial.stopped]
-    below = trials.get(found - 1)
-    if below is not None and below.stopped and not lab.is_spent:  # its values say where the limit lies
-        near.append(lab.run(candidate, load, replicas=found - 1, early_stop=False))
+    below = max((size for size, trial in trials.items() if not trial.holds), default=0)
+    if below and trials[below].stopped and not lab.is_spent:  # its values say where the limit lies
+        near.append(lab.run(candidate, load, replicas=below, early_stop=False))
     if len(near) < _ENOUGH and not lab.is_spent and found < MOST_REPLICAS:
         near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
     return near

@@ -1,19 +1,23 @@
 """The largest rate at which something holds: a bracket by doubling, then bisection of the logarithm of the rate.
 
 Where both ends of the bracket say how far they are from the limit, the next rate is where a line through them crosses
-it (regula falsi), kept away from the ends. What is looked for is a crossing: a rate that holds and one that does not
-within `tolerance` of each other.
+it (regula falsi), kept away from the ends. Latencies bend sharply at the limit, so an excess far from it counts little
+more than `_BEND`. What is looked for is a crossing: a rate that holds and one that does not within `tolerance` of each
+other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 _EDGE = 0.12  # of the bracket's logarithm: no guess is nearer to its ends
 _SLACK = 0.3  # of the tolerance: how far a guess lies beyond the crossing that it foresees
+_BEND = 0.3
+_FIRST_STRIDE = 1 / 16  # of the logarithm of a whole number
+_USUAL_SLOPE = 2.0  # of an excess over the logarithm of what is searched for
 _KNOWN = 10.0  # an excess above is that of a run without a value
 _DIGITS = 5
 _LONGEST = 2.0  # factor between two rates on the way to a bracket
@@ -53,8 +57,9 @@ def largest(
     probe: Callable[[float], P],
     start: float,
     *,
-    tolerance: float = 0.015,
+    tolerance: float | Callable[[Sequence[tuple[float, P]]], float] = 0.015,
     step: float = 2.0,
+    slope: float | None = None,
     least: float = 0.0,
     most: float = math.inf,
     go_on: Callable[[], bool] = lambda: True,
@@ -62,8 +67,10 @@ def largest(
 ) -> Found[P]:
     """Search from `start` on, by factors of `step` up to 2 or as far as two probes foresee, until `least` or `most`.
 
-    `too_little` says that a probe failed for want of load: then the rate goes up. `go_on` is asked before each probe;
-    where it says no, the bracket so far is what was found.
+    `tolerance` may be worked out from the probes so far. `slope` is what the excess is expected to grow by with the
+    logarithm of the rate: with it, the first probe alone foresees the second. `too_little` says that a probe failed for
+    want of load: then the rate goes up. `go_on` is asked before each probe; where it says no, the bracket so far is
+    what was found.
     """
     found: Found[P] = Found()
     rate, factor = rounded(start), step
@@ -82,29 +89,40 @@ def largest(
         if rate >= most if up else rate <= least:
             found.is_settled = True
             return found
-        stride = _foreseen(found.probes, tolerance, math.log(factor))
+        stride = _foreseen(found.probes, _known(tolerance, found.probes), math.log(factor), slope)
         rate = rounded(min(rate * math.exp(stride), most) if up else max(rate / math.exp(stride), least))
         factor = min(factor * factor, max(step, _LONGEST))
 
 
-def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float) -> float:
-    """How far to go in the logarithm: `usual`, or a little beyond where a line through the last two crosses 0."""
-    if len(probes) < 2:
+def _known(tolerance: float | Callable[[Sequence[tuple[float, P]]], float], probes: Sequence[tuple[float, P]]) -> float:
+    return tolerance(probes) if callable(tolerance) else tolerance
+
+
+def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float, slope: float | None) -> float:
+    """How far to go in the logarithm: a little beyond where the excess is foreseen to cross 0, or else `usual`.
+
+    It is foreseen by a line through the last two probes, or by `slope` from the only one.
+    """
+    (x, one), (y, other) = probes[-2:] if len(probes) > 1 else (probes[-1], probes[-1])
+    if max(abs(one.excess), abs(other.excess)) >= _KNOWN:
         return usual
-    (x, one), (y, other) = probes[-2:]
-    if max(abs(one.excess), abs(other.excess)) >= _KNOWN or x == y:
-        return usual
-    slope = (other.excess - one.excess) / (math.log(y) - math.log(x))
-    if slope <= 0:
+    if x != y:
+        slope = (other.excess - one.excess) / (math.log(y) - math.log(x))
+    if slope is None or slope <= 0:
         return usual
     return min(max(abs(other.excess) / slope + 0.6 * tolerance, tolerance), math.log(_LONGEST))
 
 
-def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go_on: Callable[[], bool]) -> Found[P]:
+def _narrowed(
+    found: Found[P],
+    probe: Callable[[float], P],
+    tolerance: float | Callable[[Sequence[tuple[float, P]]], float],
+    go_on: Callable[[], bool],
+) -> Found[P]:
     assert found.held is not None
     assert found.failed is not None
-    while found.failed[0] / found.held[0] > 1 + tolerance:
-        rate = rounded(_guess(found.held, found.failed, tolerance))
+    while found.failed[0] / found.held[0] > 1 + (enough := _known(tolerance, found.probes)):
+        rate = rounded(_guess(found.held, found.failed, enough))
         if not found.held[0] < rate < found.failed[0]:
             break
         if not go_on():
@@ -122,10 +140,10 @@ def _narrowed(found: Found[P], probe: Callable[[float], P], tolerance: float, go
 def _guess(held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: float) -> float:
     low, high = math.log(held[0]), math.log(failed[0])
     width = high - low
-    below, above = held[1].excess, failed[1].excess
     share = 0.5
-    if -_KNOWN < below <= 0 < above < _KNOWN:
-        share = -below / (above - below)
+    if -_KNOWN < held[1].excess <= 0 < failed[1].excess < _KNOWN:
+        below, above = (far / (1 + far / _BEND) for far in (-held[1].excess, failed[1].excess))
+        share = below / (above + below)
         # A little beyond the crossing, on the side of the farther end: then both ends come close.
         share += (_SLACK * tolerance / width) * (1 if share < 0.5 else -1)
     return math.exp(low + width * min(max(share, _EDGE), 1 - _EDGE))
@@ -136,37 +154,32 @@ def rounded(rate: float) -> float:
     return float(f"{rate:.{_DIGITS}g}")
 
 
-def fewest(holds: Callable[[int], bool], start: int, most: int) -> tuple[int | None, int]:
+def fewest(probe: Callable[[int], P], start: int, most: int, *, slack: float = 0.0) -> tuple[int | None, int]:
     """The smallest whole number from 1 to `most` that holds, if more is never worse; and the largest seen to fail.
 
-    From `start` by doubled steps to either side, then by halves. None where `most` fails too.
+    From `start` by doubled steps to either side, farther where the excess says so, then by halves of the logarithm;
+    with `slack` it may be more than the smallest by that share. None where `most` fails too.
     """
-    start = min(max(start, 1), most)
-    failed, step = 0, max(start // 16, 1)
-    at = start
-    if holds(at):
-        good = at
-        while good > 1:
-            at = max(good - step, failed + 1, 1)
-            if at == good:
-                break
-            if not holds(at):
-                failed = at
-                break
-            good, step = at, step * 2
-    else:
-        failed = at
-        while True:
-            if at == most:
-                return None, failed
-            at, step = min(at + step, most), step * 2
-            if holds(at):
-                good = at
-                break
+    at, step, failed = min(max(start, 1), most), _FIRST_STRIDE, 0
+    good: int | None = None
+    while True:
+        done = probe(at)
+        far = abs(done.excess) / _USUAL_SLOPE if abs(done.excess) < _KNOWN else 0.0
+        stride, step = min(max(step, far), math.log(_LONGEST)), step * 2
+        if done.holds:
+            good = at
+            down = min(math.ceil(at * math.exp(-stride)), at - 1)
+        else:
             failed = at
-    while good - failed > 1:
-        middle = (good + failed) // 2
-        if holds(middle):
+        if good is not None and (failed or good == 1):
+            break
+        if good is None and at == most:
+            return None, failed
+        at = max(down, 1) if good is not None else min(math.floor(at * math.exp(stride)) + 1, most)
+    while good - failed > max(1, slack * good):
+        middle = round(math.sqrt(good * max(failed, 1)))
+        middle = min(max(middle, failed + 1), good - 1)
+        if probe(middle).holds:
             good = middle
         else:
             failed = middle

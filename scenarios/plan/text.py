@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.wording import described, percent, rate_text
 
@@ -73,14 +75,30 @@ TEXT_COLUMNS = 1
 
 
 def table(plan: Plan) -> list[tuple[str, ...]]:
-    """The table: a line a candidate, its head first."""
-    return [HEAD, *(_line(answer) for answer in plan.answers)]
+    """The table: a line a candidate, its head first. GPUs have no column where a replica has one each."""
+    lines = [HEAD, *map(_line, labels(plan), plan.answers)]
+    if any(answer.gpus != answer.replicas for answer in plan.answers):
+        return lines
+    place = HEAD.index("GPUs")
+    return [(*line[:place], *line[place + 1 :]) for line in lines]
 
 
-def _line(answer: Answer) -> tuple[str, ...]:
+def labels(plan: Plan) -> list[str]:
+    """The candidates in the words that tell them apart: without the settings that all of them have."""
+    settings = [answer.candidate.settings for answer in plan.answers]
+    rest = [
+        {key: value for key, value in own.items() if any(key not in s or s[key] != value for s in settings)}
+        for own in settings
+    ]
+    if not all(rest):
+        return [answer.candidate.label for answer in plan.answers]
+    return [replace(answer.candidate, settings=own).label for answer, own in zip(plan.answers, rest, strict=True)]
+
+
+def _line(label: str, answer: Answer) -> tuple[str, ...]:
     bounds = answer.bounds
     return (
-        answer.candidate.label,
+        label,
         "-" if bounds is None else rate_text(bounds.value),
         "" if bounds is None else f"{rate_text(bounds.low)} - {rate_text(bounds.high)}",
         f"{answer.replicas:,}" if answer.feasible else f"({answer.replicas:,})",

@@ -19,7 +19,7 @@ WIDTH = 30
 class Progress:
     """Shows the share of requests, or of what `noun` says, that have finished. Call it with the number so far.
 
-    A `total` of 0 is not known: there is no share then.
+    A `total` of 0 is not known: there is no share then, until a call says it.
     """
 
     def __init__(self, label: str, total: int, *, noun: str = "requests", stream: TextIO | None = None) -> None:
@@ -39,7 +39,8 @@ class Progress:
             self._stream.flush()
             self._width = 0
 
-    def __call__(self, finished: int) -> None:
+    def __call__(self, finished: int, total: int = 0) -> None:
+        self.total = total or self.total
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -55,11 +56,14 @@ class Progress:
 
     def _text(self, finished: int, elapsed_s: float) -> str:
         if not self.total:
-            return f"{self.label}: {finished:,} {self.noun}"
+            return f"{self.label}: {finished:,} {self._noun(finished)}"
         share = finished / self.total
         left = f", {elapsed_s * (1 - share) / share:.0f} s left" if share > 0 else ""
-        count = f"{self.label}: {finished:,} of {self.total:,} {self.noun}, {share:.0%}{left}"
+        count = f"{self.label}: {finished:,} of {self.total:,} {self._noun(self.total)}, {share:.0%}{left}"
         if not self._bar:
             return count
         done = int(share * WIDTH)
         return f"[{'#' * done}{'.' * (WIDTH - done)}] {count}"
+
+    def _noun(self, count: int) -> str:
+        return self.noun.removesuffix("s") if count == 1 else self.noun

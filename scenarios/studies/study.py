@@ -16,9 +16,11 @@ from annotated_types import doc
 from pydantic import Field, ValidationError
 
 from scenarios.build.parts import policy_label, with_policy
+from scenarios.build.unused import engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
+from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.source.yaml_source import YamlSource, parse_mapping, read_yaml
 from scenarios.schema.strict import Strict
@@ -111,12 +113,19 @@ def study_of(
     return _study(base.name, base, tuple(axes), None, None, seeds)
 
 
-def load_study(path: str | os.PathLike[str], overrides: Sequence[str] = (), seeds: int | None = None) -> Study:
+def load_study(
+    path: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    seeds: int | None = None,
+    *,
+    check_files: bool = True,
+) -> Study:
     """The study in a file. `overrides` change its scenario, `seeds` its number of seeds.
 
-    Paths are relative to the file. Raises InputError with file:line:column of the key that is wrong.
+    With `check_files` False, the files that its scenario names need not be there: it is shown and not run. Paths are
+    relative to the file. Raises InputError with file:line:column of the key that is wrong.
     """
-    return _read(read_yaml(Path(path)), Path(path), overrides, seeds)
+    return _read(read_yaml(Path(path)), Path(path), overrides, seeds, check_files=check_files)
 
 
 def find_study(given: str) -> Path | None:
@@ -134,7 +143,9 @@ def parse_study(text: str, name: str, folder: Path) -> Study:
     return _read(parse_mapping(text, name), folder / name, (), None)
 
 
-def _read(source: YamlSource, path: Path, overrides: Sequence[str], seeds: int | None) -> Study:
+def _read(
+    source: YamlSource, path: Path, overrides: Sequence[str], seeds: int | None, *, check_files: bool = True
+) -> Study:
     origin = Origin(source.file, {**source.values, **source.keys})
     data = source.data
     assert isinstance(data, dict)
@@ -143,7 +154,7 @@ def _read(source: YamlSource, path: Path, overrides: Sequence[str], seeds: int |
     except ValidationError as error:
         raise origin.error(explain(error, StudyFile, data)) from None
     folder = path.absolute().parent
-    base = _base(file, folder, origin, overrides)
+    base = _base(file, folder, origin, overrides, check_files)
     name = file.name or re.sub(r"[^\w.+-]+", "-", path.stem).strip("-._+") or "study"
     if (file.vary is None) == (file.points is None):
         what = "both `vary` and `points`" if file.vary is not None else "neither `vary` nor `points`"
@@ -153,18 +164,19 @@ def _read(source: YamlSource, path: Path, overrides: Sequence[str], seeds: int |
     axes = [_axis(keys, values, folder, origin) for keys, values in (file.vary or {}).items()]
     points = file.points
     listed = None if points is None else [_list_point(point, folder, origin, i) for i, point in enumerate(points)]
+    varied = "vary" if listed is None else "points"
     try:
         return _study(name, base, tuple(axes), listed, file.samples, seeds or file.seeds)
     except InputError as error:
-        raise origin.error([Finding(("vary",), error.message, error.hint)]) if not error.file else error from None
+        raise origin.error([Finding((varied,), error.message, error.hint)]) if not error.file else error from None
 
 
-def _base(file: StudyFile, folder: Path, origin: Origin, overrides: Sequence[str]) -> Scenario:
+def _base(file: StudyFile, folder: Path, origin: Origin, overrides: Sequence[str], check_files: bool) -> Scenario:
     if isinstance(file.scenario, str):
         beside = folder / file.scenario
-        return load(beside if beside.is_file() else file.scenario, overrides)
+        return load(beside if beside.is_file() else file.scenario, overrides, check_files=check_files)
     try:
-        return load(_from_folder(file.scenario, folder), overrides)
+        return load(_from_folder(file.scenario, folder), overrides, check_files=check_files)
     except InputError as error:
         raise origin.error([Finding(("scenario",), error.message, error.hint)]) if not error.file else error from None
 
@@ -223,7 +235,30 @@ def _study(
         settings = grid(axes)
     else:
         settings = random_design(axes, samples, np.random.default_rng(base.seed))
+    _check_taken(base, settings)
     return Study(name, base, axes, tuple(settings), tuple(range(base.seed, base.seed + seeds)), samples)
+
+
+def _check_taken(base: Scenario, settings: Sequence[Setting]) -> None:
+    """Raise InputError for a key of the engine that no policy of the study takes.
+
+    Where the policy varies, a key is left out for those that do not take it: a misspelt one would be for all.
+    """
+    policies = {setting.get(_POLICY) for setting in settings}
+    keys = dict.fromkeys(key.split(".")[1] for setting in settings for key in setting if key.startswith("engine."))
+    if policies == {None} or not keys.keys() - {"policy"}:
+        return  # as in a run, an unknown key is refused
+    own = base.engine.given()
+    known: dict[str, None] = {"policy": None}
+    for policy, order in {(setting.get(_POLICY), setting.get("engine.order")) for setting in settings}:
+        given = own if order is None else own | {"order": order}
+        try:
+            known |= dict.fromkeys(engine_keys(base.engine.policy if policy is None else str(policy), given))
+        except InputError:
+            return  # an unknown policy: its runs say so
+    for key in keys:
+        if key not in known:
+            raise InputError(f"no policy of the study takes engine.{key}", hint=did_you_mean(key, sorted(known)))
 
 
 def _whole(base: Scenario, axis: Axis) -> Axis:

@@ -52,6 +52,32 @@ def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Row]) -> bool
     return True
 
 
+def read_csv(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table that `write_csv` wrote: a mapping of column to value each.
+
+    Raises OSError, and ValueError or csv.Error where the file is no such table.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file, strict=True)
+        found = [{name: _value(text) for name, text in row.items()} for row in reader]
+    if not found or not {"seed", ERROR} <= found[0].keys():
+        raise ValueError("it is no table of a sweep")
+    return found
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        raise ValueError("a row ends too soon")
+    if not text:
+        return None
+    for read in (json.loads, float):  # "nan" is a float, and no JSON
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
 def _plain(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, tuple)) else value
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -124,26 +123,31 @@ class Sample:
         """The worst that happened to one request."""
         return starvation(self.records, self.of_class)
 
-    @cached_property
-    def latencies(self) -> Mapping[str, Distribution | None]:
-        """The distribution of each latency in seconds, by its name in `LATENCIES`; None where there is no sample.
+    def latency(self, name: str) -> Distribution | None:
+        """The distribution of a latency in seconds, by its name in `LATENCIES`; None where there is no sample.
 
         Gaps between tokens are not kept by class: of one class there are none here, and `mean_itl_s` alone.
         """
-        records, done = self.records, self.done
-        return {
-            "ttft": _describe(ttft_s(records)[done]),
-            "tpot": _describe(tpot_s(records)[done]),
-            "itl": None if self.class_index is not None else itl(records, PERCENTILES, self.window),
-            "e2el": _describe(e2el_s(records)[done]),
-            "queue_time": _describe(queue_s(records)[done]),
-        }
+        if name not in self._latencies:
+            self._latencies[name] = self._distribution(name)
+        return self._latencies[name]
+
+    @cached_property
+    def _latencies(self) -> dict[str, Distribution | None]:
+        """Those that were asked for: gaps between tokens take longer than the rest of a summary."""
+        return {}
+
+    def _distribution(self, name: str) -> Distribution | None:
+        if name == "itl":
+            return None if self.class_index is not None else itl(self.records, PERCENTILES, self.window)
+        seconds = {"ttft": ttft_s, "tpot": tpot_s, "e2el": e2el_s, "queue_time": queue_s}[name]
+        return _describe(seconds(self.records)[self.done])
 
     @cached_property
     def mean_itl_s(self) -> float | None:
         """The mean gap between tokens: of a class by (tn - t1) / (n - 1), weighted by n - 1, aborted requests too."""
         if self.class_index is None:
-            gaps = self.latencies["itl"]
+            gaps = self.latency("itl")
             return None if gaps is None else gaps.mean
         requests, chosen = self.records.requests, (self.done | self.aborted) & (self.records.requests.output_tokens > 1)
         chosen &= self.records.streams

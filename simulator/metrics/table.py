@@ -40,7 +40,7 @@ def _latencies() -> Iterator[Metric]:
 
 def _statistic_ms(name: str, index: int) -> Callable[[Sample], float | None]:
     def of(sample: Sample) -> float | None:
-        found = sample.latencies[name]
+        found = sample.latency(name)
         if found is None:
             return None
         return (found.mean, found.percentiles[0], found.std, *found.percentiles)[index] * 1e3

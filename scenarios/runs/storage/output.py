@@ -34,9 +34,10 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
 from simulator.errors import InputError
 
+SWEEP = "a sweep"
 _KINDS = {
     COMPARISON: "a comparison",
-    STUDY: "a sweep",
+    STUDY: SWEEP,
     PLAN: "a plan",
     VALIDATION: "a validation",
     LOCKSTEP: "a lockstep",

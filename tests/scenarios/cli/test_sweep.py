@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,19 @@ def test_moving_keys_are_one_axis_and_random_points_have_no_map() -> None:
     )
     sweep("random.yaml", "--out", "random", "--workers", "1")
     assert not any("heatmap" in name for name in files(Path("random")))
+
+
+def test_a_report_drawn_again_has_the_same_bytes_and_runs_nothing() -> None:
+    vary = "engine.policy, engine.max_num_seqs=[static, 1],[chunked_prefill, 4],[static, -1]"
+    sweep("tiny.yaml", "--vary", vary, "--seeds", "2", "--set", "slo.ttft_ms=500", "--out", "one", "--workers", "1")
+    there = files(Path("one"))
+    kept = {"study.yaml", "table.csv", "table.parquet"}
+    for name in there.keys() - kept:
+        Path("one", name).unlink()
+    shutil.rmtree("one/points")
+    Path("tiny.yaml").unlink()
+    said = batchlab("report", "one", cwd=Path.cwd())
+    assert (said.code, said.out.startswith("best by")) == (0, True), said.err
+    assert files(Path("one")) == there
+    both = batchlab("report", "one", "two", cwd=Path.cwd())
+    assert (both.code, "a sweep has a report of its own" in both.err) == (2, True)

@@ -220,6 +220,17 @@ def test_the_text_is_short_and_says_all() -> None:
     assert "meets the SLO up to" in sentence(plan)
 
 
+def test_a_table_tells_candidates_apart_and_nothing_more() -> None:
+    axes = [parse_vary("engine.max_num_seqs=8,16")]
+    plan = planned(chat(), "p99_ttft_ms<=300", gpus=["h100"], policies="chunked_prefill,static", axes=axes, seeds=1)
+    head, *lines = table(plan)
+    assert "GPUs" not in head  # one a replica
+    of_each = {f"max_num_seqs {seqs}, {policy}" for seqs in (8, 16) for policy in ("chunked_prefill", "static")}
+    assert {line[0] for line in lines} == of_each
+    two = planned(chat(hardware={"gpu": "h100", "tensor_parallel": 2}), "p99_ttft_ms<=300", seeds=1)
+    assert dict(zip(*table(two), strict=True))["GPUs"] == "2"
+
+
 CASES = {
     "--slo p99_ttf_ms<=1": ["did you mean `p99_ttft_ms`?"],
     "--find rates": ["--find", "did you mean `rate`?"],
@@ -263,6 +274,21 @@ def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
     assert list(json.loads(over.out)["candidates"][0]) == KEYS
     (scenario,) = (tmp_path / "out" / "candidates").iterdir()
     assert batchlab("run", scenario, "--out", "run", cwd=tmp_path).code == 0
+
+
+def test_advice_relieves_what_the_worst_requests_wait_for() -> None:
+    from scenarios.plan.advice import _changes
+    from scenarios.plan.bottleneck import Shares
+    from scenarios.plan.goal import Goal
+
+    candidate, late = make_candidate(chat(), {}), Goal("p99_ttft_ms", 300)
+    seqs, budget = {"engine.max_num_seqs": 16}, {"engine.max_num_batched_tokens": 512}
+    for shares, first in (
+        ({"compute": 0.6, "queueing": 0.2, "memory": 0.05}, [budget, seqs]),
+        ({"compute": 0.2, "queueing": 0.6}, [seqs, budget]),
+        ({"memory": 0.9, "compute": 0.05, "queueing": 0.05}, [{"hardware.gpu_memory_utilization": 0.95}, budget]),
+    ):
+        assert list(_changes(candidate, late, Shares(shares)))[:2] == first
 
 
 def test_a_change_is_a_candidate_of_its_own() -> None:

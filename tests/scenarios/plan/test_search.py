@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -91,21 +91,69 @@ def test_a_budget_that_ends_leaves_what_was_found() -> None:
     assert found.held is not None
 
 
-@given(answer=st.integers(1, 1024), start=st.integers(-3, 3000))
-def test_finds_the_fewest(answer: int, start: int) -> None:
+@given(answer=st.integers(1, 1024), start=st.integers(-3, 3000), tells=st.booleans(), slack=st.sampled_from([0, 0.02]))
+def test_finds_the_fewest(answer: int, start: int, tells: bool, slack: float) -> None:
     asked: list[int] = []
 
-    def holds(replicas: int) -> bool:
+    def probe(replicas: int) -> Probe:
         asked.append(replicas)
-        return replicas >= answer
+        excess = 3 * math.log(answer / replicas) if tells else 20.0
+        return Probe(replicas >= answer, excess if replicas < answer else min(excess, 0.0))
 
-    found, failed = fewest(holds, start, 1024)
-    assert found == answer
-    assert failed == answer - 1
+    found, failed = fewest(probe, start, 1024, slack=slack)
+    assert found is not None
+    assert answer <= found <= max(answer, answer * (1 + slack) + 1)
+    assert failed < answer
+    assert found - failed <= max(1, slack * found)
     assert len(asked) == len(set(asked))
     assert all(1 <= replicas <= 1024 for replicas in asked)
 
 
+def test_a_number_far_off_is_reached_in_few_runs() -> None:
+    asked: list[int] = []
+
+    def probe(replicas: int) -> Probe:
+        asked.append(replicas)
+        excess = 1.2 * math.log(250 / replicas)
+        return Probe(excess <= 0, excess if excess <= 0 else 20.0)  # failed ones are stopped
+
+    assert fewest(probe, 1024, 1024, slack=0.02)[0] in range(250, 256)
+    assert len(asked) <= 10
+
+
 @pytest.mark.parametrize("start", [1, 500, 5000])
 def test_says_where_no_number_is_enough(start: int) -> None:
-    assert fewest(lambda replicas: False, start, 64) == (None, 64)
+    assert fewest(lambda replicas: Probe(False, 20.0), start, 64) == (None, 64)
+
+
+def test_a_slope_foresees_the_second_run() -> None:
+    """From above the rate at which a latency that grows with its square is at its limit, to a little below it."""
+    found = largest(steep(10.0, power=2.0), 15.0, tolerance=0.05, step=1.08, slope=2.0)
+    assert [rate for rate, _ in found.probes[:2]] == [15.0, pytest.approx(10.0 * math.exp(-0.6 * 0.05), rel=1e-3)]
+    assert len(found.probes) <= 5
+
+
+def test_a_sharp_bend_takes_few_runs() -> None:
+    """Far below the limit little grows; a little above it the queue does: the steep end must not hold the search up."""
+
+    def probe(rate: float) -> Probe:
+        over = math.log(rate / 18.8)
+        return Probe(over <= 0, 15 * over if over > 0 else -0.02 + 0.5 * over)
+
+    found = largest(probe, 17.9, tolerance=0.02, step=1.09)
+    assert found.is_settled
+    assert len(found.probes) <= 6
+
+
+def test_the_tolerance_may_follow_from_the_probes() -> None:
+    seen: list[int] = []
+
+    def tolerance(probes: Sequence[tuple[float, Probe]]) -> float:
+        seen.append(len(probes))
+        return 0.2 if len(probes) < 4 else 0.01
+
+    found = largest(steep(10.0, power=0.7), 6.0, tolerance=tolerance, step=1.5)
+    assert found.held is not None
+    assert found.failed is not None
+    assert found.failed[0] / found.held[0] <= 1.2
+    assert seen == sorted(seen)

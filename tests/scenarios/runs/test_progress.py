@@ -52,6 +52,19 @@ def test_without_a_total_there_is_no_share(monkeypatch: pytest.MonkeyPatch, stre
     assert stream.getvalue().strip() == "static: 232 requests"
 
 
+def test_a_total_may_come_later_and_one_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, stream = iter((0.0, 3.0, 10.0, 20.0)), StringIO()
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    progress = Progress("mine", 0, noun="candidates", stream=stream)
+    for total in (0, 20, 1):
+        progress(1, total)
+    assert stream.getvalue().splitlines() == [
+        "mine: 1 candidate",
+        "mine: 1 of 20 candidates, 5%, 190 s left",
+        "mine: 1 of 1 candidate, 100%, 0 s left",
+    ]
+
+
 def test_a_bar_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     shown = watch(monkeypatch, Terminal())

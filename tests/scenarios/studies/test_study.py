@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.studies.axes import parse_vary
-from scenarios.studies.study import find_study, load_study, parse_study, study_of
+from scenarios.studies.study import Study, find_study, load_study, parse_study, study_of
 from simulator.errors import InputError
 
 TINY = """\
@@ -94,6 +94,21 @@ def test_points_one_by_one_and_files_beside_the_study(scenario: Path) -> None:
     assert study.keys == ("engine.max_num_seqs", "engine.policy")
 
 
+def test_a_misspelt_key_is_refused_where_the_policy_varies_too(scenario: Path) -> None:
+    policies = parse_vary("engine.policy=static,chunked_prefill")
+    with pytest.raises(InputError, match=r"no policy of the study takes engine\.max_num_seq") as caught:
+        study_of(str(scenario), [policies, parse_vary("engine.max_num_seq=8,16")])
+    assert "did you mean `max_num_seqs`?" in str(caught.value)
+    of_one = study_of(str(scenario), [policies, parse_vary("engine.batch_timeout_s=0,1")])
+    assert [engine_value(of_one, place, "batch_timeout_s") for place in range(4)] == [0, 1, None, None]
+    by_order = [parse_vary("engine.order=fcfs,fair"), parse_vary("engine.class_weights.chat=1,2")]
+    assert len(study_of(str(scenario), [policies, *by_order])) == 8
+
+
+def engine_value(study: Study, place: int, key: str) -> object:
+    return study.scenario(study.settings[place], 0).engine.given().get(key)
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
@@ -108,6 +123,11 @@ def test_points_one_by_one_and_files_beside_the_study(scenario: Path) -> None:
         ("scenario: quickstart\nvary: {a: [1], 'a, b': [[1, 2]]}\n", "2:", "a is varied twice"),
         ("scenario: quickstart\npoints: [{a: 1}]\nsamples: 3\n", "3:", "goes with `vary`"),
         ("scenario: quickstart\npoints: [{seed: 1}]\n", "2:", "is set by `seeds`"),
+        (
+            "scenario: quickstart\npoints:\n  - {engine.policy: static}\n  - {engine.max_num_seq: 1}\n",
+            "2:",
+            "no policy of the study takes engine.max_num_seq",
+        ),
         ("scenario: {modell: gpt2}\nvary: {a: [1]}\n", "1:", "unknown key"),
         ("scenario: quickstart\nvary: {a: [1]}\nseeds: 0\n", "3:", "at least 1"),
     ],

@@ -19,6 +19,7 @@ from scenarios.runs.runner import run
 from scenarios.studies.axes import parse_vary
 from scenarios.studies.executors import Failure, InProcess, Local
 from scenarios.studies.runs import address
+from scenarios.studies.saved import read_sweep
 from scenarios.studies.study import Study, study_of
 from scenarios.studies.sweep import sweep
 from simulator.errors import InputError
@@ -226,3 +227,28 @@ def test_a_ray_cluster_of_two_nodes_writes_the_same_bytes(tiny: Path, tmp_path: 
         ray.shutdown()
         cluster.shutdown()
     assert tables(tmp_path / "here") == tables(tmp_path / "there")
+
+
+def test_a_sweep_is_read_back_from_its_folder(tiny: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = sweep(study(tiny, "engine.max_num_seqs=1,4,-1", seeds=2), folder)
+    found = read_sweep(folder)
+    assert found.study.settings == done.study.settings
+    assert found.counts() == {"points": 6, "done": 0, "reused": 4, "failed": 2}
+    for (setting, seed, outcome), (own, own_seed, was) in zip(found.rows, done.rows, strict=True):
+        assert (setting, seed, outcome.error) == (own, own_seed, was.error)
+        known = {key: value for key, value in outcome.summary.items() if value is not None}
+        assert known == {key: value for key, value in was.summary.items() if value is not None}
+    table = folder / "table.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    for text, wrong in (
+        ("".join(lines[:-1]), "has 5 rows, and the study beside it 6 runs"),
+        ("seed\n0\n", "it is no table of a sweep"),
+        (lines[0] + "1\n", "a row ends too soon"),
+    ):
+        table.write_text(text)
+        with pytest.raises(InputError, match=wrong):
+            read_sweep(folder)
+    table.unlink()
+    with pytest.raises(InputError, match="has not come to its end"):
+        read_sweep(folder)
