@@ -127,7 +127,7 @@ def first_difference(case: Case, ours: Steps, theirs: Iterable[dict[str, Any]]) 
             return f"step {number} is the end {'there' if a else 'here'}"
         told = {key: a[key] for key in ("scheduled", "preempted", "admitted", "waiting")}
         told |= {"free": a["num_free_blocks"] * page, "free_end": a["num_free_blocks_end"] * page}
-        seen_s = a.get("t_schedule_s", a["t_start_s"])
+        seen_s: float = a["t_schedule_s"] if "t_schedule_s" in a else a["t_start_s"]
         after = bisect(arrivals, seen_s + 1e-9)
         if after and seen_s - arrivals[after - 1] < 1e-9:
             del told["waiting"]
