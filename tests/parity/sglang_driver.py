@@ -1,4 +1,6 @@
-"""Runs in an environment that has SGLang: a case on stdin; its scheduler's records on stdout, a line each.
+"""Runs in an environment that has SGLang: cases on stdin, a line each; its scheduler's records on stdout.
+
+A line says "case"; the records of the case follow, a line each, and null.
 
 usage: python sglang_driver.py FOLDER_OF_THE_HARNESS
 
@@ -44,13 +46,16 @@ def main() -> None:
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
     harness = importlib.import_module("sglang_harness")
     let_answers_end(harness)
-    case = json.load(sys.stdin)
-    for request in case["requests"]:
-        if hashes := request.pop("block_hashes", None):
-            size = request.pop("hash_block_size")
-            request["prompt_token_ids"] = tokens(hashes, size, request["prompt_len"])
-    for record in harness.run(case):
-        print(json.dumps(record))
+    for line in sys.stdin:
+        case = json.loads(line)
+        for request in case["requests"]:
+            if hashes := request.pop("block_hashes", None):
+                size = request.pop("hash_block_size")
+                request["prompt_token_ids"] = tokens(hashes, size, request["prompt_len"])
+        print('"case"')
+        for record in harness.run(case):
+            print(json.dumps(record))
+        print("null", flush=True)
 
 
 if __name__ == "__main__":

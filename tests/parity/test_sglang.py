@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import copy
 import os
-import shutil
+import runpy
 import subprocess
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.parity.cases import Case
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
+from tests.parity.sglang_live import answers, python
 from tests.shared_data import shared
 
-VARIABLE = "BATCHLAB_SGLANG_PYTHON"
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "500"))
 FIRST = int(os.environ.get("BATCHLAB_PARITY_FIRST", "200000"))
 
@@ -103,13 +105,10 @@ def test_overlap_scheduling_decides_otherwise() -> None:
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", LIVE)
 def test_new_cases_are_scheduled_as_sglang_does(kind: str, tmp_path: Path) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None or shutil.which(python) is None:
-        pytest.skip(f"{VARIABLE} names no python with SGLang")
     record = shared("oracle/engines/sglang_record.py")
     first = FIRST + 10_000 * list(LIVE).index(kind)
     out = tmp_path / "cases.jsonl.gz"
-    command = [python, str(record), str(first), str(CASES), str(out), *LIVE[kind]]
+    command = [python(), str(record), str(first), str(CASES), str(out), *LIVE[kind]]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=record.parent, env=environment)
     assert done.returncode == 0, done.stderr
@@ -119,3 +118,47 @@ def test_new_cases_are_scheduled_as_sglang_does(kind: str, tmp_path: Path) -> No
     assert len(cases) > 0.9 * CASES
     hold([item for item in cases if item.seed % 2])
     hold([item for item in cases if item.seed % 2 == 0], fast_forward=False)
+
+
+CROWDS: dict[str, dict[str, Any]] = {
+    "radix": {"schedule_conservativeness": 0.05, "disable_radix_cache": False, "eos_share": 0.0},
+    "overlap": {"schedule_conservativeness": 0.05, "eos_share": 0.0, "overlap": True},
+    "overlap, lpm": {"schedule_policy": "lpm", "disable_radix_cache": False, "overlap": True},
+    "overlap, lpm, mixed, page 16": {
+        "schedule_policy": "lpm",
+        "disable_radix_cache": False,
+        "overlap": True,
+        "enable_mixed_chunk": True,
+        "page_size": 16,
+        "schedule_conservativeness": 0.05,
+        "eos_share": 0.0,
+    },
+}
+
+
+def crowd(seed: int, settings: dict[str, Any]) -> Case:
+    """The requests of ten cases of the generator in one, as far as its memory holds each: up to two hundred."""
+    draw = runpy.run_path(str(shared("oracle/engines/sglang_gen.py")))["case"]
+    drawn = [draw(10 * seed + part, **settings) for part in range(10)]
+    case: Case = drawn[0]
+    most = case["config"]["max_total_tokens"] - 2 * case["config"]["page_size"] - 2
+    requests = [
+        {**request, "id": f"{part}{request['id']}"}
+        for part, one in enumerate(drawn)
+        for request in one["requests"]
+        if request["prompt_len"] + request["max_tokens"] <= most
+    ]
+    return {**case, "requests": sorted(requests, key=lambda request: request["arrival_time"])}
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", CROWDS)
+def test_crowds_are_scheduled_as_by_sglang(kind: str) -> None:
+    seeds = range(FIRST, FIRST + max(1, CASES // 10))
+    cases = [crowd(seed, CROWDS[kind]) for seed in seeds]
+    told = answers(cases, shared("oracle/engines"))
+    kept = [Recorded(seed, case, [*theirs]) for seed, case, theirs in zip(seeds, cases, told, strict=True)]
+    steps, retracted = sum(len(item.steps) for item in kept), sum(len(s["preempted"]) for i in kept for s in i.steps)
+    print(f"crowds, {kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
+    hold(kept)

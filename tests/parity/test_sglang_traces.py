@@ -7,15 +7,9 @@ that times are exact on both sides: no rounding decides which step sees an arriv
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +18,9 @@ from scenarios.traces import TraceOptions, read_trace
 from simulator.workload import Workload
 from tests.parity.cases import Case
 from tests.parity.sglang_cases import decisions_of, first_difference
+from tests.parity.sglang_live import answers, python
 from tests.shared_data import shared
 
-VARIABLE = "BATCHLAB_SGLANG_PYTHON"
-DRIVER = Path(__file__).with_name("sglang_driver.py")
 SECONDS = float(os.environ.get("BATCHLAB_PARITY_SECONDS", "600"))
 
 
@@ -85,33 +78,17 @@ def request_of(workload: Workload, row: int) -> dict[str, Any]:
     } | hashes
 
 
-def answers(python: str, case: Case) -> Iterator[dict[str, Any]]:
-    """The records of SGLang's scheduler, as it goes on."""
-    with tempfile.TemporaryFile("w+") as given:
-        json.dump(case, given)
-        given.seek(0)
-        command = [python, str(DRIVER), str(shared("oracle/engines"))]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, text=True, env=environment) as asked:
-            assert asked.stdout is not None
-            for line in asked.stdout:
-                yield json.loads(line)
-        assert asked.returncode == 0
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("name", SLICES)
 def test_a_trace_is_scheduled_as_sglang_does(name: str, settings: str) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None or shutil.which(python) is None:
-        pytest.skip(f"{VARIABLE} names no python with SGLang")
+    python()
     part = SLICES[name]
     workload = read_trace(shared(f"traces/{part.file}"), TraceOptions(duration_s=SECONDS))
     case = case_of(part, workload, SETTINGS[settings])
     started_s = time.perf_counter()
     ours = decisions_of(case)
     ours_s = time.perf_counter() - started_s
-    different = first_difference(case, ours, answers(python, case))
+    [different] = [first_difference(case, ours, theirs) for theirs in answers([case], shared("oracle/engines"))]
     retracted = sum(len(step["preempted"]) for step in ours)
     hits = sum(sum(step["admitted"].values()) for step in ours)
     print(
