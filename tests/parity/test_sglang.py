@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import copy
 import os
-import runpy
-import subprocess
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.parity.cases import Case
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
-from tests.parity.sglang_live import answers, python
+from tests.parity.sglang_live import answers
+from tests.parity.sglang_random import crowd, drawn
 from tests.shared_data import shared
 
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "500"))
@@ -27,25 +25,33 @@ FIRST = int(os.environ.get("BATCHLAB_PARITY_FIRST", "200000"))
 
 FILES = ("A", "AF", "B", "C", "D", "E", "F", "G", "G1", "G2", "H", "R", "RB", "RM")
 
-# What the recorded cases do not have, and what they have, again: kinds of new cases, by the settings of the generator.
-OVERLAP, RADIX, RECKLESS = "overlap=true", "disable_radix_cache=false", "schedule_conservativeness=0.05"
-LIVE: dict[str, tuple[str, ...]] = {
-    "no radix": ("disable_radix_cache=true", "clip=true"),
-    "radix": (RADIX, 'schedule_policy="fcfs"', RECKLESS),
-    "lpm": (RADIX, 'schedule_policy="lpm"'),
-    "dfs-weight": (RADIX, 'schedule_policy="dfs-weight"'),
-    "lof": ('schedule_policy="lof"',),
-    "mixed": ("enable_mixed_chunk=true", RECKLESS),
-    "page 16": ("page_size=16", RECKLESS),
-    "page 64": ("page_size=64",),
-    "ignore_eos": ("ignore_eos=true",),
-    "overlap": (OVERLAP, "clip=true"),
-    "overlap, retractions": (OVERLAP, RECKLESS, "eos_share=0.0"),
-    "overlap, lpm": (OVERLAP, RADIX, 'schedule_policy="lpm"'),
-    "overlap, mixed": (OVERLAP, "enable_mixed_chunk=true", RECKLESS),
-    "overlap, page 16": (OVERLAP, "page_size=16"),
-    "overlap, page 64": (OVERLAP, "page_size=64"),
-    "overlap, ignore_eos": (OVERLAP, "ignore_eos=true"),
+# What the recorded cases do not have, and what they have, again: kinds of new cases, by their settings.
+OVERLAP, RADIX, RECKLESS = {"overlap": True}, {"disable_radix_cache": False}, {"schedule_conservativeness": 0.05}
+MIXED, SURE = {"enable_mixed_chunk": True}, {"eos_share": 0.0}  # answers of max_tokens: memory lacks more often
+LPM, LIMITS = {**RADIX, "schedule_policy": "lpm"}, {"clip": True}  # max_tokens beyond memory
+LIVE: dict[str, dict[str, Any]] = {
+    "no radix": {"disable_radix_cache": True, **LIMITS},
+    "radix": {**RADIX, **RECKLESS, "schedule_policy": "fcfs"},
+    "lpm": LPM,
+    "dfs-weight": {**RADIX, "schedule_policy": "dfs-weight"},
+    "lof": {"schedule_policy": "lof"},
+    "mixed": {**MIXED, **RECKLESS},
+    "page 16": {"page_size": 16, **RECKLESS},
+    "page 64": {"page_size": 64},
+    "ignore_eos": {"ignore_eos": True},
+    "overlap": {**OVERLAP, **LIMITS},
+    "overlap, retractions": {**OVERLAP, **RECKLESS, **SURE},
+    "overlap, lpm": {**OVERLAP, **LPM},
+    "overlap, mixed": {**OVERLAP, **MIXED, **RECKLESS},
+    "overlap, page 16": {**OVERLAP, "page_size": 16},
+    "overlap, page 64": {**OVERLAP, "page_size": 64},
+    "overlap, ignore_eos": {**OVERLAP, "ignore_eos": True},
+}
+CROWDS: dict[str, dict[str, Any]] = {
+    "radix": {**RADIX, **RECKLESS, **SURE},
+    "overlap": {**OVERLAP, **RECKLESS, **SURE},
+    "overlap, lpm": {**OVERLAP, **LPM},
+    "overlap, lpm, mixed, page 16": {**OVERLAP, **LPM, **MIXED, **RECKLESS, **SURE, "page_size": 16},
 }
 
 
@@ -101,64 +107,29 @@ def test_overlap_scheduling_decides_otherwise() -> None:
         assert first_difference(case, decisions_of(case), item.steps) is not None
 
 
+def ask(kind: str, seeds: range, cases: list[Case]) -> None:
+    """Hold these cases against SGLang's answers, every second one without fast-forward."""
+    told = answers(cases, shared("oracle/engines"))
+    found = [Recorded(seed, case, [*theirs]) for seed, case, theirs in zip(seeds, cases, told, strict=True)]
+    steps, retracted = sum(len(item.steps) for item in found), sum(len(s["preempted"]) for i in found for s in i.steps)
+    print(f"{kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
+    hold(found[::2])
+    hold(found[1::2], fast_forward=False)
+
+
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", LIVE)
-def test_new_cases_are_scheduled_as_sglang_does(kind: str, tmp_path: Path) -> None:
-    record = shared("oracle/engines/sglang_record.py")
+def test_new_cases_are_scheduled_as_sglang_does(kind: str) -> None:
     first = FIRST + 10_000 * list(LIVE).index(kind)
-    out = tmp_path / "cases.jsonl.gz"
-    command = [python(), str(record), str(first), str(CASES), str(out), *LIVE[kind]]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=record.parent, env=environment)
-    assert done.returncode == 0, done.stderr
-    cases = list(recorded(out))
-    steps, retracted = sum(len(item.steps) for item in cases), sum(len(s["preempted"]) for i in cases for s in i.steps)
-    print(f"{kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
-    assert len(cases) > 0.9 * CASES
-    hold([item for item in cases if item.seed % 2])
-    hold([item for item in cases if item.seed % 2 == 0], fast_forward=False)
-
-
-CROWDS: dict[str, dict[str, Any]] = {
-    "radix": {"schedule_conservativeness": 0.05, "disable_radix_cache": False, "eos_share": 0.0},
-    "overlap": {"schedule_conservativeness": 0.05, "eos_share": 0.0, "overlap": True},
-    "overlap, lpm": {"schedule_policy": "lpm", "disable_radix_cache": False, "overlap": True},
-    "overlap, lpm, mixed, page 16": {
-        "schedule_policy": "lpm",
-        "disable_radix_cache": False,
-        "overlap": True,
-        "enable_mixed_chunk": True,
-        "page_size": 16,
-        "schedule_conservativeness": 0.05,
-        "eos_share": 0.0,
-    },
-}
-
-
-def crowd(seed: int, settings: dict[str, Any]) -> Case:
-    """The requests of ten cases of the generator in one, as far as its memory holds each: up to two hundred."""
-    draw = runpy.run_path(str(shared("oracle/engines/sglang_gen.py")))["case"]
-    drawn = [draw(10 * seed + part, **settings) for part in range(10)]
-    case: Case = drawn[0]
-    most = case["config"]["max_total_tokens"] - 2 * case["config"]["page_size"] - 2
-    requests = [
-        {**request, "id": f"{part}{request['id']}"}
-        for part, one in enumerate(drawn)
-        for request in one["requests"]
-        if request["prompt_len"] + request["max_tokens"] <= most
-    ]
-    return {**case, "requests": sorted(requests, key=lambda request: request["arrival_time"])}
+    seeds = range(first, first + CASES)
+    ask(kind, seeds, [drawn(seed, **LIVE[kind]) for seed in seeds])
 
 
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", CROWDS)
 def test_crowds_are_scheduled_as_by_sglang(kind: str) -> None:
+    """A tenth as many, for they are ten times as large."""
     seeds = range(FIRST, FIRST + max(1, CASES // 10))
-    cases = [crowd(seed, CROWDS[kind]) for seed in seeds]
-    told = answers(cases, shared("oracle/engines"))
-    kept = [Recorded(seed, case, [*theirs]) for seed, case, theirs in zip(seeds, cases, told, strict=True)]
-    steps, retracted = sum(len(item.steps) for item in kept), sum(len(s["preempted"]) for i in kept for s in i.steps)
-    print(f"crowds, {kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
-    hold(kept)
+    ask(f"crowds, {kind}", seeds, [crowd(seed, **CROWDS[kind]) for seed in seeds])

@@ -1,8 +1,8 @@
 """Real traces through SGLang's own scheduler and ours, short of memory: every decision of every step is the same.
 
 BATCHLAB_SGLANG_PYTHON names a python with SGLang, BATCHLAB_PARITY_SECONDS how much of each trace is replayed (ten
-minutes without it, which take SGLang's scheduler some minutes). Every coefficient of the cost is a power of two, so
-that times are exact on both sides: no rounding decides which step sees an arrival.
+minutes without it, which take SGLang's scheduler some minutes). Arrivals and the coefficients of the cost are multiples
+of powers of two, so that times are exact on both sides: no rounding decides which step sees an arrival.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def request_of(workload: Workload, row: int) -> dict[str, Any]:
     hashes = {"block_hashes": content.block_hashes, "hash_block_size": content.hash_block_size} if content else {}
     return {
         "id": f"r{row}",
-        "arrival_time": float(workload.arrival_s[row]),
+        "arrival_time": round(float(workload.arrival_s[row]) * 2**20) / 2**20,
         "prompt_len": int(workload.input_tokens[row]),
         "output_len": int(workload.output_tokens[row]),
         "max_tokens": int(workload.max_tokens[row]),
