@@ -5,8 +5,8 @@ A line says "case"; the records of the case follow, a line each, and null.
 usage: python sglang_driver.py FOLDER_OF_THE_HARNESS
 
 A request may name its tokens by `block_hashes` of `hash_block_size` tokens, as traces do, instead of one by one; the
-harness gives those of an answer, and of a prompt of which nothing is said, to that request alone. All answers that end
-before their `max_tokens` would end with the same stop token there; here each has its own, so that no two share one.
+harness gives those of an answer, and of a prompt of which nothing is said, to that request alone. Answers that end
+before their `max_tokens` end with the same stop token there; those of which nothing is said end here with their own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def tokens(hashes: list[int], size: int, count: int) -> list[int]:
 
 
 def let_answers_end(harness: Any) -> None:
-    """Give every answer a stop token of its own."""
+    """Give every answer that is not spelled out a stop token of its own."""
     make = harness.make
 
     def made(case: dict[str, Any], timed: bool) -> Any:
         requests = make(case, timed)
+        spelled = {request["id"] for request in case["requests"] if "output_token_ids" in request}
         for place, (_, request, answer) in enumerate(requests):
-            if answer[-1] == harness.STOP:
+            if answer[-1] == harness.STOP and request.rid not in spelled:
                 answer[-1] = STOP + place
                 request.sampling_params.stop_token_ids = {answer[-1]}
         return requests
