@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Annotated, Literal
 
 from annotated_types import doc
@@ -18,7 +17,7 @@ from annotated_types import doc
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.context_chunks import equal_progress, first_come_first_served, whole
-from simulator.policies.parts.decode_slots import takes_block
+from simulator.policies.parts.max_utilization import ARRIVAL, pause, queue_by_arrival
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
@@ -56,7 +55,8 @@ class TensorrtLlm:
     TensorRT-LLM's default; there an answer that ends before its `max_tokens` is decoded once more. A request that comes
     while nothing else is computed than such a token is planned when that step ends, and not before as in TensorRT-LLM
     (`_fetch_and_enqueue_requests`). Not with max_utilization, where TensorRT-LLM may pause a request whose last token
-    is on its way.
+    is on its way; so that the three capacity policies compare on one loop, it is off unless asked for. It costs a
+    request a step more before its first token.
 
     Where TensorRT-LLM would wait for ever, for a block is longer than a step, a whole step is the unit of chunks.
     """
@@ -82,6 +82,10 @@ class TensorrtLlm:
     def _grants(self) -> bool:
         return self.capacity_policy != "max_utilization"
 
+    @property
+    def _by_arrival(self) -> bool:
+        return self.order == "fcfs"
+
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         # A paused request computes what it has of its answer again with its prompt.
         longest = request.input_tokens if self._grants else most_tokens(request) - 1
@@ -99,20 +103,19 @@ class TensorrtLlm:
         if not view.prefilling and not view.waiting and view.decode_blocks_needed <= view.num_free_blocks:
             return _UNTIL_ARRIVAL
         prompts, paused, is_full = self._with_memory(view)
-        budget = self.max_num_batched_tokens - view.num_decoding + sum([request.is_decoding for request in paused])
-        chunks = self._chunks(view, prompts, budget)
+        chunks = self._chunks(view, prompts, paused) if prompts else ()
         if paused:
             return StepPlan(
                 preempt=tuple([Preemption(request) for request in paused]),
                 prefill=chunks,
-                requeue=self._in_arrival_order(view, paused, chunks),
+                requeue=queue_by_arrival(view, paused, chunks) if self._by_arrival else None,
             )
         if chunks:
             return StepPlan(prefill=chunks)
         if prompts and not self._grants:
             return _STEP  # memory is given to them anew at each step, though no tokens are left
         stuck = is_full or (prompts and not self.enable_chunked_prefill)
-        return _UNTIL_CHANGE if (stuck and self.order == "fcfs") or not self._free_slots(view) else _UNTIL_ARRIVAL
+        return _UNTIL_CHANGE if (stuck and self._by_arrival) or not self._free_slots(view) else _UNTIL_ARRIVAL
 
     def _free_slots(self, view: View) -> int:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
@@ -122,67 +125,23 @@ class TensorrtLlm:
         """The prompts that have memory, the requests paused for that, and whether the next prompt finds none."""
         free = view.num_free_blocks - view.decode_blocks_needed
         if free < 0:
-            return *self._pause(view), True
+            return *pause(view, self._free_slots(view), self._by_arrival), True
         prompts: list[RequestView] = []
         # The order of arrival (fcfs): only whole prompts overtake others, and decode from then on.
         for request in chain(view.prefilling, islice(view.waiting, self._free_slots(view))):
             if request not in view.prefilling:
                 free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
             if free < 0:
-                overtaken = self.order == "fcfs" and max(map(_ROW, view.running), default=-1) > request.row
+                overtaken = self._by_arrival and max(map(ARRIVAL, view.running), default=-1) > request.row
                 if overtaken and not self._grants:
-                    return *self._pause(view), True
+                    return *pause(view, self._free_slots(view), True), True
                 return prompts, [], True
             prompts.append(request)
         return prompts, [], False
 
-    def _pause(self, view: View) -> tuple[list[RequestView], list[RequestView]]:
-        """The prompts that have memory and the requests paused, as `MaxUtilizationPolicy.schedule` finds them.
-
-        It walks the requests in order of arrival. Where one lacks blocks, the last that has begun is paused, unless
-        none has begun from this one on.
-        """
-        paused: list[RequestView] = []
-        requests = sorted(view.running, key=_ROW) if self.order == "fcfs" else [*view.running]
-        if self.order != "fcfs" or not view.waiting or view.waiting.head.row > requests[-1].row:
-            # All that have begun come before all others: the last leave until the rest find their blocks.
-            free = view.num_free_blocks - view.decode_blocks_needed
-            while free < 0:
-                paused.append(requests.pop())
-                free += paused[-1].num_blocks + takes_block(view, paused[-1])
-            return [request for request in view.prefilling if request not in paused], paused
-        requests = sorted([*requests, *islice(view.waiting, self._free_slots(view))], key=_ROW)
-        free, at, end = view.num_free_blocks, 0, len(requests)
-        while at < end:
-            request = requests[at]
-            if request in view.running:
-                needed = int(takes_block(view, request))
-            else:
-                needed = cdiv(request.num_tokens, view.block_size)
-            if needed <= free:
-                free -= needed
-                at += 1
-                continue
-            end = next((i for i in range(end - 1, at - 1, -1) if requests[i] in view.running), at)
-            if requests[end] not in view.running:
-                break
-            paused.append(requests[end])
-            free += requests[end].num_blocks
-        return [request for request in requests[:at] if not request.is_decoding], paused
-
-    def _in_arrival_order(
-        self, view: View, paused: list[RequestView], chunks: tuple[Chunk, ...]
-    ) -> tuple[RequestView, ...] | None:
-        """The front of the queue when the paused are back in it and those with chunks have left it."""
-        if self.order != "fcfs":
-            return None
-        entered = {chunk.request for chunk in chunks}
-        latest = max(map(_ROW, paused))
-        before = [request for request in view.waiting if request.row < latest and request not in entered]
-        return tuple(sorted([*paused, *before], key=_ROW))
-
-    def _chunks(self, view: View, prompts: list[RequestView], budget: int) -> tuple[Chunk, ...]:
+    def _chunks(self, view: View, prompts: list[RequestView], paused: list[RequestView]) -> tuple[Chunk, ...]:
         """The tokens that each prompt gets in this step (`PyMicroBatchScheduler.schedule`)."""
+        budget = self.max_num_batched_tokens - view.num_decoding + sum([request.is_decoding for request in paused])
         if not self.enable_chunked_prefill:
             shares = whole(prompts, budget)
         else:
@@ -199,7 +158,6 @@ class TensorrtLlm:
         )
 
 
-_ROW = attrgetter("row")
 _STEP = StepPlan()
 _UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

@@ -218,7 +218,7 @@ SYSTEM = System(
     preemption="recompute, swap or `auto`",
     checked=Checked(
         against="vLLM 0.6.6, scheduler and block manager; forward pass and clock are ours",
-        on="3,250 random cases, 728,619 steps, all equal: recompute 800, swap 1,300, priority 650, with chunks 500",
+        on="5,250 random cases, 1,180,787 steps, all equal: recompute 1,300, swap 1,800, priority 1,150, chunks 1,000",
         uncovered=(
             "swap with chunked prefill (51 of 57 cases equal: vLLM swaps a prompt computed in part, and 3 more cases "
             "never end there); priority with swap (vLLM stops in an assertion); several sequences a request; prefix "

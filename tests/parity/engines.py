@@ -126,15 +126,18 @@ def first_difference(engine: Engine, ours: list[dict[str, Any]], theirs: list[di
 
 
 def compare(engine: Engine, path: Path, step: int = 1) -> str:
-    """Hold our decisions against a recorded file; AssertionError names the first case that differs."""
+    """Hold our decisions against a recorded file; AssertionError names the cases that differ."""
     cases = steps = preemptions = 0
+    wrong: list[str] = []
     for seed, case, theirs in read(path, step):
         ours = decisions_of(engine, case, fast_forward=seed % 2 == 0, by_id=seed % 3 == 0)
         different = first_difference(engine, ours, theirs)
-        assert different is None, f"{path.name}, case {seed}: {different}\n{json.dumps(case)}"
+        if different is not None:
+            wrong.append(f"case {seed}: {different}\n{json.dumps(case)}")
         cases, steps = cases + 1, steps + len(theirs)
         preemptions += sum(len(record["preempted"]) for record in theirs)
     assert cases
+    assert not wrong, f"{path.name}: {len(wrong)} of {cases} cases differ:\n" + "\n".join(wrong)
     return f"{path.name}: {cases} cases, {steps} steps, {preemptions} preemptions"
 
 

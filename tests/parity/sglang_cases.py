@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ def policy_of(case: Case) -> Sglang:
 
 
 def workload_of(case: Case) -> Workload:
-    """The case's requests; every one names its tokens."""
+    """The case's requests."""
     requests = case["requests"]
     return Workload(
         arrival_s=np.array([float(r["arrival_time"]) for r in requests]),
@@ -77,11 +79,19 @@ def workload_of(case: Case) -> Workload:
         priority=np.zeros(len(requests), dtype=np.int64),
         class_index=np.zeros(len(requests), dtype=np.int64),
         request_ids=[r["id"] for r in requests],
-        content=[
-            PromptContent(prompt_token_ids=tuple(r["prompt_token_ids"]), output_token_ids=tuple(r["output_token_ids"]))
-            for r in requests
-        ],
+        content=[content_of(r) for r in requests],
     )
+
+
+def content_of(request: dict[str, Any]) -> PromptContent | None:
+    """Tokens one by one, or by the hashes of a trace; without either they are the request's own."""
+    if "prompt_token_ids" in request:
+        return PromptContent(
+            prompt_token_ids=tuple(request["prompt_token_ids"]), output_token_ids=tuple(request["output_token_ids"])
+        )
+    if "block_hashes" in request:
+        return PromptContent(block_hashes=request["block_hashes"], hash_block_size=request["hash_block_size"])
+    return None
 
 
 def decisions_of(case: Case, *, fast_forward: bool = True) -> Steps:
@@ -104,19 +114,22 @@ def decisions_of(case: Case, *, fast_forward: bool = True) -> Steps:
     return run.decisions
 
 
-def first_difference(case: Case, ours: Steps, theirs: Steps) -> str | None:
+def first_difference(case: Case, ours: Steps, theirs: Iterable[dict[str, Any]]) -> str | None:
     """Where the two part, in words; None if they never do.
 
     The harness adds a step's seconds term by term, so that ends may differ in the last bits, and an arrival in between
     is seen a step later: such a step is not held against the queue.
     """
     page = case["config"]["page_size"]
-    arrivals = [request["arrival_time"] for request in case["requests"]]
-    for number, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+    arrivals = sorted([request["arrival_time"] for request in case["requests"]])
+    for number, (a, b) in enumerate(zip_longest(ours, theirs)):
+        if not (a and b):
+            return f"step {number} is the end {'there' if a else 'here'}"
         told = {key: a[key] for key in ("scheduled", "preempted", "admitted", "waiting")}
         told |= {"free": a["num_free_blocks"] * page, "free_end": a["num_free_blocks_end"] * page}
-        seen_s = a.get("t_schedule_s", a["t_start_s"])
-        if any(abs(arrival_s - seen_s) < 1e-9 for arrival_s in arrivals):
+        seen_s: float = a["t_schedule_s"] if "t_schedule_s" in a else a["t_start_s"]
+        after = bisect(arrivals, seen_s + 1e-9)
+        if after and seen_s - arrivals[after - 1] < 1e-9:
             del told["waiting"]
         for key, value in told.items():
             if value != b[key]:
@@ -125,4 +138,4 @@ def first_difference(case: Case, ours: Steps, theirs: Steps) -> str | None:
             return f"step {number}: {a['finished']} finish here, and {b['finished']} there"
         if abs(a["t_end_s"] - b["t_end"]) > 1e-9:
             return f"step {number} ends at {a['t_end_s']} here, and at {b['t_end']} there"
-    return None if len(ours) == len(theirs) else f"{len(ours)} steps here, and {len(theirs)} there"
+    return None

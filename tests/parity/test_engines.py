@@ -1,7 +1,8 @@
 """Each engine's own scheduler, recorded and live, beside the policy of its name: every decision is the same.
 
 BATCHLAB_ENGINES names a folder with bin/python and the engines (`vllm_0.6.6`, `vllm_0.20.2`, ...); the README of
-shared/oracle/engines says how to fill it. BATCHLAB_PARITY_CASES says how many live cases of each kind.
+shared/oracle/engines says how to fill it. BATCHLAB_PARITY_CASES says how many live cases of each kind, and
+BATCHLAB_PARITY_FIRST the seed of the first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tests.parity.engines import (
 from tests.shared_data import shared
 
 CASES = os.environ.get("BATCHLAB_PARITY_CASES", "30")
+FIRST = os.environ.get("BATCHLAB_PARITY_FIRST", "800000")
 RECORDED: dict[str, Engine] = {
     "v0_rec": V0,
     "v0_swap": V0,
@@ -88,7 +90,7 @@ def test_vllm_v0_live(kind: str, tmp_path: Path) -> None:
     text = given.read_text().replace("seq.get_num_uncomputed_tokens()", "seq.data.get_num_uncomputed_tokens()")
     harness.write_text(f"import sys\nsys.path.insert(0, {str(given.parent)!r})\n{text}")
     out = tmp_path / "out.jsonl.gz"
-    ask(harness, "vllm_0.6.6", out, "800000", CASES, *V0_KINDS[kind])
+    ask(harness, "vllm_0.6.6", out, FIRST, CASES, *V0_KINDS[kind])
     print(compare(V0, out))
 
 
@@ -113,7 +115,7 @@ def test_vllm_versions_live(folder: str, asynchronous: bool, tmp_path: Path) -> 
     lacking = [setting for setting, first in LATER.items() if VERSIONS.index(version) < VERSIONS.index(first)]
     out = tmp_path / "out.jsonl.gz"
     settings = [f"async_scheduling={str(asynchronous).lower()}", *lacking]
-    ask(harness, folder, out, "810000", CASES, str(harness.parent), *settings)
+    ask(harness, folder, out, FIRST, CASES, str(harness.parent), *settings)
     print(compare(v1(version), out))
 
 

@@ -2,47 +2,56 @@
 
 Every test run holds a few cases of each recorded file against ours, with and without fast-forward. All of them, and
 new ones from the scheduler itself, need `-m slow` and an environment with SGLang: BATCHLAB_SGLANG_PYTHON names its
-python, and BATCHLAB_PARITY_CASES how many cases of each kind.
+python, BATCHLAB_PARITY_CASES how many cases of each kind, and BATCHLAB_PARITY_FIRST the seed of the first.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import shutil
-import subprocess
 from itertools import islice
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.parity.cases import Case
 from tests.parity.sglang_cases import Recorded, decisions_of, first_difference, recorded
+from tests.parity.sglang_live import answers
+from tests.parity.sglang_random import crowd, drawn
 from tests.shared_data import shared
 
-VARIABLE = "BATCHLAB_SGLANG_PYTHON"
 CASES = int(os.environ.get("BATCHLAB_PARITY_CASES", "500"))
+FIRST = int(os.environ.get("BATCHLAB_PARITY_FIRST", "200000"))
 
 FILES = ("A", "AF", "B", "C", "D", "E", "F", "G", "G1", "G2", "H", "R", "RB", "RM")
 
-# What the recorded cases do not have, and what they have, again: kinds of new cases, by the settings of the generator.
-OVERLAP, RADIX, RECKLESS = "overlap=true", "disable_radix_cache=false", "schedule_conservativeness=0.05"
-LIVE: dict[str, tuple[str, ...]] = {
-    "no radix": ("disable_radix_cache=true", "clip=true"),
-    "radix": (RADIX, 'schedule_policy="fcfs"', RECKLESS),
-    "lpm": (RADIX, 'schedule_policy="lpm"'),
-    "dfs-weight": (RADIX, 'schedule_policy="dfs-weight"'),
-    "lof": ('schedule_policy="lof"',),
-    "mixed": ("enable_mixed_chunk=true", RECKLESS),
-    "page 16": ("page_size=16", RECKLESS),
-    "page 64": ("page_size=64",),
-    "ignore_eos": ("ignore_eos=true",),
-    "overlap": (OVERLAP, "clip=true"),
-    "overlap, retractions": (OVERLAP, RECKLESS, "eos_share=0.0"),
-    "overlap, lpm": (OVERLAP, RADIX, 'schedule_policy="lpm"'),
-    "overlap, mixed": (OVERLAP, "enable_mixed_chunk=true", RECKLESS),
-    "overlap, page 16": (OVERLAP, "page_size=16"),
-    "overlap, page 64": (OVERLAP, "page_size=64"),
-    "overlap, ignore_eos": (OVERLAP, "ignore_eos=true"),
+# What the recorded cases do not have, and what they have, again: kinds of new cases, by their settings.
+OVERLAP, RADIX, RECKLESS = {"overlap": True}, {"disable_radix_cache": False}, {"schedule_conservativeness": 0.05}
+MIXED, SURE = {"enable_mixed_chunk": True}, {"eos_share": 0.0}  # answers of max_tokens: memory lacks more often
+LPM, LIMITS = {**RADIX, "schedule_policy": "lpm"}, {"clip": True}  # max_tokens beyond memory
+LIVE: dict[str, dict[str, Any]] = {
+    "no radix": {"disable_radix_cache": True, **LIMITS},
+    "radix": {**RADIX, **RECKLESS, "schedule_policy": "fcfs"},
+    "lpm": LPM,
+    "dfs-weight": {**RADIX, "schedule_policy": "dfs-weight"},
+    "lof": {"schedule_policy": "lof"},
+    "mixed": {**MIXED, **RECKLESS},
+    "page 16": {"page_size": 16, **RECKLESS},
+    "page 64": {"page_size": 64},
+    "ignore_eos": {"ignore_eos": True},
+    "overlap": {**OVERLAP, **LIMITS},
+    "overlap, retractions": {**OVERLAP, **RECKLESS, **SURE},
+    "overlap, lpm": {**OVERLAP, **LPM},
+    "overlap, mixed": {**OVERLAP, **MIXED, **RECKLESS},
+    "overlap, page 16": {**OVERLAP, "page_size": 16},
+    "overlap, page 64": {**OVERLAP, "page_size": 64},
+    "overlap, ignore_eos": {**OVERLAP, "ignore_eos": True},
+}
+CROWDS: dict[str, dict[str, Any]] = {
+    "radix": {**RADIX, **RECKLESS, **SURE},
+    "overlap": {**OVERLAP, **RECKLESS, **SURE},
+    "overlap, lpm": {**OVERLAP, **LPM},
+    "overlap, lpm, mixed, page 16": {**OVERLAP, **LPM, **MIXED, **RECKLESS, **SURE, "page_size": 16},
 }
 
 
@@ -51,9 +60,13 @@ def kept(name: str) -> list[Recorded]:
 
 
 def hold(cases: list[Recorded], *, fast_forward: bool = True) -> None:
+    """No case differs; the message names all that do."""
+    wrong: list[str] = []
     for item in cases:
         different = first_difference(item.case, decisions_of(item.case, fast_forward=fast_forward), item.steps)
-        assert different is None, f"seed {item.seed}: {different}\n{item.case['config']}"
+        if different is not None:
+            wrong.append(f"seed {item.seed}, {different}, {item.case['config']}")
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases differ:\n" + "\n".join(wrong)
 
 
 @pytest.mark.shared
@@ -94,22 +107,29 @@ def test_overlap_scheduling_decides_otherwise() -> None:
         assert first_difference(case, decisions_of(case), item.steps) is not None
 
 
+def ask(kind: str, seeds: range, cases: list[Case]) -> None:
+    """Hold these cases against SGLang's answers, every second one without fast-forward."""
+    told = answers(cases, shared("oracle/engines"))
+    found = [Recorded(seed, case, [*theirs]) for seed, case, theirs in zip(seeds, cases, told, strict=True)]
+    steps, retracted = sum(len(item.steps) for item in found), sum(len(s["preempted"]) for i in found for s in i.steps)
+    print(f"{kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
+    hold(found[::2])
+    hold(found[1::2], fast_forward=False)
+
+
 @pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("kind", LIVE)
-def test_new_cases_are_scheduled_as_sglang_does(kind: str, tmp_path: Path) -> None:
-    python = os.environ.get(VARIABLE)
-    if python is None or shutil.which(python) is None:
-        pytest.skip(f"{VARIABLE} names no python with SGLang")
-    record = shared("oracle/engines/sglang_record.py")
-    first = 200_000 + 10_000 * list(LIVE).index(kind)
-    out = tmp_path / "cases.jsonl.gz"
-    command = [python, str(record), str(first), str(CASES), str(out), *LIVE[kind]]
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=record.parent, env=environment)
-    assert done.returncode == 0, done.stderr
-    cases = list(recorded(out))
-    steps, retracted = sum(len(item.steps) for item in cases), sum(len(s["preempted"]) for i in cases for s in i.steps)
-    print(f"{kind}: {len(cases)} cases, {steps} steps, {retracted} retractions")
-    assert len(cases) > 0.9 * CASES
-    hold(cases)
+def test_new_cases_are_scheduled_as_sglang_does(kind: str) -> None:
+    first = FIRST + 10_000 * list(LIVE).index(kind)
+    seeds = range(first, first + CASES)
+    ask(kind, seeds, [drawn(seed, **LIVE[kind]) for seed in seeds])
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.parametrize("kind", CROWDS)
+def test_crowds_are_scheduled_as_by_sglang(kind: str) -> None:
+    """A tenth as many, for they are ten times as large."""
+    seeds = range(FIRST, FIRST + max(1, CASES // 10))
+    ask(f"crowds, {kind}", seeds, [crowd(seed, **CROWDS[kind]) for seed in seeds])

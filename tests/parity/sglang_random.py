@@ -1,0 +1,47 @@
+"""Random cases for SGLang's own scheduler, from the generator beside its harness, with times that are exact.
+
+Every coefficient of the cost and every arrival is a multiple of a power of two, so that no sum of times is rounded, and
+none of the two sides sees an arrival a step before the other.
+"""
+
+from __future__ import annotations
+
+import runpy
+from functools import cache
+from typing import Any
+
+from tests.parity.cases import Case
+from tests.shared_data import shared
+
+COST = {"a": 2**-8, "b": 2**-13, "c": 2**-20}
+CROWD = 10  # cases whose requests make a crowd
+
+
+def drawn(seed: int, **settings: Any) -> Case:
+    """A case of these settings: keys of the configuration, `eos_share` and `clip` of the generator, `ignore_eos`."""
+    ignore_eos = settings.pop("ignore_eos", False)
+    case: Case = _generator()(seed, **settings)
+    for request in case["requests"]:
+        request["arrival_time"] = round(request["arrival_time"] * 2**10) / 2**10
+        if ignore_eos:
+            request |= {"ignore_eos": True, "max_tokens": request["output_len"]}
+    return {**case, "cost": COST}
+
+
+def crowd(seed: int, **settings: Any) -> Case:
+    """The requests of several cases in one, as far as its memory holds each: up to two hundred."""
+    cases = [drawn(CROWD * seed + part, **settings) for part in range(CROWD)]
+    config = cases[0]["config"]
+    most = config["max_total_tokens"] - 2 * config["page_size"] - 2
+    requests = [
+        {**request, "id": f"{part}{request['id']}"}
+        for part, case in enumerate(cases)
+        for request in case["requests"]
+        if request["prompt_len"] + request["max_tokens"] <= most
+    ]
+    return {**cases[0], "requests": sorted(requests, key=lambda request: request["arrival_time"])}
+
+
+@cache
+def _generator() -> Any:
+    return runpy.run_path(str(shared("oracle/engines/sglang_gen.py")))["case"]
