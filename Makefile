@@ -56,6 +56,7 @@ more-tests: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/bench -m bench -rs --benchmark-enable --benchmark-only \
 	    --benchmark-timer=time.process_time --benchmark-columns=min,median,max,rounds $(PYTEST_ARGS)
+	$(BIN)/python -m tests.bench.ratio
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
