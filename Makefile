@@ -11,17 +11,19 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 DEMO := runs/demo
 LOCKSTEP := runs/lockstep-cpu
+COMPILED := build/compiled
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep test bench more-tests clean
+.PHONY: help demo lockstep test bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
 	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
+	@echo "make compiled-test  the core compiled with mypyc, in $(COMPILED), and the tests that it must pass as the sources do"
 	@echo "make bench       the benchmarks, in CPU seconds"
 	@echo "make clean       remove the environment and the caches (runs/ stays)"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made from, JOBS=4 the test processes"
@@ -51,6 +53,15 @@ test: $(VENV)/.dev
 
 more-tests: $(VENV)/.dev
 	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
+
+# The wheel of an install with BATCHLAB_COMPILE=1, unpacked with the tests beside it: nothing of it lies where others look.
+compiled-test: $(VENV)/.dev
+	rm -rf build
+	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
+	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
+	cp -R tests pyproject.toml $(COMPILED)
+	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
+	    tests/test_compiled.py tests/laws tests/parity tests/simulator
 
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.
 bench: $(VENV)/.dev

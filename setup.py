@@ -61,7 +61,9 @@ class CompiledCore(build_ext):
             self._do_without("an editable install runs its sources")
             return
         try:
-            self.extensions = self._translated()
+            self.distribution.ext_modules = self._translated()
+            self.reinitialize_command(self)
+            self.ensure_finalized()
             super().run()
         except (Exception, SystemExit) as error:  # mypyc ends the process where it finds an error
             self._do_without(f"it could not be compiled ({error})")
