@@ -42,7 +42,6 @@ CORE = (
     "simulator/engine/timetable.py",
     "simulator/engine/unseen.py",
     "simulator/engine/view.py",
-    "simulator/memory/blocks.py",
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",
     "simulator/policies/parts/plan_builder.py",

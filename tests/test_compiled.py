@@ -19,7 +19,7 @@ import pytest
 from scenarios.version import __version__
 from simulator.compiled import Sources, is_compiled
 from simulator.policies import built_in_policies
-from tests.command import ROOT, START, batchlab, small, tree
+from tests.command import ROOT, SMALL, START, batchlab, small, tree
 
 SETUP = ROOT / "setup.py"
 in_a_checkout = pytest.mark.skipif(not SETUP.exists(), reason="an installation has no setup.py")
@@ -38,6 +38,10 @@ class OneByOne:
             return StepPlan()
         return StepPlan(prefill=(Chunk(view.waiting.head, view.waiting.head.num_tokens_to_compute),))
 """
+SHARING = SMALL.replace("      input:", "      prefix: {groups: 4, tokens: 100}\n      input:").replace(
+    "blocks: 400", "blocks: 120, swap_space_gib: 1"
+)
+ONE_BY_ONE = re.sub("policy: .*}", "policy: mine.py:OneByOne}", SMALL)
 BROKEN = OWN_POLICY.replace("return StepPlan()", "return None")
 
 
@@ -79,13 +83,19 @@ def test_without_a_compiler_the_sources_are_installed(
 
 @in_a_checkout
 def test_the_core_holds_what_mypyc_leaves_as_it_is() -> None:
-    """Compiled, a frozen dataclass could be neither copied nor pickled, and some built-in classes not derived from."""
+    """Compiled, a frozen dataclass could be neither copied nor pickled, some built-in classes not derived from.
+
+    A compiled protocol is none when the program runs: what extends it would be an instance of nothing.
+    """
     core = runpy.run_path(str(SETUP))["CORE"]
+    sources = "".join([path.read_text(encoding="utf-8") for path in (ROOT / "simulator").rglob("*.py")])
     assert len(core) == len(set(core)) > 20
     for name in core:
         text = (ROOT / name).read_text(encoding="utf-8")
         assert "frozen=True" not in text, name
         assert not re.search(r"^class \w+\((?:OrderedDict|Event|Environment)", text, re.MULTILINE), name
+        for protocol in re.findall(r"^class (\w+)\(.*\bProtocol\):", text, re.MULTILINE):
+            assert not re.search(rf"^class \w+\([^)]*\b{protocol}\b", sources, re.MULTILINE), protocol
 
 
 @in_a_checkout
@@ -119,13 +129,20 @@ def test_the_version_says_which_core_runs(tmp_path: Path) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("settings", [[], ["--set", "engine.async_scheduling=true"]], ids=["", "async"])
-def test_run_folders_are_equal_to_the_byte(tmp_path: Path, settings: list[str]) -> None:
-    policies = ["chunked_prefill"] if settings else built_in_policies()
-    scenario = str(small(tmp_path))
+@pytest.mark.parametrize(
+    "policies",
+    [
+        built_in_policies(),
+        ["chunked_prefill:async_scheduling=true", "preemptive:preemption_mode=swap"],
+        ["chunked_prefill:enable_prefix_caching=true", "sglang:enable_prefix_caching=true"],
+    ],
+    ids=["each", "otherwise", "with-a-prefix-cache"],
+)
+def test_run_folders_are_equal_to_the_byte(tmp_path: Path, policies: list[str]) -> None:
+    scenario = str(small(tmp_path, SHARING))
     for out in ("pure", "core"):
-        command = ["compare", scenario, "--policies", ",".join(policies), "--out", str(tmp_path / out), *settings]
-        done = run(*command, "--quiet", cwd=tmp_path, pure=out == "pure")
+        command = ["compare", scenario, "--policies", ",".join(policies), "--out", str(tmp_path / out), "--quiet"]
+        done = run(*command, cwd=tmp_path, pure=out == "pure")
         assert done.returncode == 0, done.stderr
     pure, core = tree(tmp_path / "pure"), tree(tmp_path / "core")
     assert len(pure) > 5 * len(policies)
@@ -135,10 +152,9 @@ def test_run_folders_are_equal_to_the_byte(tmp_path: Path, settings: list[str]) 
 @compiled
 def test_a_policy_of_the_users_own_runs_on_both(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN_POLICY)
-    scenario = str(small(tmp_path))
+    scenario = str(small(tmp_path, ONE_BY_ONE))
     for out in ("pure", "core"):
-        command = ["run", scenario, "--set", "engine.policy=mine.py:OneByOne", "--set", "engine.max_num_seqs=1"]
-        done = run(*command, "--out", str(tmp_path / out), "--quiet", cwd=tmp_path, pure=out == "pure")
+        done = run("run", scenario, "--out", str(tmp_path / out), "--quiet", cwd=tmp_path, pure=out == "pure")
         assert done.returncode == 0, done.stderr
     assert tree(tmp_path / "core") == tree(tmp_path / "pure")
 
@@ -146,7 +162,7 @@ def test_a_policy_of_the_users_own_runs_on_both(tmp_path: Path) -> None:
 @compiled
 def test_a_broken_policy_is_told_of_in_the_same_words(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
-    command = ["run", str(small(tmp_path)), "--set", "engine.policy=mine.py:OneByOne", "--out", "out", "--quiet"]
+    command = ["run", str(small(tmp_path, ONE_BY_ONE)), "--out", "out", "--quiet"]
     pure, core = (run(*command, cwd=tmp_path, pure=pure) for pure in (True, False))
     assert "is None and not a StepPlan" in pure.stderr
     assert (core.returncode, core.stderr) == (pure.returncode, pure.stderr)
