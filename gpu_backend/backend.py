@@ -17,6 +17,7 @@ from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
 from gpu_backend.graphs import DecodeGraphs, Reserving
 from gpu_backend.parallel import all_reduce, local_model, local_weights
+from gpu_backend.pointwise import default_pointwise, open_pointwise
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
 from gpu_backend.work import Part, Swap, Work, null_work, step_arrays
@@ -52,8 +53,10 @@ class Backend:
     `layers` cuts the model down to its first so many. `attention` names what computes attention
     (`gpu_backend.attention.backends`): by default our own kernel on a CUDA device, torch's operators elsewhere.
     `graphs` are batch sizes at which decode steps are captured, for contexts of up to `max_graph_context`; a batch is
-    padded to the next. `weights` is a folder of real ones (`gpu_backend.checkpoint`); without it they are random.
-    `share` is this process's number and how many share the model's heads, in a torch.distributed group that is there.
+    padded to the next. `pointwise` names what computes the rest of a layer (`gpu_backend.pointwise`): our kernels where
+    our attention is the default. `weights` is a folder of real ones (`gpu_backend.checkpoint`); without it they are
+    random. `share` is this process's number and how many share the model's heads, in a torch.distributed group that is
+    there.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Backend:
         max_graph_context: int | None = None,
         weights: Path | None = None,
         share: tuple[int, int] = (0, 1),
+        pointwise: str | None = None,
     ) -> None:
         whole = model if layers is None else replace(model, layers=layers)
         rank, size = share
@@ -87,9 +91,11 @@ class Backend:
         self.attention = attention or default_attention(device.name)
         shape = AttentionShape(self.model.heads, self.model.kv_heads, self.model.head_dim, block_size)
         attend = open_attention(self.attention, shape, device.name, dtype)
-        self.decoder = Decoder(self.model, made, self.pool, attend, None if size == 1 else all_reduce)
+        self.pointwise = pointwise or default_pointwise(device.name)
+        between = open_pointwise(self.pointwise, made.norm_eps)
+        self.decoder = Decoder(self.model, made, self.pool, attend, None if size == 1 else all_reduce, between)
         self._graphs: DecodeGraphs | None = None
-        if graphs and isinstance(attend, Reserving) and not self.model.experts:  # routing sizes depend on the tokens
+        if graphs and isinstance(attend, Reserving):
             most = min(max_graph_context or self.model.max_model_len, self.model.max_model_len)
             self._graphs = DecodeGraphs(self.decoder, attend, device, graphs, most)
 
@@ -147,9 +153,14 @@ class Backend:
         return self.forward(null_work(_CANARY_DECODES, context, chunk, 0, self.block_size))
 
     @property
+    def kernels(self) -> dict[str, str]:
+        """What computes attention and the rest of a layer, as a fingerprint tells it."""
+        return {"attention": self.attention, "pointwise": self.pointwise}
+
+    @property
     def canary_name(self) -> str:
         """Equal for two backends whose canaries are: times in terms of one can then be compared with the other's."""
-        what = repr((replace(self.model, name=""), self.block_size, self.attention, str(self.pool.kv.dtype)))
+        what = repr((replace(self.model, name=""), self.block_size, self.kernels, str(self.pool.kv.dtype)))
         return f"{crc32(what.encode()):08x}"
 
     def forward(self, work: Work) -> Callable[[], Tensor]:

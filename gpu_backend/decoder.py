@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, grouped_mm, layer_norm, linear, rms_norm, silu
+from torch.nn.functional import grouped_mm, linear
 
+from gpu_backend.pointwise import Pointwise, TorchPointwise, activated, norm, normed_heads, turned
 from gpu_backend.pool import PagedPool
-from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights
+from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
 from gpu_backend.work import Attention, StepArrays
 from simulator.hardware.models import Model
-
-NORM_EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,16 @@ class Inputs:
     attention: object
 
 
+@runtime_checkable
+class Looking(Attention, Protocol):
+    """Attention that takes keys and values from the pages: what it prepares has `slots` [tokens], where they go."""
+
+    def look(self, query: Tensor, kv: Tensor, prepared: Any) -> Tensor:
+        """Attention of `query` to the pages, into which the step's own keys and values were put."""
+
+
 class Decoder:
-    """A model with its weights, its pages and its attention.
+    """A model with its weights, its pages, its attention and what lies between (`pointwise`).
 
     `reduce` sums what several processes have of one layer (`gpu_backend.parallel`); None: there is one process.
     """
@@ -46,11 +54,16 @@ class Decoder:
         pool: PagedPool,
         attention: Attention,
         reduce: Callable[[Tensor], Tensor] | None = None,
+        pointwise: Pointwise | None = None,
     ) -> None:
         self.model, self.weights, self.pool = model, weights, pool
         self.attention = attention
         self.rope = None if model.positions else _rope_table(model, weights)
+        self.pointwise = pointwise or TorchPointwise(weights.norm_eps)
         self._reduce = reduce
+        self.placing: Looking | None = None  # attention that has keys and values put into the pages by `pointwise`
+        if self.rope is not None and self.pointwise.places and isinstance(attention, Looking):
+            self.placing = attention
 
     def prepare(self, rows: StepArrays) -> Inputs:
         """Bring what a step needs to the device."""
@@ -66,17 +79,23 @@ class Decoder:
             return self._logits(inputs)
 
     def _logits(self, inputs: Inputs) -> Tensor:
-        weights = self.weights
+        weights, add_norm = self.weights, self.pointwise.add_norm
         hidden = weights.embedding.index_select(0, inputs.token)
         turn = None
         if weights.positions is not None:
             hidden = hidden + weights.positions.index_select(0, inputs.position)
-        elif self.rope is not None:
+        elif self.rope is not None and self.placing is None:
             turn = self.rope.index_select(0, inputs.position).unsqueeze(2)
-        for layer, kv in zip(weights.layers, self.pool.kv, strict=True):
-            hidden = hidden + self._whole(self._attend(layer, kv, hidden, turn, inputs))
-            normed = norm(hidden, layer.mlp_norm, weights.norm_eps)
-            hidden = hidden + self._whole(self._feed_forward(layer.mlp, normed))
+        normed = norm(hidden, weights.layers[0].attention_norm, weights.norm_eps)
+        following = [layer.attention_norm for layer in weights.layers[1:]]
+        for number, (layer, kv) in enumerate(zip(weights.layers, self.pool.kv, strict=True)):
+            part = self._whole(self._attend(layer, kv, normed, turn, inputs))
+            hidden, normed = add_norm(hidden, part, layer.mlp_norm)
+            part = self._whole(self._feed_forward(layer.mlp, normed))
+            if number < len(following):
+                hidden, normed = add_norm(hidden, part, following[number])
+            else:
+                hidden = hidden + part
         return linear(norm(hidden.index_select(0, inputs.sampled), weights.norm, weights.norm_eps), weights.head)
 
     def _whole(self, part: Tensor) -> Tensor:
@@ -89,17 +108,23 @@ class Decoder:
             logits.argmax(-1)
             return logits
 
-    def _attend(self, layer: Layer, kv: Tensor, hidden: Tensor, turn: Tensor | None, inputs: Inputs) -> Tensor:
+    def _attend(self, layer: Layer, kv: Tensor, normed: Tensor, turn: Tensor | None, inputs: Inputs) -> Tensor:
         model, eps = self.model, self.weights.norm_eps
-        mixed = dense(norm(hidden, layer.attention_norm, eps), layer.qkv).view(len(hidden), -1, model.head_dim)
+        mixed = dense(normed, layer.qkv).view(len(normed), -1, model.head_dim)
+        if self.placing is not None:
+            query = self.place(layer, mixed, inputs.position, kv, inputs.attention)
+            return dense(self.placing.look(query, kv, inputs.attention).view(len(normed), -1), layer.out)
         query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
-        if layer.query_norm is not None and layer.key_norm is not None:
-            query = rms_norm(query, (model.head_dim,), layer.query_norm, eps)
-            key = rms_norm(key, (model.head_dim,), layer.key_norm, eps)
+        query, key = normed_heads(query, layer.query_norm, eps), normed_heads(key, layer.key_norm, eps)
         if turn is not None:
             query, key = turned(query, turn), turned(key, turn)
         out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention)
-        return dense(out.view(len(hidden), -1), layer.out)
+        return dense(out.view(len(normed), -1), layer.out)
+
+    def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, prepared: Any) -> Tensor:
+        """Queries ready for attention; keys and values of the step in the pages. Only where `placing`."""
+        assert self.rope is not None
+        return self.pointwise.place(mixed, layer, self.rope, position, kv, prepared.slots)
 
     def _feed_forward(self, mlp: Mlp | Experts, x: Tensor) -> Tensor:
         if isinstance(mlp, Experts):
@@ -108,10 +133,7 @@ class Decoder:
 
     def activated(self, up: Tensor) -> Tensor:
         """SwiGLU of gate and value side by side, or GELU."""
-        if not self.model.gated_mlp:
-            return gelu(up, approximate="tanh")
-        gate, value = up.chunk(2, dim=-1)
-        return silu(gate) * value
+        return activated(self.pointwise, up, gated=self.model.gated_mlp)
 
     def routed(self, experts: Experts, x: Tensor) -> Tensor:
         """Each token's `active_experts` best experts, weighted by the softmax over those chosen.
@@ -137,22 +159,8 @@ def dense(x: Tensor, by: Dense) -> Tensor:
     return linear(x, by.weight, by.bias)
 
 
-def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:
-    """RMSNorm, or LayerNorm where it has a bias."""
-    if by.bias is None:
-        return rms_norm(x, (x.shape[-1],), by.weight, eps)
-    return layer_norm(x, (x.shape[-1],), by.weight, by.bias, eps)
-
-
 def _rope_table(model: Model, weights: Weights) -> Tensor:
     """[max_model_len, 2, head_dim / 2]: cosines and sines of the angles position / base ** (2 i / head_dim)."""
     half = torch.arange(0, model.head_dim, 2, dtype=torch.float64) / model.head_dim
     angle = torch.outer(torch.arange(model.max_model_len, dtype=torch.float64), weights.rope_base**-half)
     return torch.stack([angle.cos(), angle.sin()], dim=1).to(weights.embedding)
-
-
-def turned(x: Tensor, turn: Tensor) -> Tensor:
-    """Pairs (i, i + head_dim / 2) turned by their angle: [T, heads, head_dim]; `turn` is [T, 2, 1, head_dim / 2]."""
-    left, right = x.chunk(2, dim=-1)
-    cos, sin = turn[:, 0], turn[:, 1]
-    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)

@@ -19,6 +19,7 @@ from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, Story
+from gpu_backend.pointwise import default_pointwise
 from gpu_backend.work import Part, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model
@@ -115,6 +116,21 @@ def graphs_give_eager_logits(device: str) -> None:
         assert apart <= CLOSE, f"contexts {context}: best logits differ by {apart:.2g}"
 
 
+def kernels_between_give_the_same_logits(device: str) -> None:
+    """A layer's small operators as kernels, keys and values written with the rope: the logits of torch's operators."""
+    if default_pointwise(device) == "torch":
+        raise Skipped("torch's operators are what this device uses")
+    made = open_device(device, 1)
+    parts = (Part(0, 40, [5], (3, 4, 5)), Part(1, 16, [7] * 21, (6, 7, 8)))
+    best = []
+    for name in ("torch", "triton"):
+        backend = Backend(MODEL, made, 16, 16, seed=3, pointwise=name)
+        backend.pool.kv.normal_(generator=torch.Generator(device=backend.pool.kv.device).manual_seed(7))
+        best.append(np.array(backend.run(Work(parts[:1], parts[1:])).best))
+    apart = np.abs(best[0] - best[1]).max()
+    assert apart <= CLOSE, f"best logits differ by {apart:.2g}"
+
+
 def pages_survive_the_host(device: str) -> None:
     """Pages swapped out and back in are, bit for bit, what they were, in another place."""
     backend = Backend(MODEL, open_device(device, 1), 64, 16, 48)
@@ -203,6 +219,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     check.__name__: check
     for check in (
         pages_survive_the_host,
+        kernels_between_give_the_same_logits,
         graphs_give_eager_logits,
         policies_give_the_same_tokens,
         preempted_requests_get_the_same_tokens,

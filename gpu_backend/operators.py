@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from gpu_backend.decoder import Decoder, dense, norm, turned
+from gpu_backend.decoder import Decoder, dense
+from gpu_backend.pointwise import norm, turned
 from gpu_backend.weights import Experts, Layer, Mlp
 from gpu_backend.work import StepArrays
 
@@ -29,15 +30,17 @@ class Operators:
 
     def of_tokens(self, tokens: int) -> dict[str, Work]:
         """Those of a layer that depend on the number of tokens alone; each call does all layers."""
-        model = self._decoder.model
+        model, add_norm = self._decoder.model, self._decoder.pointwise.add_norm
         hidden, mixed = self._made_up(tokens, model.hidden), self._made_up(tokens, model.heads * model.head_dim)
         found: dict[str, Callable[[Layer], object]] = {
             "qkv": lambda layer: dense(hidden, layer.qkv),
             "output_projection": lambda layer: dense(mixed, layer.out),
             # With the two additions to the residual stream.
-            "norm": lambda layer: (norm(hidden, layer.attention_norm) + hidden, norm(hidden, layer.mlp_norm) + hidden),
+            "norm": lambda layer: [add_norm(hidden, hidden, by) for by in (layer.attention_norm, layer.mlp_norm)],
         }
-        if self._decoder.rope is not None:
+        if self._decoder.placing is not None:
+            found["rope"] = self._place(tokens)
+        elif self._decoder.rope is not None:
             query, key = (
                 self._made_up(tokens, model.heads, model.head_dim),
                 self._made_up(tokens, model.kv_heads, model.head_dim),
@@ -48,6 +51,15 @@ class Operators:
         if plain is not None:
             found |= self._feed_forward(hidden, plain.up.weight.shape[0], plain.down.weight.shape[1])
         return {name: partial(self._over_layers, work) for name, work in found.items()}
+
+    def _place(self, tokens: int) -> Callable[[Layer], object]:
+        """Rope with the cache write in it; what is written goes to the null page."""
+        decoder, rope = self._decoder, self._decoder.rope
+        assert rope is not None
+        mixed = self._made_up(tokens, decoder.model.heads + 2 * decoder.model.kv_heads, decoder.model.head_dim)
+        number = torch.arange(tokens, device=mixed.device)
+        position, slots = number % len(rope), number % decoder.pool.block_size
+        return lambda layer: decoder.pointwise.place(mixed, layer, rope, position, decoder.pool.kv[0], slots)
 
     def _feed_forward(self, hidden: Tensor, wide: int, width: int) -> dict[str, Callable[[Layer], object]]:
         up, inner = self._made_up(len(hidden), wide), self._made_up(len(hidden), width)
@@ -86,12 +98,14 @@ class Operators:
         return lambda: [self._decoder.routed(mlp, hidden) for mlp in routed], round(sum(chosen) / len(chosen))
 
     def attention(self, rows: StepArrays) -> Work:
-        """Attention of all layers, the cache write in it."""
+        """Attention of all layers, the cache write in it, unless rope has that."""
         model, attention = self._decoder.model, self._decoder.attention
         query = self._made_up(len(rows.token), model.heads, model.head_dim)
         both = self._made_up(len(rows.token), 2 * model.kv_heads, model.head_dim)
         key, value = both[:, : model.kv_heads], both[:, model.kv_heads :]
         prepared = attention.prepare(rows)
+        if (placing := self._decoder.placing) is not None:
+            return lambda: [placing.look(query, kv, prepared) for kv in self._decoder.pool.kv]
         return lambda: [attention.attend(query, key, value, kv, prepared) for kv in self._decoder.pool.kv]
 
     def _over_layers(self, work: Callable[[Layer], object]) -> None:

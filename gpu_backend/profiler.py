@@ -160,7 +160,7 @@ def profile(
         backend.canary_name,
         host,
         swap,
-        {**device.fingerprint(), "attention": backend.attention},
+        {**device.fingerprint(), **backend.kernels},
         health,
     )
 

@@ -42,6 +42,7 @@ def open_backend(
     layers: int | None = None,
     seed: int = 0,
     attention: str | None = None,
+    pointwise: str | None = None,
 ) -> Backend:
     """The model on the device with as many pages as there is room for, on the CPU half a GiB of them."""
     cut = model if layers is None else replace(model, layers=layers)
@@ -56,7 +57,7 @@ def open_backend(
     host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
     return Backend(
         model, device, max(64, room // page), block_size, host_blocks,
-        layers=layers, seed=seed, attention=attention, graphs=graph_sizes(device),
+        layers=layers, seed=seed, attention=attention, pointwise=pointwise, graphs=graph_sizes(device),
     )  # fmt: skip
 
 
@@ -99,6 +100,7 @@ def executors(
     seed: int = 0,
     repeats: int | None = None,
     attention: str | None = None,
+    pointwise: str | None = None,
     largest: tuple[int, int] = (1, 64),
     canary: tuple[str, float] | None = None,
     debug: bool = False,
@@ -117,7 +119,7 @@ def executors(
     try:
         backend = Backend(
             model, opened, kv.num_gpu_blocks - 1, kv.block_size, kv.num_host_blocks,
-            layers=layers, seed=seed, attention=attention, graphs=graph_sizes(opened),
+            layers=layers, seed=seed, attention=attention, pointwise=pointwise, graphs=graph_sizes(opened),
         )  # fmt: skip
         backend.warm_up(*largest)
     except (torch.OutOfMemoryError, RuntimeError) as error:
@@ -128,7 +130,7 @@ def executors(
     opened.heat(HEAT_S)
     known = canary[1] if canary is not None and canary[0] == backend.canary_name else None
     reference_s = opened.watch(backend.canary(), known)
-    told = {**opened.fingerprint(), "attention": backend.attention, "canary_us": f"{reference_s * 1e6:.1f}"}
+    told = {**opened.fingerprint(), **backend.kernels, "canary_us": f"{reference_s * 1e6:.1f}"}
     if known is not None:
         told["canary_now"] = f"{opened.check():.3f} of the profile's"
     return lambda: DeviceExecutor(backend, seed=seed, debug=debug), told
@@ -145,12 +147,13 @@ def measure_into(
     gpu: str = "",
     steps_only: bool = False,
     attention: str | None = None,
+    pointwise: str | None = None,
     memory: Memory | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Profile:
     """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder."""
     opened = open_device(device, repeats=3 if device == "cuda" else None)
-    backend = open_backend(model, opened, block_size, layers=layers, attention=attention)
+    backend = open_backend(model, opened, block_size, layers=layers, attention=attention, pointwise=pointwise)
     opened.heat(HEAT_S)
     grid = grid_for(device, limits)
     grid = replace(grid, max_context=min(grid.max_context, model.max_model_len))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil, sqrt
 from typing import Protocol
 
 from matplotlib.axes import Axes
@@ -13,10 +14,12 @@ from reports.style import MUTED, Picture, draw, shorten, styles
 
 DECADE = 10.0
 MARKS = "osD^vPX"
+MARKED = 20  # points; more would touch each other
+ACROSS = 3  # panels of a row
 
 
 class Line(Protocol):
-    """Points by rising x; `dashed` is for what is not measured."""
+    """Points by rising x; `dashed`: it is not measured; `steps`: a value holds until the next point."""
 
     @property
     def label(self) -> str: ...
@@ -24,6 +27,8 @@ class Line(Protocol):
     def points(self) -> Sequence[tuple[float, float]]: ...
     @property
     def dashed(self) -> bool: ...
+    @property
+    def steps(self) -> bool: ...
 
 
 class Panel(Protocol):
@@ -40,29 +45,55 @@ class Panel(Protocol):
 
 
 def panels_picture(name: str, panels: Sequence[Panel]) -> Picture:
-    """The panels side by side. A line of the same label has the same colour in all of them. ValueError without one."""
+    """The panels, three in a row at most, four two by two. Equal labels have equal colours. ValueError without one."""
     if not panels:
         raise ValueError("a picture needs at least one panel")
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines if not line.dashed))
     style = styles([(label, label) for label in labels])
+    across = len(panels) if len(panels) <= ACROSS else ceil(sqrt(len(panels)))
+    rows = ceil(len(panels) / across)
 
     def paint(figure: Figure) -> str:
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            for line in panel.lines:
-                x, y = zip(*line.points, strict=True)
-                if line.dashed:
-                    axes.plot(x, y, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.2, label=shorten(line.label))
-                    continue
-                mark = MARKS[labels.index(line.label) % len(MARKS)]
-                axes.plot(x, y, color=style[line.label].color, marker=mark, markersize=4.5, label=shorten(line.label))
+        for axes, panel in zip(figure.subplots(rows, across, squeeze=False).flat, panels, strict=False):
             _scale(axes, panel)
+            for line in panel.lines:
+                if line.dashed:
+                    _dashed(axes, line)
+                    continue
+                mark = MARKS[labels.index(line.label) % len(MARKS)] if len(line.points) <= MARKED else ""
+                x, y = zip(*line.points, strict=True)
+                how = "steps-post" if line.steps else "default"
+                color = style[line.label].color
+                axes.plot(x, y, color=color, marker=mark, markersize=4.5, drawstyle=how, label=shorten(line.label))
             axes.set_title(panel.title)
             axes.set_xlabel(panel.x_label)
             axes.set_ylabel(panel.y_label)
             axes.legend(loc="best")
+        for axes in figure.axes[len(panels) :]:
+            axes.remove()
         return "; ".join(panel.title for panel in panels)
 
-    return draw(name, (5.2 * len(panels), 3.8), paint)
+    return draw(name, (5.2 * across, 3.8 * rows), paint)
+
+
+def _dashed(axes: Axes, line: Line) -> None:
+    """A straight limit has its name beside it, so that two limits differ; a curve says it in the legend."""
+    x, y = zip(*line.points, strict=True)
+    level, upright = len({*y}) == 1, len({*x}) == 1
+    label = shorten(line.label)
+    in_legend = "_nolegend_" if level or upright else label
+    axes.plot(x, y, color=MUTED, linestyle=(0, (2.0, 2.0)), linewidth=1.2, label=in_legend)
+    if level or upright:
+        axes.annotate(
+            label,
+            (x[-1], y[-1]) if level else (x[0], y[0]),
+            xytext=(0, 3) if level else (4, 3),
+            textcoords="offset points",
+            ha="right" if level else "left",
+            va="bottom",
+            color=MUTED,
+            fontsize="small",
+        )
 
 
 def _scale(axes: Axes, panel: Panel) -> None:

@@ -8,20 +8,22 @@ from typing import Any
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor, Story
-from simulator.hardware.models import custom_model
+from simulator.hardware.models import Model, custom_model
 from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate
 from tests.gpu_maker import differences, policy_maker
 from tests.laws.scenarios import Memory, make_workload
 
-MODEL = custom_model(
-    {"layers": 1, "hidden": 32, "intermediate": 48, "heads": 4, "kv_heads": 2, "vocab": 128, "max_model_len": 256}
-)
+DIMENSIONS = {
+    "layers": 1, "hidden": 32, "intermediate": 48, "heads": 4, "kv_heads": 2, "vocab": 128, "max_model_len": 256
+}  # fmt: skip
+MODEL = custom_model(DIMENSIONS)
+MIXTURE = custom_model({**DIMENSIONS, "experts": 4, "active_experts": 2})
 WORKLOAD = make_workload([0.0, 0.0, 0.001], [(5, 3), (18, 4), (9, 2)])
 
 
-def stories(policy: str, **options: Any) -> dict[int, Story]:
-    executor = DeviceExecutor(Backend(MODEL, Cpu(1), 40, 4, **options), debug=True)
+def stories(policy: str, model: Model = MODEL, **options: Any) -> dict[int, Story]:
+    executor = DeviceExecutor(Backend(model, Cpu(1), 40, 4, **options), debug=True)
     simulate(
         WORKLOAD,
         make_policy=policy_maker(policy, budget=16),
@@ -34,9 +36,11 @@ def stories(policy: str, **options: Any) -> dict[int, Story]:
 
 def main() -> None:
     found = {}
-    for policy in ("static", "chunked_prefill"):
-        kernel = stories(policy, attention="triton", graphs=[1, 4], max_graph_context=64)
-        found[policy] = differences(stories(policy, attention="torch"), kernel)
+    for name, policy, model in (
+        ("static", "static", MODEL), ("chunked_prefill", "chunked_prefill", MODEL), ("mixture", "continuous", MIXTURE)
+    ):  # fmt: skip
+        kernel = stories(policy, model, attention="triton", pointwise="triton", graphs=[1, 4], max_graph_context=64)
+        found[name] = differences(stories(policy, model, attention="torch"), kernel)
     print(json.dumps(found))
 
 

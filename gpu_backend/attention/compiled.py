@@ -19,6 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from gpu_backend import pointwise_kernels
 from gpu_backend.attention import kernels
 from gpu_backend.attention.paged import merge_blocks, variant
 from gpu_backend.attention.tiling import REGISTERS, Tiling, tilings
@@ -30,11 +31,14 @@ SHARED_BYTES = 227 * 1024
 # Types of the arguments that are neither constants nor integers; "value" stands for the model's type.
 POINTERS = {
     **dict.fromkeys(("q", "kv", "out", "key", "value"), "*value"),
+    **dict.fromkeys(("hidden", "part", "weight", "total", "normed", "up", "mixed", "query", "rope"), "*value"),
+    **dict.fromkeys(("query_weight", "key_weight"), "*value"),
     **dict.fromkeys(("tables", "entries", "counts", "merges", "slots"), "*i32"),
     **dict.fromkeys(("partial", "partial_log"), "*fp32"),
-    "scale_log2": "fp32",
+    "position": "*i64",
+    **dict.fromkeys(("scale_log2", "eps"), "fp32"),
 }
-NOT_ALIGNED = ("scale_log2", "stride_table", "slot_rows")
+NOT_ALIGNED = ("scale_log2", "eps", "stride_table", "slot_rows")
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -114,6 +118,25 @@ def compile_write(shape: Shape) -> Compiled:
         "page": shape.page,
     }
     return _compile(kernels.write, shape.dtype, constants)
+
+
+def compile_pointwise(shape: Shape, hidden: int) -> list[Compiled]:
+    """The kernels of a layer's small operators: residual and norm, activation, rope and cache write."""
+    block = 1 << (hidden - 1).bit_length()
+    heads = {
+        "kv_heads": shape.kv_heads,
+        "group": shape.group,
+        "block_g": 1 << (shape.group - 1).bit_length(),
+        "half": shape.head_dim // 2,
+        "block_d": 1 << (shape.head_dim // 2 - 1).bit_length(),
+        "page": shape.page,
+        "normed": True,
+    }
+    return [
+        _compile(pointwise_kernels.add_norm, shape.dtype, {"width": hidden, "block": block}),
+        _compile(pointwise_kernels.gated, shape.dtype, {"width": 3 * hidden, "block": pointwise_kernels.GATED_BLOCK}),
+        _compile(pointwise_kernels.place, shape.dtype, heads),
+    ]
 
 
 def _constants(shape: Shape) -> dict[str, Any]:

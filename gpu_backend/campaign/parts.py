@@ -21,7 +21,7 @@ from gpu_backend.attention.tiling import Tiling
 from gpu_backend.campaign.journal import Section
 from gpu_backend.campaign.serving import serve_twice, told
 from gpu_backend.campaign.setting import Load, Setting
-from gpu_backend.device_checks import CHECKS, Skipped
+from gpu_backend.device_checks import CHECKS, Skipped, kernels_between_give_the_same_logits
 from gpu_backend.kernel_bench_cases import Case
 from gpu_backend.kernel_bench_rivals import RIVALS, SLOW_TO_COMPILE
 from gpu_backend.kernel_bench_timing import Ceilings
@@ -73,6 +73,13 @@ class Job:
             self.say(f"{key}: {found.get('said') or found.get('skipped')}")
             check_alive(self.device)
         return found
+
+    @property
+    def pointwise(self) -> str | None:
+        """torch's operators where their kernels were found wrong; else what the device uses."""
+        path = self.out / "checks.json"
+        seen = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return "torch" if seen.get(kernels_between_give_the_same_logits.__name__, {}).get("failed") else None
 
     @cached_property
     def bench(self) -> kernel_bench.Bench:
@@ -187,7 +194,10 @@ def profile(job: Job) -> None:
         return
     setting = job.setting
     gpu = setting.name if job.device == "cuda" else ""
-    measure_into(job.out, setting.model, job.device, limits=setting.limits, gpu=gpu, memory=job.section, say=job.say)
+    measure_into(
+        job.out, setting.model, job.device, limits=setting.limits, gpu=gpu, pointwise=job.pointwise,
+        memory=job.section, say=job.say,
+    )  # fmt: skip
     if not job.section.is_over():
         job.section.keep("done", {})
 
@@ -250,7 +260,9 @@ def lockstep(job: Job) -> None:
     swap_s = seen.get("swap_s_per_block") or swap_s_per_block(setting.kv, setting.gpu)
     canary = (str(seen["canary"]["of"]), float(seen["canary"]["us"]) * 1e-6) if "canary" in seen else None
     largest = setting.limits[0], setting.step_tokens
-    make_device, fingerprint = executors(setting.model, job.device, setting.kv, largest=largest, canary=canary)
+    make_device, fingerprint = executors(
+        setting.model, job.device, setting.kv, pointwise=job.pointwise, largest=largest, canary=canary
+    )
     job.write("device.json", fingerprint)
     for place, load in enumerate(missing):
         share_s = job.section.left_s / (len(missing) - place)

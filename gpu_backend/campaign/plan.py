@@ -34,7 +34,7 @@ class PartPlan:
 def plan() -> list[PartPlan]:
     """All parts in order."""
     return [
-        PartPlan("checks", "what the device computes is right", 50, _each(lambda gpu: 7 * 4.0)),
+        PartPlan("checks", "what the device computes is right", 50, _each(lambda gpu: 8 * 4.0)),
         PartPlan("ceilings", "copy and matrix product", 15, _each(lambda gpu: 4.0 + 33 * 2 * 2**32 / _bytes_s(gpu))),
         PartPlan("cases", "our kernel and others on every case", 85, _each(_cases_s)),
         PartPlan("latency", "batches of 1 to 64 at 32k", 25, _each(_latency_s)),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli.flags import (
+    Address,
     Console,
+    Executor,
     Json,
     LogDecisions,
     NoReport,
@@ -61,9 +63,15 @@ def run(
         ),
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option("--workers", min=1, metavar="N", help="Processes that share a fleet's replicas: the same bytes."),
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--workers",
+            metavar="N",
+            help="Processes that share a fleet's replicas: the same bytes. 1 unless given; on Ray, one a core.",
+        ),
+    ] = None,
+    executor: Executor = "local",
+    address: Address = None,
 ) -> None:
     """Simulate one scenario.
 
@@ -91,6 +99,8 @@ def run(
             log_decisions=log_decisions,
             fast_forward=not no_fast_forward,
             workers=workers,
+            executor=executor,
+            address=address,
             progress=timed.progress,
         )
         said = sensitivity_words(result, sensitivity)

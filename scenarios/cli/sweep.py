@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import Console, Json, NoReport, Out, Quiet, Seed, Set, overrides
+from scenarios.cli.flags import Address, Console, Executor, Json, NoReport, Out, Quiet, Seed, Set, overrides
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from reports.sweep.points import SweepResult
     from scenarios.studies.study import Study
 
-Executor = Annotated[str, typer.Option("--executor", metavar="local|ray", help="Processes here, or a Ray cluster.")]
 Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; one a core unless given.")]
-Address = Annotated[str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; else the one here.")]
 
 
 def sweep(

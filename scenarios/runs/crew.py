@@ -1,14 +1,13 @@
 """Worker processes that share the replicas of one fleet. Replica n belongs to worker n modulo their number.
 
 A worker keeps its replicas from window to window: what passes between it and the router are the rows of requests one
-way and signals the other.
+way and signals the other. `scenarios.runs.hands` has the processes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -149,53 +148,3 @@ class _There:
         if broken:
             raise min(broken, key=lambda one: one.at_s).error
         return found
-
-
-_worker = Worker()  # of a process of loky's
-
-
-class LokyHand:
-    """A process of this machine: a pool of one, so that whatever is asked of it is done by the same process."""
-
-    def __init__(self) -> None:
-        from loky import ProcessPoolExecutor
-
-        self._pool = ProcessPoolExecutor(max_workers=1)
-
-    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        from loky.process_executor import BrokenProcessPool
-
-        def died() -> InputError:
-            what = "a worker process died (out of memory, or killed)"
-            return InputError(what, file="--workers", hint="fewer workers")
-
-        try:
-            future = self._pool.submit(_do, method, *arguments)
-        except BrokenProcessPool as error:
-            raise died() from error
-
-        def answer() -> Any:
-            try:
-                return future.result()
-            except BrokenProcessPool as error:
-                raise died() from error
-
-        return answer
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, kill_workers=True)
-
-
-def _do(method: str, *arguments: Any) -> Any:
-    return getattr(_worker, method)(*arguments)
-
-
-@contextmanager
-def local_crew(workers: int, scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[Crew]:
-    """A crew of processes of this machine, which end with the block."""
-    hands = [LokyHand() for _ in range(min(workers, scenario.num_replicas))]
-    try:
-        yield Crew(hands, scenario, workload, log_decisions=log_decisions)
-    finally:
-        for hand in hands:
-            hand.close()

@@ -18,7 +18,7 @@ from scenarios.build.parts import (
     resolved_yaml,
 )
 from scenarios.runs.blame import blamed
-from scenarios.runs.crew import local_crew
+from scenarios.runs.hands import CrewMaker, crew_maker
 from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
 from scenarios.schema.loader import load
@@ -47,19 +47,27 @@ def run(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
-    workers: int = 1,
+    workers: int | None = None,
+    executor: str = "local",
+    address: str | None = None,
     progress: ProgressMaker | None = None,
 ) -> Result:
     """Simulate a scenario, or what `load` makes one of: a name, a path, a mapping.
 
-    `fast_forward` and `workers` change the time that it takes and no bit of the result: so many processes share the
-    replicas of a fleet. Raises InputError for bad input, for several workers where replicas are coupled too closely,
-    where none of the requests fits into the KV cache, and where the user's own policy or router breaks.
+    `fast_forward`, `workers` and `executor` change the time that it takes and no bit of the result: so many processes,
+    of this machine or, with `executor="ray"`, of the Ray cluster at `address`, share the replicas of a fleet. Raises
+    InputError for bad input, for several workers where replicas are coupled too closely, where none of the requests
+    fits into the KV cache, and where the user's own policy or router breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
     return run_on(
-        chosen, workload, log_decisions=log_decisions, fast_forward=fast_forward, workers=workers, progress=progress
+        chosen,
+        workload,
+        log_decisions=log_decisions,
+        fast_forward=fast_forward,
+        make_crew=crew_maker(executor, workers, address),
+        progress=progress,
     )
 
 
@@ -69,7 +77,7 @@ def run_on(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
-    workers: int = 1,
+    make_crew: CrewMaker | None = None,
     progress: ProgressMaker | None = None,
     step_time: float = 1.0,
 ) -> Result:
@@ -90,7 +98,7 @@ def run_on(
         fleet,
         log_decisions=log_decisions,
         fast_forward=fast_forward,
-        workers=workers,
+        make_crew=make_crew,
         progress=told,
     )
     _refuse_unserved(done.records, fleet[0].parts.kv)
@@ -145,14 +153,14 @@ def _simulate(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
-    workers: int = 1,
+    make_crew: CrewMaker | None = None,
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> Run:
     router = build_router(scenario)
-    several = workers > 1
+    made = nullcontext() if make_crew is None else make_crew(scenario, workload, log_decisions=log_decisions)
     try:
-        with local_crew(workers, scenario, workload, log_decisions=log_decisions) if several else nullcontext() as crew:
+        with made as crew:
             return simulate_fleet(
                 workload,
                 [built.replicas for built in fleet],

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
+from scenarios.runs.ray_cluster import connect, cores
 from simulator.errors import InputError
 
 Item = TypeVar("Item")
@@ -106,21 +107,7 @@ class Ray:
     """The nodes of an existing Ray cluster, which need this package and the files that the scenarios name."""
 
     def __init__(self, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise InputError(
-                "Ray is not installed", file="--executor ray", hint="pip install 'batchlab[ray]'"
-            ) from None
-        self._ray = ray
-        if ray.is_initialized():
-            return
-        try:
-            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            what = f"no Ray cluster at {address}" if address else "no Ray cluster is running here"
-            hint = f"`ray start --head` starts one, --address names it ({error})"
-            raise InputError(what, file="--address", hint=hint) from None
+        self._ray = connect(address)
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
         """See `Executor`."""
@@ -130,7 +117,7 @@ class Ray:
         running: dict[Any, int] = {}
         waiting = enumerate(items)
         while True:
-            most = _AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            most = _AHEAD * cores(ray)
             while len(running) < most and (entry := next(waiting, None)) is not None:
                 running[task.remote(shared, entry[1])] = entry[0]
             if not running:

@@ -81,7 +81,7 @@ def _table(fixed: Mapping[int, Result], scaled: Mapping[int, Result], reserve: R
 
 
 def _panels(fixed: Mapping[int, Result], scaled: Mapping[int, Result]) -> list[Panel]:
-    ready = [Line(f"ready after {startup_s} s", _ready(scaled[startup_s])) for startup_s in SHOWN_S]
+    ready = [Line(f"ready after {startup_s} s", _ready(scaled[startup_s]), steps=True) for startup_s in SHOWN_S]
     ends = STARTUPS_S[0], STARTUPS_S[-1]
 
     def over_startup(name: str) -> list[Line]:
@@ -103,7 +103,7 @@ def _ready(result: Result) -> list[tuple[float, float]]:
     """How many replicas take requests, every ten seconds."""
     lives = result.records.lives
     assert lives is not None
-    times = np.arange(200.0, 1000.0, 10.0)
+    times = np.arange(200.0, 1200.0, 10.0)
     count = [(lives.ready_s <= t).sum() - (lives.drain_s <= t).sum() for t in times]
     return [(float(t), float(n)) for t, n in zip(times, count, strict=True)]
 

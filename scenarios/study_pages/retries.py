@@ -76,7 +76,7 @@ def measure() -> StudyResult:
             "By the limit of the queue",
             "requests that may wait",
             "share served, 2 minutes after the spike",
-            [Line("6 attempts", list(by_limit.items())), Line("rule", [(rule, 0.0), (rule, 1.0)], dashed=True)],
+            [Line("6 attempts", list(by_limit.items())), Line("the rule", [(rule, 0.0), (rule, 1.0)], dashed=True)],
         ),
     ]
     run.cache_clear()

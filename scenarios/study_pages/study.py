@@ -13,11 +13,15 @@ from scenarios.schema.loader import header
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a picture: points as (x, y), by rising x. `dashed` is for what is not measured: theory, a limit."""
+    """A line of a picture: points as (x, y), by rising x.
+
+    `dashed` is for what is not measured: theory, a limit; `steps` for what keeps its value until the next point.
+    """
 
     label: str
     points: Sequence[tuple[float, float]]
     dashed: bool = False
+    steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,13 @@ def test_merge_and_write(shape: tuple[int, int, int, str]) -> None:
         fits(made, Tiling(16, 16, 16, 4, 1))
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[3], SHAPES[5], SHAPES[8]], ids=named)
+def test_the_small_operators(shape: tuple[int, int, int, str]) -> None:
+    for made in compiled.compile_pointwise(Shape(*shape), 4096):
+        assert made.stack_bytes == 0, "registers were spilled"
+        assert made.programs_per_sm >= 4
+
+
 @pytest.mark.parametrize("page", [1, 8, 32])
 def test_other_pages(page: int) -> None:
     model = Shape(page=page)

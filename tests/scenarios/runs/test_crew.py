@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import scenarios
 from scenarios.build.parts import build_workload
-from scenarios.runs.crew import Broken, Crew, LokyHand, Worker, local_crew
+from scenarios.runs.crew import Broken, Crew, Worker
+from scenarios.runs.hands import LokyHand, RayHand, crew_maker
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.fleet.shard import Shard
@@ -187,12 +188,60 @@ def test_the_first_to_break_is_told_by_its_line(tmp_path: Path) -> None:
 
 def test_a_worker_that_dies_is_told_in_words() -> None:
     scenario = load(FLEET)
-    with local_crew(1, scenario, build_workload(scenario), log_decisions=False) as crew:
+    make_crew = crew_maker("local", 2)
+    assert make_crew is not None
+    with make_crew(scenario, build_workload(scenario), log_decisions=False) as crew:
         hand = crew._hands[0]
         assert isinstance(hand, LokyHand)
         hand._pool.submit(os._exit, 1)
         with pytest.raises(InputError, match="a worker process died"):
             hand.ask("advance", [], [], 0.0)()
+
+
+@pytest.mark.slow
+def test_the_actors_of_a_ray_cluster_write_the_same_bytes(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray", reason="needs Ray (pip install 'batchlab[ray]')")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    file = tmp_path / "breaks.py"
+    file.write_text(BREAKS)
+    broken = FLEET | {"engine": {"policy": f"{file}:Breaks"}}
+    try:
+        for router in ("session_affinity", STALE):
+            fleet = FLEET | {"router": router, "front_end": {}}
+            scenarios.run(fleet, log_decisions=True).save(tmp_path / "here", overwrite=True)
+            there = scenarios.run(fleet, executor="ray", address=cluster.address, log_decisions=True)
+            there.save(tmp_path / "there", overwrite=True)
+            assert written(tmp_path / "here") == written(tmp_path / "there")
+        with pytest.raises(InputError, match=f"{file}:8: KeyError: 3"):
+            scenarios.run(broken, executor="ray", address=cluster.address)
+        make_crew = crew_maker("ray", 2, cluster.address)
+        assert make_crew is not None
+        scenario = load(FLEET)
+        with make_crew(scenario, build_workload(scenario), log_decisions=False) as crew:
+            hand = crew._hands[0]
+            assert isinstance(hand, RayHand)
+            ray.kill(hand._actor)
+            with pytest.raises(InputError, match="a worker process died"):
+                hand.ask("advance", [], [], 0.0)()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"executor": "rey"}, "unknown executor 'rey'"),
+        ({"workers": 0}, "at least one worker"),
+        ({"address": "auto"}, "only --executor ray has an address"),
+    ],
+)
+def test_who_is_to_work_is_checked(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        scenarios.run(FLEET, **asked)
 
 
 def test_a_broken_worker_stays_broken() -> None:

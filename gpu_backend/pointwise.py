@@ -1,0 +1,107 @@
+"""What a layer does beside its matrix products and its attention: residual and norm, rope and cache write, activation.
+
+`torch` computes them operator by operator, on any device; `triton` each in one kernel, as inference servers do
+(`gpu_backend.pointwise_kernels`): launched one by one, a layer's small operators take longer than its matrix products
+at a batch of one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, rms_norm, silu
+
+from gpu_backend.attention.backends import default_attention
+from gpu_backend.weights import Layer, Norm
+from simulator.errors import InputError
+from simulator.hardware.dimensions import check_choice
+
+NORM_EPS = 1e-5
+
+
+class Pointwise(Protocol):
+    """The operators of one model on one device. Tensors are [tokens, width]."""
+
+    @property
+    def places(self) -> bool:
+        """Whether `place` is there."""
+
+    def add_norm(self, hidden: Tensor, part: Tensor, by: Norm) -> tuple[Tensor, Tensor]:
+        """The residual stream with `part` added, and the norm of that."""
+
+    def gated(self, up: Tensor) -> Tensor:
+        """SwiGLU: silu of the first half of a row times the second."""
+
+    def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
+        """Queries, normed and turned; the keys, so treated too, and the values go to their slots of the pages.
+
+        `mixed` [tokens, heads + 2 kv_heads, head_dim] are queries, keys and values; `rope` [positions, 2, head_dim / 2]
+        cosines and sines; `position` [tokens]; `kv` one layer's pages; `slots` [tokens], negative for nowhere.
+        """
+
+
+class TorchPointwise:
+    """`Pointwise` by torch's operators; attention writes keys and values itself."""
+
+    places = False
+
+    def __init__(self, eps: float = NORM_EPS) -> None:
+        self._eps = eps
+
+    def add_norm(self, hidden: Tensor, part: Tensor, by: Norm) -> tuple[Tensor, Tensor]:
+        total = hidden + part
+        return total, norm(total, by, self._eps)
+
+    def gated(self, up: Tensor) -> Tensor:
+        gate, value = up.chunk(2, dim=-1)
+        return silu(gate) * value
+
+    def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+POINTWISE = ("torch", "triton")
+
+
+def default_pointwise(device: str) -> str:
+    """The kernels where our attention kernel is the default too, torch's operators elsewhere."""
+    return "triton" if default_attention(device) == "triton" else "torch"
+
+
+def open_pointwise(name: str, eps: float) -> Pointwise:
+    """By its name. Raises InputError for an unknown one, and where Triton is not installed."""
+    check_choice(name, POINTWISE, "pointwise")
+    if name == "torch":
+        return TorchPointwise(eps)
+    if importlib.util.find_spec("triton") is None:
+        raise InputError("pointwise triton cannot be used: triton not installed", hint="there: torch")
+    from gpu_backend.pointwise_kernels import TritonPointwise
+
+    return TritonPointwise(eps)
+
+
+def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:
+    """RMSNorm, or LayerNorm where it has a bias."""
+    if by.bias is None:
+        return rms_norm(x, (x.shape[-1],), by.weight, eps)
+    return layer_norm(x, (x.shape[-1],), by.weight, by.bias, eps)
+
+
+def activated(pointwise: Pointwise, up: Tensor, *, gated: bool) -> Tensor:
+    """SwiGLU of gate and value side by side, or GELU."""
+    return pointwise.gated(up) if gated else gelu(up, approximate="tanh")
+
+
+def normed_heads(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """RMSNorm over each head, where the model has it: [tokens, heads, head_dim]."""
+    return x if weight is None else rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Pairs (i, i + head_dim / 2) turned by their angle: [T, heads, head_dim]; `turn` is [T, 2, 1, head_dim / 2]."""
+    left, right = x.chunk(2, dim=-1)
+    cos, sin = turn[:, 0], turn[:, 1]
+    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)

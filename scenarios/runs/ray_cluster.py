@@ -1,0 +1,29 @@
+"""The way to an existing Ray cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.errors import InputError
+
+
+def connect(address: str | None) -> Any:
+    """The module `ray`, connected to the cluster at `address`, else to the one that runs here. Raises InputError."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError("Ray is not installed", file="--executor ray", hint="pip install 'batchlab[ray]'") from None
+    if ray.is_initialized():
+        return ray
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        what = f"no Ray cluster at {address}" if address else "no Ray cluster is running here"
+        hint = f"`ray start --head` starts one, --address names it ({error})"
+        raise InputError(what, file="--address", hint=hint) from None
+    return ray
+
+
+def cores(ray: Any) -> int:
+    """The cores of the cluster."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
