@@ -12,11 +12,12 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c c
 DEMO := runs/demo
 LOCKSTEP := runs/lockstep-cpu
 SITE := build/site
+COMPILED := build/compiled
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs test bench more-tests clean
+.PHONY: help demo lockstep docs test bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
@@ -24,6 +25,7 @@ help:
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
+	@echo "make compiled-test  the core compiled with mypyc, in $(COMPILED), and the tests that it must pass as the sources do"
 	@echo "make bench       the benchmarks, in CPU seconds"
 	@echo "make clean       remove the environment and the caches (runs/ stays)"
 	@echo "PYTHON=python3.12 chooses the interpreter that $(VENV) is made from, JOBS=4 the test processes"
@@ -58,10 +60,20 @@ test: $(VENV)/.dev
 more-tests: $(VENV)/.dev
 	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
 
+# The wheel of an install with BATCHLAB_COMPILE=1, unpacked with the tests beside it: nothing of it lies where others look.
+compiled-test: $(VENV)/.dev
+	rm -rf build
+	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
+	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
+	cp -R tests docs pyproject.toml $(COMPILED)
+	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
+	    tests/test_compiled.py tests/laws tests/parity tests/simulator
+
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/bench -m bench -rs --benchmark-enable --benchmark-only \
 	    --benchmark-timer=time.process_time --benchmark-columns=min,median,max,rounds $(PYTEST_ARGS)
+	$(BIN)/python -m tests.bench.ratio
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,3 @@
+from simulator.compiled import heed_environment
+
+heed_environment()

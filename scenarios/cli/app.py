@@ -31,6 +31,7 @@ from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
 from scenarios.cli.validate import validate
 from scenarios.version import __version__
+from simulator.compiled import is_compiled
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -83,14 +84,20 @@ new.command("scenario")(guarded(new_scenario))
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"batchlab {__version__}")
+        typer.echo(f"batchlab {__version__}, {'compiled core' if is_compiled() else 'pure Python'}")
         raise typer.Exit
 
 
 @app.callback()
 def _batchlab(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version, and whether the core is compiled.",
+            is_eager=True,
+            callback=_show_version,
+        ),
     ] = False,
 ) -> None:
     del version  # its callback did all there was to do

@@ -7,13 +7,14 @@ admission, victims leave when a request lacks a block, and each admission is pla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simulator.engine.block_growth import enter_decoded, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
-from simulator.plan import Preemption, StepPlan, cdiv
+from simulator.plan import Preemption, StepPlan, View, cdiv
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
@@ -47,9 +48,11 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
     view = viewer.view
     while last.more:
         viewer.look_again(tokens)
-        last = state.policy.plan(view)
-        if last.__class__ is not StepPlan or last.preempt or last.resume or last.paused:
-            raise state.broken(f"continues with {last!r}; later parts may only admit requests")
+        ask: Callable[[View], object] = state.policy.plan
+        part = ask(view)
+        if not isinstance(part, StepPlan) or part.preempt or part.resume or part.paused:
+            raise state.broken(f"continues with {part!r}; later parts may only admit requests")
+        last = part
         view.note = last.note
         if last.more and not last.prefill:
             raise state.broken("sets more=True but admits nothing")

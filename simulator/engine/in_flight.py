@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from simulator.engine.state import ReplicaState
 from simulator.memory.blocks import BlockTables
@@ -15,29 +14,47 @@ from simulator.results.recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
 
 
-@dataclass(slots=True)
 class InFlight:
     """A step in execution, or a run of decode steps: a `simulator.timing.executor.Step`.
 
-    What has a default is set by name where it differs, which costs half of naming everything in the call. `ends_s` are
-    the steps' ends, set when it is executed; an arrival may cut the later ones off.
+    `shape` and `start_s` are those of the first step. What most steps do not have is set by name where they do.
+    `ends_s` are the steps' ends, set when it is executed; an arrival may cut the later ones off.
     """
 
-    state: ReplicaState
-    plan: StepPlan
-    start_s: float
-    shape: StepShape  # of the first step
-    waiting: int
-    held: int = 0  # of the shape's decodes, those of finished requests
-    prefill: Sequence[ScheduledChunk] = ()
-    is_run: bool = False
-    is_odd: bool = False  # requests were preempted or resumed
-    until_arrival: bool = False  # a run that an arrival may cut
-    is_wait: bool = False  # no step: the wait for the running one's results
-    swapped_out_blocks: int = 0
-    swapped_in_blocks: int = 0
-    preempted_before: tuple[Preemption, ...] = ()  # by plans just before, which computed nothing
-    ends_s: list[float] = field(init=False)
+    __slots__ = (
+        "ends_s",
+        "held",
+        "is_odd",
+        "is_run",
+        "is_wait",
+        "plan",
+        "preempted_before",
+        "prefill",
+        "shape",
+        "start_s",
+        "state",
+        "swapped_in_blocks",
+        "swapped_out_blocks",
+        "until_arrival",
+        "waiting",
+    )
+
+    def __init__(self, state: ReplicaState, plan: StepPlan, start_s: float, shape: StepShape, waiting: int) -> None:
+        self.state = state
+        self.plan = plan
+        self.start_s = start_s
+        self.shape = shape
+        self.waiting = waiting
+        self.held = 0  # of the shape's decodes, those of finished requests
+        self.prefill: Sequence[ScheduledChunk] = ()
+        self.is_run = False
+        self.is_odd = False  # requests were preempted or resumed
+        self.until_arrival = False  # a run that an arrival may cut
+        self.is_wait = False  # no step: the wait for the running one's results
+        self.swapped_out_blocks = 0
+        self.swapped_in_blocks = 0
+        self.preempted_before: tuple[Preemption, ...] = ()  # by plans just before, which computed nothing
+        self.ends_s: list[float]
 
     @property
     def decoders(self) -> Sequence[RequestState]:

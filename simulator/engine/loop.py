@@ -23,25 +23,27 @@ class Loop:
     def serve(self) -> Generator[Event, object, None]:
         """Plan, apply, execute, commit, for ever; at rest while there is nothing to do."""
         clock, replica, intake = self._clock, self._replica, self.intake
-        begin_step, execute, finish_step = replica.begin_step, replica.execute, replica.finish_step
         aborts, listens = replica.aborts.pending, replica.has_listener
-        intake.receive(clock.now)
+        now_s = clock.now
+        intake.receive(now_s)
         while True:
             if aborts:
-                replica.aborts.end_between(clock.now)
-            step = begin_step(clock.now)
+                replica.aborts.end_between(now_s)
+            step = replica.begin_step(now_s)
             if step is None:
                 yield intake.rest(replica.rest_until_s())
                 intake.woken()
+                now_s = clock.now
                 continue
-            execute(step, intake.due_s)
+            replica.execute(step, intake.due_s)
             end_s = step.ends_s[-1]
             # Where nothing else happens until then, there is no need for an event.
             if not (self._fast_forward and clock.skip_to(end_s)):
                 yield intake.watch(step, end_s)
                 intake.release()
-            if intake.due_s <= clock.now:  # which is before end_s where the run was cut
-                intake.receive(clock.now)
-            finish_step(step)
+            now_s = clock.now  # which is before end_s where the run was cut
+            if intake.due_s <= now_s:
+                intake.receive(now_s)
+            replica.finish_step(step)
             if listens and (pause := intake.follow_up()) is not None:
                 yield pause

@@ -45,7 +45,8 @@ class OverlapResults(LateResults):
                 if self._decisions is not None:
                     self._decisions.rests(self._state)
                 return None
-            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, waiting=0, is_wait=True)
+            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, waiting=0)
+            step.is_wait = True
             step.ends_s = [step.start_s]
             return step
         if end_s > now_s:

@@ -30,7 +30,7 @@ from simulator.engine.view import ReplicaLoad, Viewer
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens
 from simulator.memory.blocks import KVBlocks
-from simulator.plan import Holds, Policy, StepPlan
+from simulator.plan import Holds, Policy, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
@@ -93,7 +93,7 @@ class Replica:
         self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
-        self._ask = policy.plan
+        self._ask: Callable[[View], object] = policy.plan
         self._viewer = Viewer(state, traits.outlook)
         self._view = self._viewer.view
         self._execute_step = executor.execute
@@ -180,7 +180,7 @@ class Replica:
             self._unchanged = False
         viewer.look(now_s)
         plan = self._ask(self._view)
-        if plan.__class__ is not StepPlan:
+        if not isinstance(plan, StepPlan):
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
         preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue = plan

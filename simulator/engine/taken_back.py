@@ -7,7 +7,7 @@ from math import nan
 
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.request_state import DECODING, RequestState
-from simulator.results.recorder import Table
+from simulator.results.buffers import Table
 
 
 def take_back(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.request_state import RequestState, Setbacks
+from simulator.results.buffers import CUT_ROWS, Columns, Series, Table
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
@@ -24,14 +25,13 @@ from simulator.results.records import (
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
 
-Columns = dict[str, NDArray[Any]]
 Watch = Callable[[RequestState, int, Status], None]
 """Told of each request as it ends, with its replica and how it ended."""
 
 # Steps and rows that are Python objects until they are turned into arrays, of all replicas together; and the fewest
 # of one replica that this is done for at a time.
 _CUT_STEPS, _FEWEST_STEPS = 1 << 16, 1024
-_CUT_ROWS, _FEWEST_ROWS = 4096, 256
+_FEWEST_ROWS = 256
 _TELL_EVERY = 256  # requests between two calls of `progress`
 
 
@@ -46,66 +46,6 @@ _REQUEST = ("row", "replica", "status", "scheduled_s", "first_token_s", "last_to
 _SETBACKS = ("row", *(field.name for field in fields(Setbacks) if field.name not in ("left_s", "skipped_tokens")))
 
 
-class Series:
-    """One long column of numbers, filled piece by piece."""
-
-    def __init__(self, dtype: type) -> None:
-        self._dtype = dtype
-        self._tail: list[float] = []
-        self._chunks: list[NDArray[Any]] = []
-        self.extend = self._tail.extend
-
-    def cut(self) -> None:
-        """Turn what was added into an array: call it now and then, lest the numbers pile up as Python objects."""
-        self._chunks.append(np.array(self._tail, self._dtype))
-        self._tail.clear()
-
-    def column(self) -> NDArray[Any]:
-        """All of it; the series is empty afterwards."""
-        self.cut()
-        whole = np.concatenate(self._chunks)
-        self._chunks = []
-        return whole
-
-
-class Table:
-    """Rows of numbers in, columns out; the columns named `*_s` are floats, the others integers."""
-
-    def __init__(self, names: Iterable[str], cut_rows: int = _CUT_ROWS) -> None:
-        self._cut_rows = cut_rows
-        self._names = tuple(names)
-        self._types = [np.float64 if name.endswith("_s") else np.int64 for name in self._names]
-        self._rows: list[tuple[float, ...]] = []
-        self._chunks: list[list[NDArray[Any]]] = []
-
-    def add(self, row: tuple[float, ...]) -> None:
-        """Append a row, its values in the order of the columns."""
-        self._rows.append(row)
-        if len(self._rows) == self._cut_rows:
-            self.cut()
-
-    def extend(self, other: Table) -> None:
-        """Append the rows of another table of the same columns, which was cut."""
-        self._chunks += other._chunks
-
-    def cut(self) -> None:
-        """Turn what was added into arrays."""
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(self._types)
-        self._chunks.append([np.array(c, dtype) for c, dtype in zip(columns, self._types, strict=True)])
-        self._rows.clear()
-
-    def columns(self) -> Columns:
-        """The columns by name; the table is empty afterwards."""
-        self.cut()
-        whole = {}
-        for i, name in enumerate(self._names):
-            whole[name] = np.concatenate([chunk[i] for chunk in self._chunks])
-            for chunk in self._chunks:
-                chunk[i] = np.empty(0)
-        self._chunks = []
-        return whole
-
-
 def _fields(columns: type) -> list[str]:
     return [field.name for field in fields(columns)]
 
@@ -114,13 +54,13 @@ class ReplicaRecorder:
     """Rows, steps, gaps and requeues of one of `replicas`: apart, so that nothing depends on how they interleave."""
 
     def __init__(self, replicas: int) -> None:
-        cut_rows = max(_CUT_ROWS // replicas, _FEWEST_ROWS)
+        cut_rows = max(CUT_ROWS // replicas, _FEWEST_ROWS)
         self._rows = Table(_ROW, cut_rows)
         self._odd = Table(_ODD, cut_rows)
         self.late_gaps = Table(_fields(GapColumns), cut_rows)
         self.requeues = Table(_fields(RequeueColumns), cut_rows)
-        self.step_end_s = Series(np.float64)
-        self.step_used_blocks = Series(np.int32)
+        self.step_end_s = Series("d")
+        self.step_used_blocks = Series("i")
         self._cut_steps = self._cut_at = max(_CUT_STEPS // replicas, _FEWEST_STEPS)
         self.num_rows = 0
         self.num_steps = 0

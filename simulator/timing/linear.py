@@ -6,13 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulator.errors import InputError
+from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape
-
-VECTOR_FROM = 64
-"""Steps from which an array is faster than a list comprehension; the numbers are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,3 @@ class Linear:
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         return ()
-
-
-def affine_run(first: float, slope: float, start: int, step: int, repeat: int) -> list[float]:
-    """`first + slope * x` for x = start, start + step, ..., `repeat` of them; each rounded as Python rounds it.
-
-    IEEE 754 doubles on both paths, and numpy fuses no multiplication with an addition: the paths agree to the bit, as
-    long as x stays below 2**53.
-    """
-    if repeat == 1:
-        return [first + slope * start]
-    stop = start + step * repeat
-    if repeat < VECTOR_FROM:
-        return [first + slope * x for x in range(start, stop, step)]
-    run: list[float] = (first + slope * np.arange(start, stop, step)).tolist()
-    return run

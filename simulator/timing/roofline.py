@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape
-from simulator.timing.linear import affine_run
 
 Floats = NDArray[np.float64]
 

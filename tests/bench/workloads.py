@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.kv import kv_cache
 from simulator.hardware.models import MODELS
 from simulator.plan import Policy
 from simulator.policies import load_policy
 from simulator.simulate import Run, simulate
+from simulator.timing.cost import CostModel
+from simulator.timing.linear import Linear
+from simulator.timing.profile import Profile, ProfileCost, read_profile
 from simulator.timing.roofline import Roofline
 from simulator.workload import Workload
 
@@ -33,17 +38,31 @@ def normal_lengths(requests: int, rate: float, seed: int = 0) -> Workload:
     )
 
 
-def serve_on_h200(workload: Workload, policy: str) -> Callable[[], Run]:
+@cache
+def _profile() -> Profile:
+    return read_profile(shipped_profiles()["h200-llama-3.1-8b"])
+
+
+MODEL, GPU = MODELS["llama-3.1-8b"], GPUS["h200"]
+LINEAR = {"base_s": 0.006, "per_token_s": 2e-5, "per_context_token_s": 2e-8}
+
+COSTS: dict[str, Callable[[], CostModel]] = {
+    "linear": lambda: Linear(**LINEAR),
+    "roofline": lambda: Roofline(MODEL, GPU),
+    "profile": lambda: ProfileCost(_profile()),
+}
+"""A new cost model of each kind: what it works out as it goes belongs to the run."""
+
+
+def serve_on_h200(workload: Workload, policy: str, cost: str = "roofline") -> Callable[[], Run]:
     """A run of llama-3.1-8b on one H200 with 256 slots, ready to be called."""
-    model, gpu = MODELS["llama-3.1-8b"], GPUS["h200"]
-    kv = kv_cache(model, gpu)
-    cost = Roofline(model, gpu)
+    kv = kv_cache(MODEL, GPU)
 
     def make_policy() -> Policy:
         return load_policy(policy, {"max_num_seqs": 256, "max_num_batched_tokens": 2048})
 
     def run() -> Run:
-        return simulate(workload, make_policy=make_policy, kv=kv, cost=cost)
+        return simulate(workload, make_policy=make_policy, kv=kv, cost=COSTS[cost]())
 
     return run
 

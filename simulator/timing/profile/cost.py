@@ -17,8 +17,8 @@ from math import inf
 import numpy as np
 
 from simulator.errors import InputError
+from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape
-from simulator.timing.linear import affine_run
 from simulator.timing.profile.remarks import remarks
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.step import joint_us

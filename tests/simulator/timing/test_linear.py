@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
+from simulator.timing.affine import VECTOR_FROM, affine_run
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import VECTOR_FROM, Linear, affine_run
+from simulator.timing.linear import Linear
 
 seconds = st.floats(0, 10, allow_subnormal=False)
 some_tokens = st.integers(0, 8192)
