@@ -21,12 +21,13 @@ from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
 from simulator.engine.late_results import LateResults
+from simulator.engine.load import ReplicaLoad
 from simulator.engine.overlap_results import OverlapResults
 from simulator.engine.progress import Progress
 from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
-from simulator.engine.view import ReplicaLoad, Viewer
+from simulator.engine.view import Viewer
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens
 from simulator.memory.blocks import KVBlocks
@@ -40,7 +41,6 @@ from simulator.timing.executor import Executor
 _STEP, _ARRIVAL = Holds.STEP, Holds.ARRIVAL
 _NONE: list[RequestState] = []
 _NO_PLAN = StepPlan()
-
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
 _LONGEST_RUN = 256
 
@@ -283,7 +283,7 @@ class Replica:
         return pauses or bool(plan.preempt or plan.resume), (swapped_out, swapped_in)
 
     def _over_budget(self, tokens: int) -> Exception:
-        return self.state.broken(f"computes {tokens:,} tokens; max_num_batched_tokens is {self._budget:,}")
+        return self.state.broken(f"computes {tokens:,} tokens; max_num_batched_tokens is {int(self._budget):,}")
 
     def rest_until_s(self) -> float:
         """When the last plan, which computes nothing, wants to be asked again; infinity is at the next arrival."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.differences import differences
-from simulator.engine.view import ReplicaLoad
+from simulator.engine.load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.replicas import Cost, Replicas
 from simulator.fleet.router import Router, RouterFeatures

@@ -19,7 +19,7 @@ from simulator.fleet.routers.least_loaded import unfinished
 from simulator.parameters import CountOrZero, check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.view import ReplicaLoad
+    from simulator.engine.load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 

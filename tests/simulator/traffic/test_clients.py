@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.client import MOST_ATTEMPTS, Client, uniform
-from simulator.engine.view import ReplicaLoad
+from simulator.engine.load import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.router import Router
 from simulator.front_end import FrontEnd
