@@ -71,7 +71,7 @@ compiled-test: $(VENV)/.dev
 
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.
 bench: $(VENV)/.dev
-	$(BIN)/python -m pytest tests/bench -m bench -rs --benchmark-enable --benchmark-only \
+	$(BIN)/python -m pytest tests/bench -m bench -rs --benchmark-enable \
 	    --benchmark-timer=time.process_time --benchmark-columns=min,median,max,rounds $(PYTEST_ARGS)
 	$(BIN)/python -m tests.bench.ratio
 
