@@ -17,7 +17,7 @@ from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
 from gpu_backend.graphs import DecodeGraphs, Reserving
 from gpu_backend.parallel import all_reduce, local_model, local_weights
-from gpu_backend.pointwise import default_pointwise, open_pointwise
+from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
 from gpu_backend.work import Part, Swap, Work, null_work, step_arrays

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm, linear
 
-from gpu_backend.pointwise import Pointwise, TorchPointwise, activated, norm, normed_heads, turned
+from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, activated, norm, normed_heads, turned
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
 from gpu_backend.work import Attention, StepArrays
@@ -62,8 +62,9 @@ class Decoder:
         self.pointwise = pointwise or TorchPointwise(weights.norm_eps)
         self._reduce = reduce
         self.placing: Looking | None = None  # attention that has keys and values put into the pages by `pointwise`
-        if self.rope is not None and self.pointwise.places and isinstance(attention, Looking):
-            self.placing = attention
+        self._placer: Placing | None = None
+        if self.rope is not None and isinstance(self.pointwise, Placing) and isinstance(attention, Looking):
+            self.placing, self._placer = attention, self.pointwise
 
     def prepare(self, rows: StepArrays) -> Inputs:
         """Bring what a step needs to the device."""
@@ -112,8 +113,9 @@ class Decoder:
         model, eps = self.model, self.weights.norm_eps
         mixed = dense(normed, layer.qkv).view(len(normed), -1, model.head_dim)
         if self.placing is not None:
-            query = self.place(layer, mixed, inputs.position, kv, inputs.attention)
-            return dense(self.placing.look(query, kv, inputs.attention).view(len(normed), -1), layer.out)
+            prepared: Any = inputs.attention
+            query = self.place(layer, mixed, inputs.position, kv, prepared.slots)
+            return dense(self.placing.look(query, kv, prepared).view(len(normed), -1), layer.out)
         query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
         query, key = normed_heads(query, layer.query_norm, eps), normed_heads(key, layer.key_norm, eps)
         if turn is not None:
@@ -121,10 +123,11 @@ class Decoder:
         out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention)
         return dense(out.view(len(normed), -1), layer.out)
 
-    def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, prepared: Any) -> Tensor:
+    def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
         """Queries ready for attention; keys and values of the step in the pages. Only where `placing`."""
         assert self.rope is not None
-        return self.pointwise.place(mixed, layer, self.rope, position, kv, prepared.slots)
+        assert self._placer is not None
+        return self._placer.place(mixed, layer, self.rope, position, kv, slots)
 
     def _feed_forward(self, mlp: Mlp | Experts, x: Tensor) -> Tensor:
         if isinstance(mlp, Experts):

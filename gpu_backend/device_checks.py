@@ -19,7 +19,7 @@ from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, Story
-from gpu_backend.pointwise import default_pointwise
+from gpu_backend.pointwise_backends import default_pointwise
 from gpu_backend.work import Part, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model

@@ -59,7 +59,7 @@ class Operators:
         mixed = self._made_up(tokens, decoder.model.heads + 2 * decoder.model.kv_heads, decoder.model.head_dim)
         number = torch.arange(tokens, device=mixed.device)
         position, slots = number % len(rope), number % decoder.pool.block_size
-        return lambda layer: decoder.pointwise.place(mixed, layer, rope, position, decoder.pool.kv[0], slots)
+        return lambda layer: decoder.place(layer, mixed, position, decoder.pool.kv[0], slots)
 
     def _feed_forward(self, hidden: Tensor, wide: int, width: int) -> dict[str, Callable[[Layer], object]]:
         up, inner = self._made_up(len(hidden), wide), self._made_up(len(hidden), width)

@@ -7,17 +7,13 @@ at a batch of one.
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
-from gpu_backend.attention.backends import default_attention
 from gpu_backend.weights import Layer, Norm
-from simulator.errors import InputError
-from simulator.hardware.dimensions import check_choice
 
 NORM_EPS = 1e-5
 
@@ -25,15 +21,16 @@ NORM_EPS = 1e-5
 class Pointwise(Protocol):
     """The operators of one model on one device. Tensors are [tokens, width]."""
 
-    @property
-    def places(self) -> bool:
-        """Whether `place` is there."""
-
     def add_norm(self, hidden: Tensor, part: Tensor, by: Norm) -> tuple[Tensor, Tensor]:
         """The residual stream with `part` added, and the norm of that."""
 
     def gated(self, up: Tensor) -> Tensor:
         """SwiGLU: silu of the first half of a row times the second."""
+
+
+@runtime_checkable
+class Placing(Pointwise, Protocol):
+    """`Pointwise` that also puts keys and values into the pages; without it attention does so itself."""
 
     def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
         """Queries, normed and turned; the keys, so treated too, and the values go to their slots of the pages.
@@ -44,9 +41,7 @@ class Pointwise(Protocol):
 
 
 class TorchPointwise:
-    """`Pointwise` by torch's operators; attention writes keys and values itself."""
-
-    places = False
+    """`Pointwise` by torch's operators."""
 
     def __init__(self, eps: float = NORM_EPS) -> None:
         self._eps = eps
@@ -58,29 +53,6 @@ class TorchPointwise:
     def gated(self, up: Tensor) -> Tensor:
         gate, value = up.chunk(2, dim=-1)
         return silu(gate) * value
-
-    def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
-        raise NotImplementedError
-
-
-POINTWISE = ("torch", "triton")
-
-
-def default_pointwise(device: str) -> str:
-    """The kernels where our attention kernel is the default too, torch's operators elsewhere."""
-    return "triton" if default_attention(device) == "triton" else "torch"
-
-
-def open_pointwise(name: str, eps: float) -> Pointwise:
-    """By its name. Raises InputError for an unknown one, and where Triton is not installed."""
-    check_choice(name, POINTWISE, "pointwise")
-    if name == "torch":
-        return TorchPointwise(eps)
-    if importlib.util.find_spec("triton") is None:
-        raise InputError("pointwise triton cannot be used: triton not installed", hint="there: torch")
-    from gpu_backend.pointwise_kernels import TritonPointwise
-
-    return TritonPointwise(eps)
 
 
 def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:

@@ -117,9 +117,7 @@ def place(
 
 
 class TritonPointwise:
-    """`gpu_backend.pointwise.Pointwise` on a CUDA device, or in Triton's interpreter. LayerNorms are torch's."""
-
-    places = True
+    """`gpu_backend.pointwise.Placing` on a CUDA device, or in Triton's interpreter. LayerNorms are torch's."""
 
     def __init__(self, eps: float = NORM_EPS) -> None:
         self._eps = eps

@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from reports.axes import plain_numbers
-from reports.style import MUTED, Picture, draw
+from reports.style import MUTED, Picture
 from reports.sweep.lines import Lines, lines_over_load
-from reports.sweep.load import draw_line, finish, foot
+from reports.sweep.load import draw_line, finish, lines_picture
 from reports.sweep.points import SweepPoint, SweepResult, mean_of, titled
 
 GOODPUT, THROUGHPUT, ATTAINMENT = "request_goodput", "request_throughput", "slo_attainment"
@@ -26,8 +25,7 @@ def goodput_picture(result: SweepResult) -> Picture | None:
         return None
     title = result.axes[lines.along].title
 
-    def paint(figure: Figure) -> str:
-        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    def paint(panels: Sequence[Axes]) -> str:
         for axes, key in zip(panels, shown, strict=True):
             for line in lines.drawn:
                 draw_line(axes, line, lines.load, key)
@@ -38,11 +36,10 @@ def goodput_picture(result: SweepResult) -> Picture | None:
             axes.set_xlabel(title)
         if _is_rate(lines):
             _all_of_it(panels[0], lines)
-        figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
         ideal = " On the dashed line every request keeps the SLO." if _is_rate(lines) else ""
-        return f"Goodput is what is left when late requests do not count.{ideal}{foot(lines, shown)}"
+        return f"Goodput is what is left when late requests do not count.{ideal}"
 
-    return draw("goodput", (5.6 * len(shown), 3.6 + 0.24 * math.ceil((len(lines.drawn) + 2) / 3)), paint)
+    return lines_picture("goodput", lines, shown, paint)
 
 
 def throughput_picture(result: SweepResult) -> Picture | None:
@@ -55,19 +52,18 @@ def throughput_picture(result: SweepResult) -> Picture | None:
     def carried(point: SweepPoint) -> float:
         return mean_of(point, THROUGHPUT)
 
-    def paint(figure: Figure) -> str:
-        for axes, key in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+    def paint(panels: Sequence[Axes]) -> str:
+        for axes, key in zip(panels, shown, strict=True):
             for line in lines.drawn:
                 draw_line(axes, line, carried, key)
                 _sideways(axes, line.points, line.tint, key)
             finish(axes, result, key, titled(THROUGHPUT))
-        figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
         return (
             "Along a line the load rises. Where it turns upwards, more load buys latency and no throughput: further "
-            f"right and lower is better.{foot(lines, shown)}"
+            "right and lower is better."
         )
 
-    return draw("throughput_latency", (5.6 * len(shown), 3.6 + 0.24 * math.ceil((len(lines.drawn) + 2) / 3)), paint)
+    return lines_picture("throughput_latency", lines, shown, paint)
 
 
 def _is_rate(lines: Lines) -> bool:

@@ -28,17 +28,26 @@ def load_picture(result: SweepResult) -> Picture | None:
         return None
     title = result.axes[lines.along].title
 
-    def paint(figure: Figure) -> str:
-        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+    def paint(panels: Sequence[Axes]) -> str:
         for axes, key in zip(panels, shown, strict=True):
             for line in lines.drawn:
                 draw_line(axes, line, lines.load, key)
             finish(axes, result, key, title)
+        return RULE
+
+    return lines_picture("load", lines, shown, paint)
+
+
+def lines_picture(name: str, lines: Lines, shown: Sequence[str], paint: Callable[[Sequence[Axes]], str]) -> Picture:
+    """A panel for each metric of `shown`, which `paint` fills and says something of; one legend below all."""
+
+    def painted(figure: Figure) -> str:
+        said = paint(figure.subplots(1, len(shown), squeeze=False)[0])
         figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
-        return RULE + foot(lines, shown)
+        return said + foot(lines, shown)
 
     rows = math.ceil((len(lines.drawn) + 2) / 3)
-    return draw("load", (5.6 * len(shown), 3.6 + 0.24 * rows), paint)
+    return draw(name, (5.6 * len(shown), 3.6 + 0.24 * rows), painted)
 
 
 def foot(lines: Lines, shown: Sequence[str]) -> str:

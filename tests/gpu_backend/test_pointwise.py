@@ -13,7 +13,8 @@ import torch
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.device_checks import MODEL, Skipped, kernels_between_give_the_same_logits
-from gpu_backend.pointwise import TorchPointwise, default_pointwise, open_pointwise
+from gpu_backend.pointwise import TorchPointwise
+from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from simulator.errors import InputError
 
 ROUNDING = {"float32": 1e-6, "bfloat16": 8e-3}  # bfloat16 keeps 8 bits; normed heads are rounded twice

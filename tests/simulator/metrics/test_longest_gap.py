@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.metrics.longest_gap import longest_gap_s
-from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.preemptive import Preemptive
 from simulator.results.records import Floats, Records
 from simulator.simulate import Run
@@ -18,6 +17,7 @@ from tests.columns import as_floats, as_ints
 from tests.laws.naive_engine import serve
 from tests.laws.scenarios import POLICIES, Memory, Scenario, scenarios
 from tests.laws.test_naive_engine import dealt_in_turn, wild_scenarios
+from tests.simulator.metrics.short_of_memory import short_of_memory
 
 
 def told(scenario: Scenario) -> tuple[Records, Floats]:
@@ -83,16 +83,7 @@ def test_what_lies_before_the_engine_adds_to_no_gap(data: st.DataObject, front_e
 
 def test_a_request_that_was_preempted_once_is_exact() -> None:
     """Where no request is paused, and decodes go on beside the prefill that computes a victim again."""
-    n = 60
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(5, 60, n)
-    zeros = np.zeros(n, dtype=np.int64)
-    workload = Workload(
-        as_floats(np.arange(n) * 0.02), rng.integers(5, 40, n), lengths, lengths, zeros, zeros, ("default",)
-    )
-    policy = ChunkedPrefill(max_num_seqs=16, max_num_batched_tokens=32)
-    cost = Linear(0.005, 1e-4, 1e-6)
-    records, gaps = told(Scenario(workload, policy, Memory(40, 8, 0), cost, 0.0, False, 1, "round_robin"))
+    records, gaps = told(short_of_memory())
     once = (records.requests.preemptions == 1) & ~np.isnan(gaps)
     assert once.sum() >= 5
     assert (records.requests.preemptions > 1).any()

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 from simulator.metrics.token_times import token_times_s
-from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.results.records import Status
-from simulator.timing.linear import Linear
-from simulator.workload import Workload
-from tests.columns import as_floats
 from tests.laws.naive_engine import serve
-from tests.laws.scenarios import Memory, Scenario
 from tests.records_maker import tell
+from tests.simulator.metrics.short_of_memory import short_of_memory
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -39,15 +35,7 @@ def test_times_are_those_of_the_story(seed: int) -> None:
 
 def test_times_of_a_request_that_was_preempted_once_are_exact() -> None:
     """Against an engine that keeps the time of every token."""
-    n = 60
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(5, 60, n)
-    zeros = np.zeros(n, dtype=np.int64)
-    workload = Workload(
-        as_floats(np.arange(n) * 0.02), rng.integers(5, 40, n), lengths, lengths, zeros, zeros, ("default",)
-    )
-    policy = ChunkedPrefill(max_num_seqs=16, max_num_batched_tokens=32)
-    scenario = Scenario(workload, policy, Memory(40, 8, 0), Linear(0.005, 1e-4, 1e-6), 0.0, False, 1, "round_robin")
+    scenario = short_of_memory()
     records = scenario.run().records
     found = dict(token_times_s(records))
     checked = 0
