@@ -25,6 +25,7 @@ from simulator.timing.profile.cost import Options, ProfileCost
 from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
 from simulator.timing.profile.scope import shapes
+from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Curve, Surface
 from simulator.timing.tables.assumed import (
     ACTIVATION_BYTES,
@@ -38,6 +39,7 @@ from simulator.timing.tables.assumed import (
 )
 from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.products import layer_products, product_curve
+from simulator.timing.tables.uneven import estimated_skew
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them test the table."""
@@ -83,6 +85,9 @@ def fit_profile(
         if (beside := beside_factor(rows.gpu, *heads)) != 1.0:
             document["attention"]["beside"] = round(beside, 4)
     skew = fit_skew(rows.table("skew"))
+    if skew is None:
+        skew = _estimated_skew(document["attention"], rows, model)
+        assumed = (*assumed, "unequal contexts") if skew is not None else assumed
     if skew is not None:
         document["skew"] = of_skew(skew)
     if len(rows.table("experts")["us"]):
@@ -99,6 +104,15 @@ def fit_profile(
     if host is None and len(rows.table("step")["us"]) >= FEWEST_STEPS:
         document["host"] = fit_host(rows, document)
     return document
+
+
+def _estimated_skew(attention: Mapping[str, Any], rows: KernelRows, model: Model) -> Skew | None:
+    """What unequal contexts add to vLLM's attention where no batch of them was measured, nor prompts beside decodes."""
+    if attention["prompts"] == "joint" or rows.dtype != "bf16" or not rows.software.startswith("vLLM"):
+        return None
+    heads, kv_heads = model.heads // rows.tensor_parallel, model.local_kv_heads(rows.tensor_parallel)
+    key_us = attention["decode"]["physics"]["roofs"][0]["keys"]
+    return estimated_skew(rows.gpu, heads, kv_heads, key_us, attention.get("beside", 1.0))
 
 
 def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:

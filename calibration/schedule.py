@@ -33,6 +33,7 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.tables.uneven import CHIPS
 
 Array = NDArray[np.float64]
 
@@ -42,11 +43,9 @@ STARTS = (0.0, 50.0, 100.0, 150.0, 200.0)
 
 SHAPE = Shape(("tiles", "seqs"), (("waves",), ("bytes",)))
 
-CHIPS: Mapping[str, tuple[int, int]] = {
-    "rtx-pro-6000": (188, 128), "rtx-5090": (170, 96), "rtx-4090": (128, 72), "l40s": (142, 96), "l4": (58, 48),
-}  # fmt: skip
-"""SMs and MiB of L2 cache (NVIDIA's Ada and RTX Blackwell whitepapers). All have 100 KB of shared memory an SM, which
-holds one such block."""
+L2_MIB: Mapping[str, int] = {"rtx-pro-6000": 128, "rtx-5090": 96, "rtx-4090": 72, "l40s": 96, "l4": 48}
+"""MiB of L2 cache (NVIDIA's Ada and RTX Blackwell whitepapers). All have 100 KB of shared memory an SM, which holds one
+such block."""
 
 PER_OCTAVE = {"chunk": 2, "cached": 1, "seqs": 1, "context": 1}
 MOST_CELLS_FITTED = 2000
@@ -70,11 +69,10 @@ class Launch:
 
 def find_launch(model: Model, gpu: Gpu, ranks: int) -> Launch | None:
     """The launch of a model on one of `ranks` GPUs; None where the GPU's or the model's kernels are others."""
-    chip = CHIPS.get(gpu.name)
-    if chip is None or model.kv_lora_rank:
+    if gpu.name not in L2_MIB or model.kv_lora_rank:
         return None
     heads = max(1, model.heads // ranks)
-    return Launch(heads, model.local_kv_heads(ranks), model.head_dim, chip[0], chip[1] << 20)
+    return Launch(heads, model.local_kv_heads(ranks), model.head_dim, CHIPS[gpu.name].sms, L2_MIB[gpu.name] << 20)
 
 
 def scheduled_surface(launch: Launch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:

@@ -10,7 +10,7 @@ from scenarios.accuracy.cases import CaseResult
 from scenarios.accuracy.composed import LeftOut
 from scenarios.accuracy.sensitivity import Sensitivity
 from scenarios.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
-from scenarios.accuracy.tables_page import Held, beside_section, tables_section
+from scenarios.accuracy.tables_page import Held, HeldUneven, beside_section, tables_section, uneven_section
 from scenarios.validate.compare import Validation
 from simulator.timing.tables import Tables
 
@@ -70,11 +70,12 @@ def page(
     tables: Sequence[Tables] = (),
     beside: Sequence[Held] = (),
     older: Sequence[Scored] = (),
+    uneven: Sequence[HeldUneven] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
-    `older` closed-loop runs again with the oldest tables of their GPU.
+    `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other cards' numbers.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
@@ -83,6 +84,7 @@ def page(
         _silicon(silicon, hosts, older),
         tables_section(tables, left_out),
         beside_section(beside),
+        uneven_section(uneven),
         _profiles(profiles),
         _sensitivity(sensitivities),
         _NOT_MODELLED,

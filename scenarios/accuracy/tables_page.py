@@ -40,6 +40,17 @@ alone. It is applied to the A100, of which no mixed steps were measured.
 """
 
 
+_UNEVEN = """### Unequal contexts, a card left out
+
+A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest are still read when
+the rest has ended. Where no such batch was measured, FlashAttention 2 lists blocks of threads over the multiprocessors
+(`simulator/timing/tables/uneven.py`), with two numbers: how fast a block reads by itself, and what a late end counts
+beside prompts. Each card's batches of two lengths with the numbers of the other card, attention alone; `none` prices
+them as equal. It is applied to the A100. FlashAttention 3 (H100, H200) splits whatever has more than 1.1 times a
+multiprocessor's share, so nothing is added there; no unequal batch was measured on them that could say more.
+"""
+
+
 class Held(Protocol):
     """Mixed steps of a profile, predicted from other cards (`calibration.beside.Held`); fractions."""
 
@@ -57,6 +68,43 @@ class Held(Protocol):
     def plain_median(self) -> float: ...
     @property
     def plain_bias(self) -> float: ...
+
+
+class HeldUneven(Protocol):
+    """Unequal batches of a profile, predicted from other cards (`calibration.uneven.Held`); fractions."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def number(self) -> float: ...
+    @property
+    def mean(self) -> float: ...
+    @property
+    def bias(self) -> float: ...
+    @property
+    def plain_mean(self) -> float: ...
+    @property
+    def plain_bias(self) -> float: ...
+
+
+def uneven_section(held: Sequence[HeldUneven]) -> str:
+    """Unequal batches by the numbers of other cards, as Markdown; '' for none."""
+    if not held:
+        return ""
+    lines = [
+        _UNEVEN,
+        "| profile | decodes | rows | number of the other card | mean | bias | mean, none | bias, none |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in held:
+        figures = f"{100 * each.mean:.1f} | {100 * each.bias:+.1f} | {100 * each.plain_mean:.1f}"
+        words = f"`{each.name}` | {each.kind} | {each.rows} | {each.number:.2f}"
+        lines.append(f"| {words} | {figures} | {100 * each.plain_bias:+.1f} |")
+    return "\n".join(lines)
 
 
 def beside_section(held: Sequence[Held]) -> str:

@@ -39,7 +39,7 @@ def accuracy(folder: Path) -> None:
 
 def compute() -> tuple[str, list[Sensitivity]]:
     """The page's text, and what its figure shows."""
-    from calibration.beside import leave_one_card_out, read_mixed
+    from calibration import beside, uneven
     from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
     from scenarios.accuracy.composed import left_out_models
     from scenarios.accuracy.page import load_documents, page
@@ -64,8 +64,9 @@ def compute() -> tuple[str, list[Sensitivity]]:
         sensitivities,
         left_out_models(),
         [read_tables(path) for path in shipped_tables().values()],
-        leave_one_card_out(read_mixed(shared_folder() / SOURCES)),
+        beside.leave_one_card_out(beside.read_mixed(shared_folder() / SOURCES)),
         score(unlabelled, kernels(oldest=True), hosts),
+        uneven.leave_one_card_out(uneven.read_uneven(shared_folder() / SOURCES)),
     )
     return text, sensitivities
 

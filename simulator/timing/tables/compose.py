@@ -19,6 +19,7 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.scope import kv_precision, precision, shapes
+from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
 from simulator.timing.tables.assumed import MOST_ROWS, elementwise, sampler
@@ -34,20 +35,23 @@ from simulator.timing.tables.attention import (
     prompt_physics,
     prompt_us,
 )
-from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.beside import PACKED, beside_factor
 from simulator.timing.tables.curves import make_curve
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
+from simulator.timing.tables.uneven import estimated_skew
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 
 ASSUMED = "assumed"
+ESTIMATED = "estimated"
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step, and how its times were come by: measured, interpolated, extrapolated or assumed, and why."""
+    """A part of a step, and how its times were come by, in a word (measured, interpolated, extrapolated, estimated by a
+    form that holds on other cards, assumed), and why."""
 
     name: str
     how: str
@@ -71,6 +75,7 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     attention = _attention(tables, model, ranks, parts)
+    skew = _skew(tables, model, ranks, attention, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -86,7 +91,7 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
         step_curves={},
         row_curves={"lm_head": head, "sampler": sampler(model, gpu)},
         attention=attention,
-        skew=None,
+        skew=skew,
         experts=None,
         all_reduce=reduce,
         document=_document(tables, model, parts),
@@ -170,13 +175,29 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
-    parts.append(Part("prompts beside decodes", "estimated", words))
+    parts.append(Part("prompts beside decodes", ESTIMATED, words))
     return Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
         launch_us,
         beside,
     )
+
+
+def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[Part]) -> Skew | None:
+    """What unequal contexts add to a layer's attention, of which tables hold nothing."""
+    name = "unequal contexts"
+    if tables.gpu in PACKED:
+        parts.append(Part(name, ESTIMATED, "nothing: FlashAttention 3 splits the long ones"))
+        return None
+    heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
+    key_us = dict(attention.decode.surface.physics.roofs[0])["keys"]
+    skew = estimated_skew(tables.gpu, heads, kv_heads, key_us, attention.beside) if kv_precision(model) == "bf16" else None
+    if skew is None:
+        parts.append(Part(name, ASSUMED, "nothing: how this GPU's attention lists them is not known"))
+    else:
+        parts.append(Part(name, ESTIMATED, "thread blocks listed over the multiprocessors"))
+    return skew
 
 
 def _mixed(
