@@ -38,6 +38,7 @@ from simulator.timing.tables.assumed import (
     sampler,
 )
 from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.fitted import UNEQUAL
 from simulator.timing.tables.products import layer_products, product_curve
 from simulator.timing.tables.uneven import estimated_skew
 
@@ -87,7 +88,7 @@ def fit_profile(
     skew = fit_skew(rows.table("skew"))
     if skew is None:
         skew = _estimated_skew(document["attention"], rows, model)
-        assumed = (*assumed, "unequal contexts") if skew is not None else assumed
+        assumed = (*assumed, UNEQUAL) if skew is not None else assumed
     if skew is not None:
         document["skew"] = of_skew(skew)
     if len(rows.table("experts")["us"]):

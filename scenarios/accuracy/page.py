@@ -75,7 +75,8 @@ def page(
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
-    `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other cards' numbers.
+    `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other
+    cards' numbers.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),

@@ -65,8 +65,8 @@ _SUMMARY = """An object. Of each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_
 `mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` stands for what is undefined. Behind the keys
 below come, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
 `slo_targets` (each target with its limit, value and excess), `warmup` (where it was found to end), and last
-`provenance`: model, GPU, step costs with their known error, seed and version. `schema_version` moves when a key changes
-or goes."""
+`provenance`: model, GPU, step costs with their known error and how each part was come by, what host and front end add,
+seed and version. `schema_version` moves when a key changes or goes."""
 
 
 def _metric(metric: Metric) -> tuple[str, str, str]:

@@ -13,9 +13,11 @@ from scenarios.build.parts import policies_label, policy_label
 from scenarios.profiles import held_out_mape
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
+from simulator.servers import server
 from simulator.timing.cost import CostModel
 from simulator.timing.profile import ProfileCost
 from simulator.timing.tables import parts_of
+from simulator.timing.tables.fitted import fitted_parts
 
 PROVENANCE = "provenance"
 """The key of summary.json."""
@@ -52,14 +54,36 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
         "tensor_parallel": scenario.hardware.tensor_parallel,
         "replicas": group.replicas,
         "cost": {"kind": scenario.cost.kind, **_cost(scenario, cost)},
+        **_around(scenario, cost),
     }
 
 
+def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
+    """What the host adds to a step and the front end to a latency, and whose figures these are; nothing for neither."""
+    found: dict[str, Any] = {}
+    if scenario.host is not None or scenario.cost.takes_host(scenario):
+        host = scenario.resolve_host()
+        found["host"] = {"step_s": host.step_s, "per_seq_s": host.per_seq_s, "from": host.source}
+    elif isinstance(cost, ProfileCost):
+        own = cost.profile
+        source = str(own.document["host"].get("from", ""))
+        found["host"] = {"step_s": own.host_s, "per_seq_s": own.host_per_seq_s, "from": source}
+    if scenario.front_end is not None:
+        front_end, given = scenario.resolve_front_end(), scenario.front_end
+        whole = given.fixed_s is not None and given.per_running_s is not None
+        source = "the scenario" if whole else server(scenario.engine.policy).front_end_source
+        found["front_end"] = {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s, "from": source}
+    return found
+
+
 def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """The profile's name, how far step times are known to be off, and how each part of a composed one was come by."""
+    """The profile's name, how far step times are known to be off, and how each of its parts was come by."""
     if isinstance(cost, ProfileCost):
         errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(cost.profile).items()}
-        parts = {part.name: f"{part.how}, {part.words}" if part.words else part.how for part in parts_of(cost.profile)}
-        composed = {"composed": parts} if parts else {}
-        return {"profile": cost.profile.name, "error": errors or NOT_TESTED, **composed}
+        told = {
+            name: {part.name: f"{part.how}, {part.words}" if part.words else part.how for part in parts}
+            for name, parts in (("composed", parts_of(cost.profile)), ("fitted", fitted_parts(cost.profile)))
+            if parts
+        }
+        return {"profile": cost.profile.name, "error": errors or NOT_TESTED, **told}
     return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}

@@ -1,4 +1,4 @@
-"""Unequal batches: the estimate's numbers are found where the form holds, and the shipped ones are those of the data."""
+"""Unequal batches: the numbers are found where the form holds, and the shipped ones are those of the data."""
 
 from __future__ import annotations
 

@@ -192,7 +192,8 @@ def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts:
         return None
     heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
     key_us = dict(attention.decode.surface.physics.roofs[0])["keys"]
-    skew = estimated_skew(tables.gpu, heads, kv_heads, key_us, attention.beside) if kv_precision(model) == "bf16" else None
+    plain = kv_precision(model) == "bf16"
+    skew = estimated_skew(tables.gpu, heads, kv_heads, key_us, attention.beside) if plain else None
     if skew is None:
         parts.append(Part(name, ASSUMED, "nothing: how this GPU's attention lists them is not known"))
     else:

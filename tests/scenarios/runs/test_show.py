@@ -131,7 +131,9 @@ def test_provenance_of_a_profile_is_its_held_out_error(tmp_path: Path) -> None:
     wanted = {f"{kind}_mape_percent": each["random"]["mape"] for kind, each in document["errors"].items()}
     found = provenance(cost={"kind": "profile", "name": name}, hardware={"gpu": "h200"})
     assert len(wanted) == 3
+    fitted = found["cost"].pop("fitted")
     assert found["cost"] == {"kind": "profile", "profile": name, "error": wanted}
+    assert fitted["attention"] == "measured, prompts and decodes apart"
     del document["errors"]
     (tmp_path / "bare.json").write_text(json.dumps(document))
     found = provenance(cost={"kind": "profile", "path": str(tmp_path / "bare.json")}, hardware={"gpu": "h200"})
