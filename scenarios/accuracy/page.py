@@ -8,9 +8,18 @@ from typing import Any
 
 from scenarios.accuracy.cases import CaseResult
 from scenarios.accuracy.composed import LeftOut
+from scenarios.accuracy.possible import contradicts_itself, possible_section
 from scenarios.accuracy.sensitivity import Sensitivity
 from scenarios.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
-from scenarios.accuracy.tables_page import Held, HeldUneven, beside_section, tables_section, uneven_section
+from scenarios.accuracy.tables_page import (
+    ClockOf,
+    Held,
+    HeldUneven,
+    beside_section,
+    clocks_section,
+    tables_section,
+    uneven_section,
+)
 from scenarios.validate.compare import Validation
 from simulator.timing.tables import Tables
 
@@ -35,9 +44,7 @@ of a case that is scored here. What was fitted to what:
 _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
   not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
   host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
-  by {} %. Those of Llama-3.1-8B with short answers leave no room for the prefill of their prompts (the products alone
-  would take up to 97 % of the GPU's fp8 peak), as if part of it had been found in a cache; they are counted all the
-  same."""
+  by {} %; {} more of them contradict themselves and are not scored (below)."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
@@ -71,12 +78,13 @@ def page(
     beside: Sequence[Held] = (),
     older: Sequence[Scored] = (),
     uneven: Sequence[HeldUneven] = (),
+    clocks: Sequence[ClockOf] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
     `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other
-    cards' numbers.
+    cards' numbers, `clocks` what sources say of their GPU's clock.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
@@ -87,6 +95,7 @@ def page(
         beside_section(beside),
         uneven_section(uneven),
         _profiles(profiles),
+        clocks_section(clocks),
         _sensitivity(sensitivities),
         _NOT_MODELLED,
     ]
@@ -157,23 +166,24 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
-    if not scored:
+def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
+    if not rows:
         return ""
+    scored = [each for each in rows if not contradicts_itself(each.run)]
+    told = [each for each in rows if each.kernels == "tables" and each.run.version]
     composed = [each for each in scored if each.kernels == "tables"]
     recent = [each for each in composed if not each.run.version]
     labelled = [each for each in composed if each.run.version]
     fitted = [each for each in scored if each.kernels != "tables"]
     beyond = [each for each in fitted if not each.run.is_low]
+    middles = (median_error(recent), median_error(older), median_error(labelled))
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
         f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
         f"median error is {100 * median_error(scored):.1f} % over all.",
         "",
-        *_words(
-            _COMPOSED, len(composed), len(recent), median_error(recent), median_error(older), median_error(labelled)
-        ),
+        *_words(_COMPOSED, len(composed), len(recent), *middles, len(rows) - len(scored)),
         *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
         "",
         "What the host adds to the kernels of a step:",
@@ -195,7 +205,7 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) ->
         counts = (str(ranks), str(concurrency), str(len(group)))
         version = group[0].run.version or "not given"
         lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", possible_section(rows, told)])
 
 
 def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:

@@ -57,6 +57,7 @@ class SiliconRun:
     concurrency: int
     tpot_s: float
     version: str = ""  # of vLLM, as the sample says; "" where it does not
+    ttft_s: float = math.nan  # as measured, where the sample says; it depends on how the run began, and is not compared
 
     @property
     def is_low(self) -> bool:
@@ -192,6 +193,7 @@ def _run(row: Mapping[str, str]) -> SiliconRun:
         concurrency=int(float(row["concurrency"] or row["batch_size"])),
         tpot_s=float(row["silicon_tpot_ms"]) / 1e3,
         version=row.get("backend_version") or "",
+        ttft_s=float(row.get("silicon_ttft_ms") or math.nan) / 1e3,
     )
 
 

@@ -51,6 +51,51 @@ multiprocessor's share, so nothing is added there; no unequal batch was measured
 """
 
 
+_CLOCKS = """### Clocks
+
+A profile has the clock that its GPU ran at, and a server may run at another. Of LLMServingSim's tables: the highest
+rate that a product of matrices reaches, of the datasheet's peak, which is the rate at the rated boost clock; and by how
+much the same steps took longer when they were timed again, later in the same campaign: decodes alone of many keys,
+which read, and steps with prompts, which compute.
+
+The RTX 4090 is the one that reaches the peak (no other comes near), and the one whose clock moved: what computes took
+longer the second time, what reads did not. Its rated boost clock is 2,520 MHz. A server whose card runs at 2.7 GHz
+computes 7 % faster than these tables and reads memory no faster: steps with prompts would be predicted that much too
+slow, and steps of decodes by the part of them that memory does not bound. Nothing in the tables says which clock a
+server has. No other kernel could move such a step as far: in a mixed step of `blind-rtx4090-llama31-8b` products take
+83 % of the time, at the peak already, and attention 13 %, of which 5 would go if decodes took no longer beside prompts
+than alone.
+"""
+
+
+class ClockOf(Protocol):
+    """What a profile's source says of the clock (`calibration.clocks.Clock`); fractions."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rate(self) -> float: ...
+    @property
+    def read(self) -> float: ...
+    @property
+    def computed(self) -> float: ...
+
+
+def clocks_section(clocks: Sequence[ClockOf]) -> str:
+    """The clocks of the sources of profiles, as Markdown; '' for none."""
+    if not clocks:
+        return ""
+    lines = [
+        _CLOCKS,
+        "| profile | highest rate (% of the peak) | decodes, again (%) | with prompts, again (%) |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for each in clocks:
+        again = f"{100 * each.read:+.1f} | {100 * each.computed:+.1f}"
+        lines.append(f"| `{each.name}` | {100 * each.rate:.1f} | {again} |")
+    return "\n".join(lines)
+
+
 class Held(Protocol):
     """Mixed steps of a profile, predicted from other cards (`calibration.beside.Held`); fractions."""
 

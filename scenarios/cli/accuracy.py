@@ -39,7 +39,7 @@ def accuracy(folder: Path) -> None:
 
 def compute() -> tuple[str, list[Sensitivity]]:
     """The page's text, and what its figure shows."""
-    from calibration import beside, uneven
+    from calibration import beside, clocks, uneven
     from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
     from scenarios.accuracy.composed import left_out_models
     from scenarios.accuracy.page import load_documents, page
@@ -67,6 +67,7 @@ def compute() -> tuple[str, list[Sensitivity]]:
         beside.leave_one_card_out(beside.read_mixed(shared_folder() / SOURCES)),
         score(unlabelled, kernels(oldest=True), hosts),
         uneven.leave_one_card_out(uneven.read_uneven(shared_folder() / SOURCES)),
+        clocks.read_clocks(shared_folder() / SOURCES),
     )
     return text, sensitivities
 
