@@ -17,8 +17,9 @@ class HostConfig(Strict):
 
     By default it is that of the policy's engine (`simulator/servers.py`): of vLLM by `version` and, where that is
     given, `async_scheduling`: 1.3 ms and 72 microseconds a request where scheduling is synchronous (the default before
-    0.14), 0.3 ms and 15 microseconds up to 0.18, 0.3 ms from 0.19 on. `kind: linear` has the host in `base_s`, and a
-    profile that was fitted to whole steps has it in itself: there nothing is added by default.
+    0.14), 0.3 ms and 15 microseconds up to 0.18, 0.3 ms from 0.19 on; of SGLang and TensorRT-LLM by `async_scheduling`,
+    their overlap schedule. `kind: linear` has the host in `base_s`, and a profile that was fitted to whole steps has it
+    in itself: there nothing is added by default.
     """
 
     step_s: Annotated[Seconds | None, doc("time of every step; null: the engine's")] = None

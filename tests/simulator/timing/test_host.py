@@ -8,6 +8,7 @@ import pytest
 
 import scenarios
 from scenarios.build.parts import resolved_yaml
+from scenarios.plan.deploy import deploy
 from simulator.errors import InputError
 from simulator.servers import host_of, server
 from simulator.timing.cost import CostModel, StepShape
@@ -51,7 +52,10 @@ def built(chosen: scenarios.Scenario) -> CostModel:
         ({"version": "0.11", "async_scheduling": True}, 0.3, 15),
         ({"policy": "vllm_v0"}, 1.3, 72),
         ({"policy": "sglang"}, 0.31, 0),
-        ({"policy": "tensorrt_llm"}, 0.58, 0),
+        ({"policy": "sglang", "async_scheduling": False}, 1.3, 72),
+        ({"policy": "tensorrt_llm"}, 1.3, 72),
+        ({"policy": "tensorrt_llm", "async_scheduling": True}, 0.58, 0),
+        ({"policy": "tgi"}, 1.3, 72),
         ({"policy": "static"}, 0.3, 0),
     ],
 )
@@ -67,11 +71,26 @@ def test_every_minor_version_has_a_host() -> None:
 
 
 def test_all_engines_say_where_their_figures_come_from() -> None:
-    for name in ("vllm", "sglang", "tensorrt_llm", "somebody's.py:Own"):
+    for name in ("vllm", "vllm_v0", "sglang", "tensorrt_llm", "tgi", "somebody's.py:Own"):
         known = server(name)
         assert known.host.source
+        assert known.otherwise is None or known.otherwise.source
         assert known.front_end_source
         assert known.front_end
+
+
+@pytest.mark.parametrize("policy", ["sglang", "tensorrt_llm"])
+@pytest.mark.parametrize("overlaps", [None, False, True])
+def test_the_host_is_that_of_the_schedule_which_a_plan_starts(policy: str, overlaps: bool | None) -> None:
+    """What the command line says of the overlap scheduler is what was simulated, and what its host was taken of."""
+    chosen = scenario(policy=policy, **({} if overlaps is None else {"async_scheduling": overlaps}))
+    command = deploy(chosen)
+    started = "disable-overlap-schedule" not in command and "disable_overlap_scheduler: true" not in command
+    assert started == chosen.engine.parameter("async_scheduling")
+    known = server(policy)
+    assert known.otherwise is not None
+    assert known.overlaps == scenario(policy=policy).engine.parameter("async_scheduling")
+    assert chosen.resolve_host() == (known.host if started == known.overlaps else known.otherwise)
 
 
 @pytest.mark.parametrize("cost", [LINEAR, "cost={kind: roofline}", "cost={kind: profile, name: h100-llama-3.1-8b}"])
