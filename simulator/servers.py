@@ -63,8 +63,8 @@ _SERVERS: Mapping[str, Server] = {
         Host(
             _SYNC.step_s,
             _SYNC.per_seq_s,
-            "TensorRT-LLM without overlap: assumed as vLLM 0.12, 5.9 ms at 64 at once; with overlap an iteration takes 4.6"
-            " ms there, and the host works for about as long as the GPU (NVIDIA/TensorRT-LLM, issue 13957)",
+            "TensorRT-LLM without overlap: assumed as vLLM 0.12, 5.9 ms at 64 at once; with overlap an iteration is of"
+            " 4.6 ms there, and the host works for about as long as the GPU (NVIDIA/TensorRT-LLM, issue 13957)",
         ),
         _VLLM_FRONT_END,
         "assumed: as vLLM 0.15",

@@ -170,7 +170,8 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> s
     if not rows:
         return ""
     scored = [each for each in rows if not contradicts_itself(each.run)]
-    told = [each for each in rows if each.kernels == "tables" and each.run.version]
+    dense = [each for each in rows if not each.run.resolve_model().experts]
+    told = [each for each in dense if each.kernels == "tables" and each.run.version]
     composed = [each for each in scored if each.kernels == "tables"]
     recent = [each for each in composed if not each.run.version]
     labelled = [each for each in composed if each.run.version]
@@ -205,7 +206,7 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> s
         counts = (str(ranks), str(concurrency), str(len(group)))
         version = group[0].run.version or "not given"
         lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
-    return "\n".join([*lines, "", possible_section(rows, told)])
+    return "\n".join([*lines, "", possible_section(dense, told)])
 
 
 def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:

@@ -30,8 +30,13 @@ and they are scored as they are."""
 
 
 def peak_shares(run: SiliconRun) -> tuple[float, float]:
-    """The shares of the run's time that decodes and prompts need at the datasheet's peaks; NaN without a TTFT."""
+    """The shares of the run's time that decodes and prompts need at the datasheet's peaks.
+
+    NaN without a TTFT, and of a mixture: which experts a step reads is not known.
+    """
     model, gpu, ranks = run.resolve_model(), run.resolve_gpu(), run.tensor_parallel
+    if model.experts:
+        return math.nan, math.nan
     time_s = run.ttft_s + (run.osl - 1) * run.tpot_s
     weights = model.weight_bytes(1) / model.dtype_bytes - 2 * model.vocab * model.hidden
     tokens = run.concurrency * (run.isl + 0.5 * run.osl)
@@ -52,8 +57,9 @@ def possible_section(scored: Sequence[Scored], told: Sequence[Scored]) -> str:
     """The runs `told` with what they ask of the GPU, and the most that the other `scored` ones ask; Markdown."""
     if not told:
         return ""
-    others = [sum(peak_shares(each.run)) for each in scored if each not in told]
-    most = max((share for share in others if not math.isnan(share)), default=math.nan)
+    asked = [sum(peak_shares(each.run)) for each in scored if each not in told]
+    others = [share for share in asked if not math.isnan(share)]
+    most = max(others, default=math.nan)
     lines = [
         "### What the rows ask of the GPU",
         "",

@@ -24,6 +24,7 @@ def test_by_hand() -> None:
     assert contradicts_itself(RUN)
     assert not contradicts_itself(replace(RUN, tpot_s=0.02))
     assert not contradicts_itself(replace(RUN, ttft_s=float("nan"))), "without a TTFT nothing is said"
+    assert not contradicts_itself(replace(RUN, model="qwen3-30b-a3b")), "nor of a mixture"
 
 
 def test_ranks_share_the_work() -> None:
