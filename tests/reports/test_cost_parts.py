@@ -37,6 +37,8 @@ def test_a_part_a_line_then_the_host_and_the_way_to_the_engine() -> None:
 
 
 def test_without_parts_the_kind_is_said() -> None:
+    fitted = {"kind": "profile", "profile": "p", "fitted": {"attention": "measured, in one kernel"}}
+    assert cost_rows({"cost": fitted})[0] == ("attention", "measured", "in one kernel")
     rows = cost_rows({"cost": {"kind": "roofline", "error": "not validated"}})
     assert rows[0] == ("step", "assumed", "bytes and operations over the GPU's datasheet")
     assert [row[:2] for row in rows[1:]] == [("host", "nothing"), ("front end", "nothing")]
