@@ -15,7 +15,7 @@ from reports import definitions, html
 from reports.cdf import Curve, quantities
 from reports.columns import Summaries
 from reports.compare import joined, seeds
-from reports.cost_parts import cost_tables
+from reports.cost_parts import cost_tables, is_of_steps
 from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.files import write
 from reports.interactive.data import page_data
@@ -103,8 +103,8 @@ def _page(
         ),
         html.section("Longest waits" + of_first, html.table(starvation_table(labelled))),
         html.section("Rejected requests", html.table(rejection_table(labelled))),
-        html.section("Notes", html.paragraphs(list(notes), "notes")),
-        html.section("What a step costs", *_costs(summaries)),
+        html.section("Notes", html.paragraphs([note for note in notes if not is_of_steps(note)], "notes")),
+        html.section("What a step costs", *_costs(summaries, notes)),
         html.section("Scenario", *_scenarios(runs)),
         html.section(
             "What the numbers mean",
@@ -206,9 +206,10 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
 
 
-def _costs(summaries: Summaries) -> list[Markup]:
-    """How each part of a step's time was come by; nothing where the runs do not say."""
-    return [html.table(rows, prose=True, title=title) for title, rows in cost_tables(summaries)]
+def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:
+    """How each part of a step's time was come by, and what hangs on it; nothing where the runs do not say."""
+    told = html.paragraphs([note for note in notes if is_of_steps(note)], "notes")
+    return [told, *(html.table(rows, prose=True, title=title) for title, rows in cost_tables(summaries))]
 
 
 def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:

@@ -33,6 +33,11 @@ def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
     return [("", tables[0][1])] if len(tables) == 1 else tables
 
 
+def is_of_steps(note: str) -> bool:
+    """Whether a run's note says what hangs on its step times (`scenarios.runs.sensitivity`)."""
+    return "TTFT" in note and "step time" in note
+
+
 def cost_rows(found: Mapping[str, Any]) -> list[Row]:
     """The lines of one provenance; none of a summary that has no such thing."""
     cost = found.get("cost")

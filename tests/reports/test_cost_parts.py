@@ -7,6 +7,7 @@ from typing import Any
 import scenarios
 from reports import build, html
 from reports.cost_parts import cost_rows, cost_tables
+from scenarios.runs.sensitivity import sensitivity_words
 from tests.scenarios.runs.test_runner import small
 
 HOST = {"step_s": 3e-4, "per_seq_s": 1.5e-5, "from": "vLLM 0.15 to 0.18: ITL less kernels"}
@@ -62,7 +63,7 @@ def test_it_stands_in_the_report_of_a_run() -> None:
     said = run.summary["provenance"]
     assert said["front_end"] == {"fixed_s": 0.01, "per_running_s": 0.0, "from": "the scenario"}
     assert said["host"]["step_s"] == 3e-4
-    section = str(html.section("What a step costs", *build._costs({"mine": [run.summary]})))
+    section = str(html.section("What a step costs", *build._costs({"mine": [run.summary]}, run.notes)))
     assert section.count("<table>") == 1
     for part in ("unequal contexts", "estimated", "prompts beside decodes", "10 ms and 0 microseconds", "front end"):
         assert part in section
@@ -78,3 +79,15 @@ def test_a_fitted_profile_says_its_parts_too() -> None:
     parts = run.summary["provenance"]["cost"]["fitted"]
     assert parts["unequal contexts"].startswith("estimated, ")
     assert parts["norm, rope, cache_write, activation, sampler"].startswith("assumed")
+
+
+def test_what_hangs_on_step_times_stands_above_them() -> None:
+    """The words of a run that is nearly saturated, as its command gives them to the report."""
+    changes = {"workload__requests": 300, "engine": {"policy": "chunked_prefill", "max_num_seqs": 2}}
+    run = scenarios.run(small(**changes))
+    said = sensitivity_words(run, asked=True)
+    assert said is not None
+    [told, *tables] = build._costs({"a": [run.summary]}, ["skipped 3 rows", said])
+    assert tables
+    assert "shorter, mean TTFT" in str(told)
+    assert "skipped" not in str(told)
