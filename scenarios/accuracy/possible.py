@@ -4,11 +4,12 @@ With `concurrency` requests in flight, each is answered in TTFT + (osl - 1) x TP
 `concurrency` prompts and osl - 1 steps of as many decodes. By the datasheet alone,
 
     prompts: concurrency x (2 x weights x isl + 2 x layers x heads x head_dim x isl^2) / peak FLOP/s
-    decodes: (osl - 1) x (bytes of weights + of the KV of concurrency x (isl + osl / 2) tokens) / peak bytes/s
+    decodes: (osl - 1) x (bytes of the KV of concurrency x (isl + osl / 2) tokens, and of the weights) / peak bytes/s
 
-on each of `tp` GPUs, which overlap in no engine that is known here. Served models reach 50 to 70 % of such peaks. Above
-100 % the figures contradict each other, unless prompts were not computed: found in a cache, say, of which a row says
-nothing.
+on each of `tp` GPUs. A prompt is computed in one step (of max_num_batched_tokens 8192, vLLM's default there), in which
+the weights are read behind the arithmetic: `concurrency` of the steps read them for nothing. No other run of the
+samples needs more than 70 % of its time. Above 100 % the figures contradict each other, unless prompts were not
+computed (found in a cache, say, of which a row says nothing) or came in many small chunks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ HEAD_BYTES = 2
 """The head stays bf16 where layers are quantised."""
 
 _WORDS = """What a row's own figures ask of the GPU: the least time, by the datasheet's peaks, for the prompts and the
-decodes of one answer's time, over TTFT + (osl - 1) x TPOT of the row (`scenarios/accuracy/possible.py` has the
-arithmetic). The {} other runs ask for {} % of it at most. Those that ask for more than 100 % contradict themselves and
-are not scored: no server computes that. The errors of the others of vLLM 0.12 in fp8 grow with the share of the prompts
-alone, from nothing where it is small, as if part of the prompts had been found in a cache; no field of a row says so,
-and they are scored as they are."""
+decodes of one answer's time, over TTFT + (osl - 1) x TPOT of the row, for a server that computes a prompt in one step
+(`scenarios/accuracy/possible.py` has the arithmetic). The {} other runs ask for {} % of it at most. Those that ask for
+more than 100 % contradict themselves and are not scored. The errors of the others of vLLM 0.12 in fp8 grow with the
+share of the prompts alone, from nothing where it is small, as if part of the prompts had been found in a cache; no
+field of a row says so, and they are scored as they are."""
 
 
 def peak_shares(run: SiliconRun) -> tuple[float, float]:
@@ -39,11 +40,11 @@ def peak_shares(run: SiliconRun) -> tuple[float, float]:
         return math.nan, math.nan
     time_s = run.ttft_s + (run.osl - 1) * run.tpot_s
     weights = model.weight_bytes(1) / model.dtype_bytes - 2 * model.vocab * model.hidden
-    tokens = run.concurrency * (run.isl + 0.5 * run.osl)
-    read = (weights * model.dtype_bytes + model.vocab * model.hidden * HEAD_BYTES) / ranks
-    read += tokens * model.kv_bytes_per_token(ranks)
+    steps = run.osl - 1
+    read = max(steps - run.concurrency, 0) * (weights * model.dtype_bytes + model.vocab * model.hidden * HEAD_BYTES)
+    kv = steps * run.concurrency * (run.isl + 0.5 * run.osl) * model.kv_bytes_per_token(ranks)
     flops = 2 * weights * run.isl + 2 * model.layers * model.heads * model.head_dim * run.isl**2
-    decodes_s = (run.osl - 1) * read / (gpu.bandwidth_gb_s * 1e9)
+    decodes_s = (read / ranks + kv) / (gpu.bandwidth_gb_s * 1e9)
     prompts_s = run.concurrency * flops / ranks / (gpu.tflops(model.multiplied_in) * 1e12)
     return decodes_s / time_s, prompts_s / time_s
 
