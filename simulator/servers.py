@@ -102,3 +102,22 @@ def host_of(policy: str, version: str | None = None, async_scheduling: bool | No
     if not is_async:
         return _SYNC
     return _ASYNC_SINCE_0_19 if numbers is None or numbers >= (0, 19) else _ASYNC
+
+
+def host_source(policy: str, host: Host) -> str:
+    """Where figures of this engine's host come from; '' for those of nobody but the scenario.
+
+    By the figures, so that a scenario which spells out its engine's own says the same of them.
+    """
+    known = server(policy)
+    of_engine = (_ASYNC_SINCE_0_19, _ASYNC, _SYNC) if known is _VLLM else (known.host, known.otherwise)
+    for each in of_engine:
+        if each is not None and (each.step_s, each.per_seq_s) == (host.step_s, host.per_seq_s):
+            return each.source
+    return ""
+
+
+def front_end_source(policy: str, front_end: FrontEnd) -> str:
+    """The same of its front end."""
+    known = server(policy)
+    return known.front_end_source if known.front_end == front_end else ""

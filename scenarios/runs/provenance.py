@@ -13,7 +13,7 @@ from scenarios.build.parts import policies_label, policy_label
 from scenarios.profiles import held_out_mape
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
-from simulator.servers import server
+from simulator.servers import front_end_source, host_source
 from simulator.timing.cost import CostModel
 from simulator.timing.profile import ProfileCost
 from simulator.timing.tables import parts_of
@@ -24,6 +24,10 @@ PROVENANCE = "provenance"
 
 GIVEN, NOT_VALIDATED, NOT_TESTED = "given", "not validated", "not tested"
 """The error of a linear cost (its coefficients are the user's), of a roofline, of a profile without held-out rows."""
+
+
+GIVEN_BY = "the scenario"
+"""Where figures of the host and the front end come from that are no engine's."""
 
 
 def provenance(scenario: Scenario, costs: Sequence[CostModel]) -> dict[str, Any]:
@@ -61,17 +65,21 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """What the host adds to a step and the front end to a latency, and whose figures these are; nothing for neither."""
     found: dict[str, Any] = {}
+    policy = scenario.engine.policy
     if scenario.host is not None or scenario.cost.takes_host(scenario):
         host = scenario.resolve_host()
-        found["host"] = {"step_s": host.step_s, "per_seq_s": host.per_seq_s, "from": host.source}
+        found["host"] = {
+            "step_s": host.step_s,
+            "per_seq_s": host.per_seq_s,
+            "from": host_source(policy, host) or GIVEN_BY,
+        }
     elif isinstance(cost, ProfileCost):
         own = cost.profile
         source = str(own.document["host"].get("from", ""))
         found["host"] = {"step_s": own.host_s, "per_seq_s": own.host_per_seq_s, "from": source}
     if scenario.front_end is not None:
-        front_end, given = scenario.resolve_front_end(), scenario.front_end
-        whole = given.fixed_s is not None and given.per_running_s is not None
-        source = "the scenario" if whole else server(scenario.engine.policy).front_end_source
+        front_end = scenario.resolve_front_end()
+        source = front_end_source(policy, front_end) or GIVEN_BY
         found["front_end"] = {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s, "from": source}
     return found
 
