@@ -62,9 +62,7 @@ The RTX 4090 is the one that reaches the peak (no other comes near), and the one
 longer the second time, what reads did not. Its rated boost clock is 2,520 MHz. A server whose card runs at 2.7 GHz
 computes 7 % faster than these tables and reads memory no faster: steps with prompts would be predicted that much too
 slow, and steps of decodes by the part of them that memory does not bound. Nothing in the tables says which clock a
-server has. No other kernel could move such a step as far: in a mixed step of `blind-rtx4090-llama31-8b` products take
-83 % of the time, at the peak already, and attention 13 %, of which 5 would go if decodes took no longer beside prompts
-than alone.
+server has, and no other kernel could move a step with prompts as far: its products are most of it.
 """
 
 
