@@ -10,6 +10,7 @@ from pathlib import Path
 from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 from simulator.timing.tables import read_tables
+from simulator.timing.tables.latent_schema import SUFFIX as LATENT
 
 TABLES_SUFFIX = ".json.gz"
 
@@ -23,7 +24,11 @@ def shipped_profiles() -> dict[str, Path]:
 @cache
 def shipped_tables() -> dict[str, Path]:
     """The tables of kernels that come with batchlab, by name; of a GPU, those of the newest software first."""
-    found = {path.name.removesuffix(TABLES_SUFFIX): path for path in _shipped("tables", f"*{TABLES_SUFFIX}")}
+    found = {
+        name: path
+        for path in _shipped("tables", f"*{TABLES_SUFFIX}")
+        if not (name := path.name.removesuffix(TABLES_SUFFIX)).endswith(LATENT)
+    }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
 
 

@@ -103,7 +103,7 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
         has = f"has {model.experts} experts in a layer" if model.experts else "has none"
         kernels = "without experts" if model.experts else "with experts"
         return f"{profile.name} has kernels {kernels}, and {model.name} {has}"
-    if model.kv_lora_rank:
+    if model.kv_lora_rank and not document.get("latent"):
         return f"{profile.name} has no kernels of multi-head latent attention, which {model.name} needs"
     if profile.tensor_parallel > 1 and profile.all_reduce is None:
         return f"{profile.name} has no all-reduce, which tensor_parallel {profile.tensor_parallel} needs"

@@ -28,16 +28,22 @@ configuration of these servers states (peer-to-peer over PCIe)."""
 
 
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
-    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation."""
+    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation.
+
+    Rope and cache write of latent attention are measured with it, and not among them.
+    """
     per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
     width = (3 if model.gated_mlp else 2) * -(-max(model.intermediate, model.dense_intermediate) // ranks)
     norms = 8 * model.hidden * ACTIVATION_BYTES * per_byte
+    norm, activation = _line(2 * LAUNCH_US, norms), _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte)
+    if model.kv_lora_rank:
+        return {"norm": norm, "activation": activation}
     heads = 2 * (model.heads // ranks + 2 * model.local_kv_heads(ranks)) * model.head_dim * ACTIVATION_BYTES * per_byte
     return {
-        "norm": _line(2 * LAUNCH_US, norms),
+        "norm": norm,
         "rope": _line(LAUNCH_US, heads),
         "cache_write": _line(LAUNCH_US, heads / 2),
-        "activation": _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte),
+        "activation": activation,
     }
 
 

@@ -36,6 +36,8 @@ from simulator.timing.tables.attention import (
 )
 from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.curves import make_curve
+from simulator.timing.tables.latent import find_latent, latent_attention
+from simulator.timing.tables.latent_schema import LatentTables
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -70,7 +72,14 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
     layer = _products(tables, model, ranks, parts)
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
-    attention = _attention(tables, model, ranks, parts)
+    latent = find_latent(tables) if model.kv_lora_rank else None
+    if model.kv_lora_rank:
+        attention, rows = latent_attention(
+            tables, latent, model, gpu, ranks, precision(model), kv_precision(model)
+        )
+        parts += [Part(*row) for row in rows]
+    else:
+        attention = _attention(tables, model, ranks, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -89,19 +98,21 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
         skew=None,
         experts=None,
         all_reduce=reduce,
-        document=_document(tables, model, parts),
+        document=_document(tables, model, parts, latent),
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
+def _document(tables: Tables, model: Model, parts: list[Part], latent: LatentTables | None) -> Mapping[str, Any]:
+    read = [tables.document, *([] if latent is None else [latent.document])]
     return {
         "dtype": precision(model),
         "kv_dtype": kv_precision(model),
         "dimensions": shapes(model),
         "software": tables.software,
-        "sources": tables.document.get("sources", ()),
+        "sources": [source for document in read for source in document.get("sources", ())],
         "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
-        "errors": tables.document.get("errors", {}),
+        "errors": {kind: each for document in read for kind, each in document.get("errors", {}).items()},
+        "latent": latent is not None,
         "parts": [(part.name, part.how, part.words) for part in parts],
     }
 
@@ -112,9 +123,6 @@ def _refuse_layers(tables: Tables, model: Model) -> None:
     if model.experts:
         what = f"{model.name} has {model.experts} experts in a layer, of which {tables.name} has no kernel times"
         raise InputError(what, hint=f"{hint}, or a profile fitted to rows of the kind experts")
-    if model.kv_lora_rank:
-        what = f"{model.name} has multi-head latent attention, of which {tables.name} has no kernel times"
-        raise InputError(what, hint=hint)
 
 
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:

@@ -50,12 +50,15 @@ def without_widths(surface: Surface, n: Collection[float], k: Collection[float])
 
 
 def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
-    """(n, k) of the products of one layer on one of `ranks` GPUs; those of experts are not among them."""
-    heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
-    products = {
-        "qkv": ((heads + 2 * kv_heads) * model.head_dim, model.hidden),
-        "output_projection": (model.hidden, heads * model.head_dim),
-    }
+    """(n, k) of the products of one layer on one of `ranks` GPUs; those of experts are not among them.
+
+    Nor are those of latent attention: they are measured with it.
+    """
+    products: dict[str, tuple[int, int]] = {}
+    if not model.kv_lora_rank:
+        heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
+        products["qkv"] = ((heads + 2 * kv_heads) * model.head_dim, model.hidden)
+        products["output_projection"] = (model.hidden, heads * model.head_dim)
     if not model.experts:
         wide = -(-model.intermediate // ranks)
         products["gate_up"] = ((2 if model.gated_mlp else 1) * wide, model.hidden)

@@ -19,7 +19,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ class HeadTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs.
+    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs. `path` is the
+    file, if they came from one: what only some models need lies beside it.
 
     Equal to itself alone: what is composed of them is kept by it.
     """
@@ -74,6 +75,7 @@ class Tables:
     prompt: tuple[HeadTable, ...]
     all_reduce: Mapping[int, tuple[Array, Array]]
     document: Mapping[str, Any]
+    path: Path | None = None
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +88,7 @@ def read_tables(path: Path) -> Tables:
         raise InputError(f"cannot read the tables: {error.strerror or error}", file=str(path)) from None
     except (ValueError, EOFError, zlib.error) as error:
         raise InputError(f"no tables: {error}", file=str(path)) from None
-    return load_tables(document, str(path))
+    return replace(load_tables(document, str(path)), path=path)
 
 
 def load_tables(document: object, file: str | None = None) -> Tables:
