@@ -20,6 +20,8 @@ FlashInfer's (TensorRT-LLM's kernels) on B200, Triton's on L40S and RTX PRO 6000
 prompts up to 512 tokens (128 with FlashMLA) are computed by the decode kernel there, as they are in a server. Rows of
 prompts computed in fp8 (`mla_dtype` fp8) are left out: the collector pins a kernel for them that is not the default.
 
+Norms are timed uncompiled on most GPUs, as no server runs them: `calibration.latent_norms` takes them out.
+
 Rows that are faster than the GPU could read the weights and the cache, or compute, are rejected and counted.
 """
 
@@ -35,9 +37,10 @@ from numpy.typing import NDArray
 
 from calibration.document import of_axis, of_physics
 from calibration.latent_errors import latent_errors
+from calibration.latent_norms import SHARES, without_chain
+from calibration.latent_rows import FILES, module_rows
 from calibration.limits import TOLERANCE
 from calibration.physics_fit import Shape, fit_physics
-from calibration.sources.aiconfigurator import parquet
 from calibration.tabulate import coded, on_grid, write_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, find_gpu
@@ -59,9 +62,7 @@ WHEEL = {
 
 DIMENSIONS = {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "rope_head_dim": 64, "head_dim": 128}
 """DeepSeek-V3's config.json: the model that the collector builds."""
-MODEL = "deepseek-ai/DeepSeek-V3"
 
-PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 DECODE = Shape(("seqs",), (("keys",), ("chain",)))
 PROMPT = Shape(("tokens",), (("pairs",), ("chain",)))
 
@@ -69,8 +70,9 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "h100-vllm-0.24": ("h100_sxm", "0.24.0"),
     "h200-vllm-0.24": ("h200_sxm", "0.24.0"),
     "b200-vllm-0.24": ("b200_sxm", "0.24.0"),
-    "l40s-vllm-0.24": ("l40s", "0.24.0"),
-    "rtx-pro-6000-vllm-0.24": ("rtx_pro_6000_server", "0.24.0"),
+    "b300-vllm-0.24": ("b300_sxm", "0.24.0"),
+    "gb200-vllm-0.24": ("gb200", "0.24.0"),
+    "gb300-vllm-0.27": ("gb300", "0.27.0"),
 }
 """The tables that come with batchlab: folder of the GPU and version below the package's `systems/data`."""
 
@@ -87,33 +89,16 @@ def tabulate_latent(root: Path, name: str, folder: str, version: str) -> dict[st
         "software": f"vLLM {version}",
         "sources": [{**WHEEL, "path": f"systems/data/{place.as_posix()}"}],
         "dimensions": DIMENSIONS,
+        "norms_taken_out": SHARES.get(gpu.name, 0.0),
         "rejected": {},
     }
-    for kind, file in (("decode", "mla_generation_module_perf"), ("prompt", "mla_context_module_perf")):
-        rows = module_rows(root / place, kind, file)
+    for kind, file in FILES.items():
+        rows = without_chain(module_rows(root / place, kind), kind, root, gpu.name)
         possible = rows["us"] * TOLERANCE >= _least_us(rows, kind, gpu)
         document["rejected"][file] = [int((~possible).sum()), len(rows)]
         document[kind] = [_modules(kind, some) for _, some in rows[possible].groupby(["dtype", "kv"])]
     document["errors"] = latent_errors(load_latent(document))
     return document
-
-
-def module_rows(folder: Path, kind: str, file: str, model: str = MODEL) -> pd.DataFrame:
-    """Rows of a model's modules: dtype, kv, heads, batch, length (tokens after the step), kernel, us."""
-    length = "step" if kind == "decode" else "isl"
-    columns = ("model", "mla_dtype", "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", length, "latency")
-    rows = parquet(folder, file, columns)
-    rows = rows[(rows["mla_dtype"] == "bfloat16") & (rows["model"] == model)]
-    found: pd.DataFrame = rows.assign(
-        dtype=rows["gemm_type"].map(PRECISIONS),
-        kv=rows["kv_cache_dtype"].map(PRECISIONS),
-        heads=rows["num_heads"],
-        batch=rows["batch_size"].astype(float),
-        length=rows[length].astype(float),
-        kernel=rows["kernel_source"],
-        us=rows["latency"] * 1e3,
-    ).reset_index(drop=True)
-    return found
 
 
 def _least_us(rows: pd.DataFrame, kind: str, gpu: Gpu) -> Array:
