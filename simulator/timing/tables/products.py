@@ -50,14 +50,18 @@ def without_widths(surface: Surface, n: Collection[float], k: Collection[float])
 
 
 def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
-    """(n, k) of the products of one layer on one of `ranks` GPUs; those of experts are not among them."""
+    """(n, k) of the products of one layer on one of `ranks` GPUs; of feed-forwards, only those of a dense model."""
     heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
     products = {
         "qkv": ((heads + 2 * kv_heads) * model.head_dim, model.hidden),
         "output_projection": (model.hidden, heads * model.head_dim),
     }
     if not model.experts:
-        wide = -(-model.intermediate // ranks)
-        products["gate_up"] = ((2 if model.gated_mlp else 1) * wide, model.hidden)
-        products["down"] = (model.hidden, wide)
+        products |= feed_forward(model, model.intermediate, ranks)
     return products
+
+
+def feed_forward(model: Model, width: int, ranks: int) -> dict[str, tuple[int, int]]:
+    """(n, k) of the products of a feed-forward so wide on one of `ranks` GPUs."""
+    wide = -(-width // ranks)
+    return {"gate_up": ((2 if model.gated_mlp else 1) * wide, model.hidden), "down": (model.hidden, wide)}
