@@ -27,7 +27,7 @@ def shipped_tables() -> dict[str, Path]:
     found = {
         name: path
         for path in _shipped("tables", f"*{TABLES_SUFFIX}")
-        if not (name := path.name.removesuffix(TABLES_SUFFIX)).endswith(LATENT)
+        if not (name := path.name.removesuffix(TABLES_SUFFIX)).endswith((LATENT, "-experts"))
     }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
 

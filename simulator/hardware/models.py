@@ -17,6 +17,13 @@ from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
 
 
+EXPERT_BYTES: Mapping[str, float] = {
+    "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32, "mxfp4_mxfp8": 0.5 + 1 / 32,
+}  # fmt: skip
+"""Bytes of a weight with its scales: int4 one of 2 bytes for 128 values (GPTQ, AWQ), nvfp4 a byte for 16, mxfp4 for 32."""
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """A decoder-only transformer by its dimensions.
@@ -60,6 +67,15 @@ class Model:
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
     ] = 0
     full_attention_layers: Annotated[int, doc("layers without that window")] = 0
+    expert_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
+        doc("precision of routed experts' weights, where it is not that of the others; mxfp4_mxfp8: tokens in mxfp8"),
+    ] = "auto"
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of a weight of a routed expert, scales included."""
+        return self.dtype_bytes if self.expert_dtype == "auto" else EXPERT_BYTES[self.expert_dtype]
 
     @property
     def multiplied_in(self) -> str:
@@ -67,6 +83,15 @@ class Model:
         if self.matmul_dtype != "auto":
             return self.matmul_dtype
         return "fp8" if self.dtype_bytes == 1 else "bf16"
+
+    @property
+    def experts_multiplied_in(self) -> str:
+        """The same of routed experts: 4-bit weights beside bf16 tokens are widened on the way."""
+        if self.expert_dtype == "auto":
+            return self.multiplied_in
+        return {"int4": "bf16", "nvfp4": "fp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(
+            self.expert_dtype, self.expert_dtype
+        )
 
     @property
     def windowed_layers(self) -> int:
@@ -110,7 +135,9 @@ class Model:
         """
         local = self.local_kv_heads(tensor_parallel)
         embeddings = 1 if self.tie_embeddings else 2
-        return ceil(self._parameters(self.experts, tensor_parallel, local, embeddings) * self.dtype_bytes)
+        routed = self.moe_layers * self.experts * self._mlp(self.intermediate, tensor_parallel)
+        rest = self._parameters(self.experts, tensor_parallel, local, embeddings) - routed
+        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> int:
         """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
@@ -195,6 +222,7 @@ _TABLE = (
     Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
     Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
     Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
+    Model("mixtral-8x22b", 56, 6144, 16384, 48, 8, 128, 32768, 65536, experts=8, active_experts=2),
     Model("qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, qkv_bias=True),
     Model("qwen2.5-72b", 80, 8192, 29568, 64, 8, 128, 152064, 32768, qkv_bias=True),
     Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
@@ -203,6 +231,19 @@ _TABLE = (
     Model(
         "qwen3-30b-a3b", 48, 2048, 768, 32, 4, 128, _QWEN_3_VOCAB, 40960,
         experts=128, active_experts=8, qk_norm=True,
+    ),
+    Model(
+        "qwen3-235b-a22b", 94, 4096, 1536, 64, 4, 128, _QWEN_3_VOCAB, 40960,
+        experts=128, active_experts=8, qk_norm=True,
+    ),
+    # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
+    Model(
+        "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, experts=32, active_experts=4, qkv_bias=True,
+        sliding_window=128, full_attention_layers=12, expert_dtype="mxfp4",
+    ),
+    Model(
+        "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 131072, experts=128, active_experts=4, qkv_bias=True,
+        sliding_window=128, full_attention_layers=18, expert_dtype="mxfp4",
     ),
     Model(
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
@@ -270,6 +311,8 @@ def _check(model: Model) -> None:
         raise InputError(f"model: kv_heads ({model.kv_heads}) must divide heads ({model.heads})")
     if model.experts and not 1 <= model.active_experts <= model.experts:
         raise InputError(f"model: active_experts must be 1 to {model.experts} (experts), not {model.active_experts}")
+    if not model.experts and model.expert_dtype != "auto":
+        raise InputError("model: expert_dtype needs experts")
     if not model.experts and (model.active_experts or model.shared_experts or model.dense_layers):
         raise InputError("model: active_experts, shared_experts and dense_layers need experts")
     if model.full_attention_layers and not model.sliding_window:

@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.cost import ProfileCost
-from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.step import joint_us
 
 ACTIVATION_BYTES = 2
@@ -67,7 +67,7 @@ class ExpertParallelCost:
     """Common steps of ranks with the same profile, which must have experts. Implements GroupCost."""
 
     cost: ProfileCost
-    experts: Experts
+    experts: Experts | RoutedExperts
     exchange: Exchange
 
     @classmethod
@@ -85,7 +85,7 @@ class ExpertParallelCost:
         padded = [self.cost.padded(largest)] * len(tokens) if as_graph else tokens
         total = sum(padded)
         layer_us = max(self._layer_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
-        layer_us += self._experts_us(total, len(shapes))
+        layer_us += self.experts.shared_us(total, len(shapes))
         layer_us += 2 * self.exchange.us(total, min(padded))
         rest_us = max(self._rest_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
         host_s = self.cost.options.host_s
@@ -101,11 +101,6 @@ class ExpertParallelCost:
         if shape.tokens and profile.skew is not None and self.cost.options.skew:
             us += profile.skew.us(shape)
         return us
-
-    def _experts_us(self, tokens: int, ranks: int) -> float:
-        """A rank's share of the experts, for its share of the (token, expert) pairs."""
-        activated, share = self.experts.activated(tokens) / ranks, tokens / ranks
-        return self.experts.surface.us((share, activated), {"tokens": share, "activated": activated})
 
     def _rest_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile

@@ -40,6 +40,11 @@ def precision(model: Model) -> str:
     return f"{model.dtype_bytes:g}-byte weights multiplied in {model.multiplied_in}"
 
 
+def expert_precision(model: Model) -> str:
+    """The precision of a model's routed experts, in the words of `Model.expert_dtype`."""
+    return precision(model) if model.expert_dtype == "auto" else model.expert_dtype
+
+
 def kv_precision(model: Model) -> str:
     """The precision of a model's KV cache in the words of a profile's `kv_dtype`."""
     return _PLAIN[model.kv_dtype_bytes]
@@ -93,6 +98,11 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
             return f"{profile.name} is a profile for {of}; the scenario has {model.name} ({listed})"
     for what, ours, theirs in (
         ("weights", precision(model), document.get("dtype")),
+        *(
+            (("experts", expert_precision(model), document.get("expert_dtype", document.get("dtype"))),)
+            if model.experts
+            else ()
+        ),
         ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
     ):
         if theirs is not None and ours != theirs:

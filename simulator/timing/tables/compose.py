@@ -1,4 +1,4 @@
-"""A profile of any dense model from tables: the products of its layers, its heads, its all-reduces.
+"""A profile of any model from tables: the products of its layers, its heads, its experts, its all-reduces.
 
 What the tables lack is refused by name, never left out: a part that is not there would cost nothing. Each part says how
 its times were come by (`Part`): measured at that size, interpolated between sizes, extrapolated beyond them, or
@@ -17,11 +17,12 @@ import numpy as np
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
+from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.schema import Profile
-from simulator.timing.profile.scope import kv_precision, precision, shapes
+from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
-from simulator.timing.tables.assumed import MOST_ROWS, elementwise, sampler
+from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, elementwise, sampler
 from simulator.timing.tables.attention import (
     EXTRAPOLATED,
     INTERPOLATED,
@@ -35,10 +36,11 @@ from simulator.timing.tables.attention import (
     prompt_us,
 )
 from simulator.timing.tables.beside import beside_factor
-from simulator.timing.tables.curves import make_curve
+from simulator.timing.tables.curves import make_curve, scaled
+from simulator.timing.tables.expert_tables import nearest
+from simulator.timing.tables.experts import EVEN, chooses_experts, routed_experts
 from simulator.timing.tables.latent import find_latent, latent_attention
-from simulator.timing.tables.latent_schema import LatentTables
-from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
+from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
@@ -65,21 +67,19 @@ def parts_of(profile: Profile) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=64)
-def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
-    """The profile of a dense model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing."""
-    _refuse_layers(tables, model)
+def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN) -> Profile:
+    """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
+
+    `load` says how tokens spread over experts, one of `experts.LOADS`.
+    """
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
+    experts = _experts(tables, model, ranks, load, parts, layer) if model.experts else None
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
-    latent = find_latent(tables) if model.kv_lora_rank else None
-    if model.kv_lora_rank:
-        attention, rows = latent_attention(
-            tables, latent, model, gpu, ranks, precision(model), kv_precision(model)
-        )
-        parts += [Part(*row) for row in rows]
-    else:
-        attention = _attention(tables, model, ranks, parts)
+    attention = (
+        _latent(tables, model, gpu, ranks, parts) if model.kv_lora_rank else _attention(tables, model, ranks, parts)
+    )
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -96,16 +96,18 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
         row_curves={"lm_head": head, "sampler": sampler(model, gpu)},
         attention=attention,
         skew=None,
-        experts=None,
+        experts=experts,
         all_reduce=reduce,
-        document=_document(tables, model, parts, latent),
+        document=_document(tables, model, parts),
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part], latent: LatentTables | None) -> Mapping[str, Any]:
+def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
+    latent = find_latent(tables) if model.kv_lora_rank else None
     read = [tables.document, *([] if latent is None else [latent.document])]
     return {
         "dtype": precision(model),
+        **({"expert_dtype": expert_precision(model)} if model.experts else {}),
         "kv_dtype": kv_precision(model),
         "dimensions": shapes(model),
         "software": tables.software,
@@ -117,14 +119,6 @@ def _document(tables: Tables, model: Model, parts: list[Part], latent: LatentTab
     }
 
 
-def _refuse_layers(tables: Tables, model: Model) -> None:
-    """Layers of which the tables hold no kernels."""
-    hint = "kind: roofline prices them by their dimensions"
-    if model.experts:
-        what = f"{model.name} has {model.experts} experts in a layer, of which {tables.name} has no kernel times"
-        raise InputError(what, hint=f"{hint}, or a profile fitted to rows of the kind experts")
-
-
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
@@ -134,6 +128,35 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> di
     return {
         op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
     }  # fmt: skip
+
+
+def _experts(
+    tables: Tables, model: Model, ranks: int, load: str, parts: list[Part], layer: dict[str, Curve]
+) -> RoutedExperts:
+    """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
+    experts, experts that every token uses, and the feed-forward of layers without experts.
+    """
+    found = None if tables.folder is None else nearest(tables.folder, tables.gpu, tables.software)
+    if found is None:
+        what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
+        raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
+    routed, alone = routed_experts(found, model, ranks, load)
+    since = "" if found.software == tables.software else f", as under {found.software}"
+    parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
+    beside = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
+    if not chooses_experts(alone.kernel):
+        beside["top_k"] = scaled(Curve((1.0,), (LAUNCH_US,), 0.0), routed.share)
+        parts.append(Part("top_k", ASSUMED, "a launch"))
+    dtype = precision(model)
+    for name, width, share in (
+        ("shared", model.shared_experts * model.intermediate, routed.share),
+        ("dense", model.dense_intermediate, 1.0 - routed.share),
+    ):
+        if width and share:
+            for op, (n, k) in feed_forward(model, width, ranks).items():
+                beside[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
+    layer |= beside
+    return routed
 
 
 def _product(
@@ -185,6 +208,15 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
         launch_us,
         beside,
     )
+
+
+def _latent(tables: Tables, model: Model, gpu: Gpu, ranks: int, parts: list[Part]) -> Attention:
+    """Multi-head latent attention of a layer, projections included."""
+    attention, rows = latent_attention(
+        tables, find_latent(tables), model, gpu, ranks, precision(model), kv_precision(model)
+    )
+    parts += [Part(*row) for row in rows]
+    return attention
 
 
 def _mixed(

@@ -52,10 +52,10 @@ LEAST_SHARE = 0.2
 
 
 def find_latent(tables: Tables) -> LatentTables | None:
-    """The latent tables of the same GPU beside these tables' file, of the nearest version; None where there are none."""
-    if tables.path is None:
+    """The latent tables of the same GPU that lie beside these, of the nearest version; None where there are none."""
+    if tables.folder is None:
         return None
-    found = [read_latent(path) for path in sorted(tables.path.parent.glob(f"{tables.gpu}-*{SUFFIX}.json.gz"))]
+    found = [read_latent(path) for path in sorted(tables.folder.glob(f"{tables.gpu}-*{SUFFIX}.json.gz"))]
     found = [each for each in found if each.gpu == tables.gpu]
     wanted = _minor(tables.software)
     return min(found, key=lambda each: (abs(_minor(each.software) - wanted), each.name), default=None)
@@ -70,7 +70,7 @@ def latent_attention(
     """
     if latent is None:
         what = f"{tables.name} has no kernel times of multi-head latent attention, which {model.name} needs"
-        raise InputError(what, hint=f"{_others(tables.path)}kind: roofline prices it by its dimensions")
+        raise InputError(what, hint=f"{_others(tables.folder)}kind: roofline prices it by its dimensions")
     _refuse_dimensions(latent, model)
     heads, of = model.heads // ranks, {name: getattr(model, name) for name in MEASURED_FOR}
     found, rows = [], []
@@ -104,18 +104,22 @@ def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str
     low = max((each for each in known if each < heads), default=None)
     high = min((each for each in known if each > heads), default=None)
     if low is None or high is None:
-        what = f"{name} has no latent attention of {modules.dtype} with {modules.kv_dtype} KV for {heads} heads of a GPU"
+        what = (
+            f"{name} has no latent attention of {modules.dtype} with {modules.kv_dtype} KV for {heads} heads of a GPU"
+        )
         raise InputError(what, hint=f"measured: {', '.join(map(str, known))} heads")
     share = (heads - low) / (high - low)
     below, above = modules.by_heads[low], modules.by_heads[high]
     us = (1.0 - share) * np.exp(below.log_us) + share * np.exp(above.log_us)
     physics = _mixed(below.physics, above.physics, share)
-    return Module(physics, np.log(us), below.measured & above.measured), INTERPOLATED, f"{words}, between {low} and {high}"
+    return (
+        Module(physics, np.log(us), below.measured & above.measured),
+        INTERPOLATED,
+        f"{words}, between {low} and {high}",
+    )
 
 
-def _find(
-    latent: LatentTables, there: tuple[Modules, ...], model: Model, dtype: str, kv_dtype: str
-) -> Modules:
+def _find(latent: LatentTables, there: tuple[Modules, ...], model: Model, dtype: str, kv_dtype: str) -> Modules:
     dtypes = sorted({modules.dtype for modules in there})
     if dtype not in dtypes:
         what = f"{latent.name} has no latent attention with projections of {dtype}, which {model.name} needs"
@@ -182,9 +186,9 @@ def _surface(modules: Modules, module: Module) -> Surface:
     return Surface(modules.axes, module.physics, tuple((module.log_us - base).ravel().tolist()))
 
 
-def _others(path: Path | None) -> str:
-    """The tables beside that hold latent attention, for a hint."""
-    there = [] if path is None else [each.name.partition(SUFFIX)[0] for each in sorted(path.parent.glob(f"*{SUFFIX}.*"))]
+def _others(folder: Path | None) -> str:
+    """The latent tables in a folder, for a hint."""
+    there = [] if folder is None else [each.name.partition(SUFFIX)[0] for each in sorted(folder.glob(f"*{SUFFIX}.*"))]
     return f"measured: {', '.join(there)}; " if there else ""
 
 

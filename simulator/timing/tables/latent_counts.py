@@ -57,7 +57,9 @@ def decode_least_us(
     weights, up = _weights(of, heads), up_projection(of) * heads
     keys = seqs * context
     peak = gpu.tflops("fp8" if kv_dtype == "fp8" else "bf16")
-    flops = 2 * weights * seqs / _peak(gpu, dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops(of) * heads * keys / peak
+    flops = (
+        2 * weights * seqs / _peak(gpu, dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops(of) * heads * keys / peak
+    )
     width = (of["kv_lora_rank"] + of["rope_head_dim"]) * KV_BYTES[kv_dtype]
     moved = _BYTES[dtype] * weights + ABSORBED_BYTES * up + width * keys
     return np.asarray(np.maximum(flops / 1e6, moved / (gpu.bandwidth_gb_s * 1e3)))

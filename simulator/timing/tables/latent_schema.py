@@ -100,7 +100,9 @@ def load_latent(document: object, file: str | None = None) -> LatentTables:
         raise InputError(f'no latent tables: "schema" is not "{SCHEMA}"', file=file)
     if document.get("version") != VERSION:
         what = f"latent tables of version {document.get('version')!r}; this batchlab reads version {VERSION}"
-        raise InputError(what, file=file, hint="make them again from their source: python -m calibration.tabulate_latent")
+        raise InputError(
+            what, file=file, hint="make them again from their source: python -m calibration.tabulate_latent"
+        )
     try:
         return LatentTables(
             name=str(document["name"]),

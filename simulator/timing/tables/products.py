@@ -50,9 +50,9 @@ def without_widths(surface: Surface, n: Collection[float], k: Collection[float])
 
 
 def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
-    """(n, k) of the products of one layer on one of `ranks` GPUs; those of experts are not among them.
+    """(n, k) of the products of one layer on one of `ranks` GPUs; of feed-forwards, only those of a dense model.
 
-    Nor are those of latent attention: they are measured with it.
+    Those of latent attention are not among them: they are measured with it.
     """
     products: dict[str, tuple[int, int]] = {}
     if not model.kv_lora_rank:
@@ -60,7 +60,11 @@ def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:
         products["qkv"] = ((heads + 2 * kv_heads) * model.head_dim, model.hidden)
         products["output_projection"] = (model.hidden, heads * model.head_dim)
     if not model.experts:
-        wide = -(-model.intermediate // ranks)
-        products["gate_up"] = ((2 if model.gated_mlp else 1) * wide, model.hidden)
-        products["down"] = (model.hidden, wide)
+        products |= feed_forward(model, model.intermediate, ranks)
     return products
+
+
+def feed_forward(model: Model, width: int, ranks: int) -> dict[str, tuple[int, int]]:
+    """(n, k) of the products of a feed-forward so wide on one of `ranks` GPUs."""
+    wide = -(-width // ranks)
+    return {"gate_up": ((2 if model.gated_mlp else 1) * wide, model.hidden), "down": (model.hidden, wide)}

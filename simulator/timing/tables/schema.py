@@ -61,8 +61,7 @@ class HeadTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs. `path` is the
-    file, if they came from one: what only some models need lies beside it.
+    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs.
 
     Equal to itself alone: what is composed of them is kept by it.
     """
@@ -75,7 +74,8 @@ class Tables:
     prompt: tuple[HeadTable, ...]
     all_reduce: Mapping[int, tuple[Array, Array]]
     document: Mapping[str, Any]
-    path: Path | None = None
+    folder: Path | None = None
+    """Where they lie: tables of experts lie beside them."""
 
 
 @lru_cache(maxsize=16)
@@ -88,7 +88,7 @@ def read_tables(path: Path) -> Tables:
         raise InputError(f"cannot read the tables: {error.strerror or error}", file=str(path)) from None
     except (ValueError, EOFError, zlib.error) as error:
         raise InputError(f"no tables: {error}", file=str(path)) from None
-    return replace(load_tables(document, str(path)), path=path)
+    return replace(load_tables(document, str(path)), folder=path.parent)
 
 
 def load_tables(document: object, file: str | None = None) -> Tables:
