@@ -47,6 +47,8 @@ KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
 """Shares of the datasheet's peaks, as in `simulator.timing.roofline`."""
 
+ESTIMATED = "estimated"
+
 LEAST_SHARE = 0.2
 """A module keeps at least so much of its time when other projections take the place of its own."""
 
@@ -77,6 +79,8 @@ def latent_attention(
     for kind, there in (("decodes", latent.decode), ("prompts", latent.prompt)):
         modules = _find(latent, there, model, dtype, kv_dtype)
         module, how, words = module_of(modules, heads, latent.name)
+        if latent.document.get("norms_taken_out"):
+            how, words = how if how == EXTRAPOLATED else ESTIMATED, f"{words}, less uncompiled norms and rope"
         if of != latent.dimensions:
             module = _with_projections(tables, latent, modules, module, of, heads)
             how, words = EXTRAPOLATED, f"{words}, its own projections in the place of those measured"
@@ -85,12 +89,12 @@ def latent_attention(
     (decodes, decode), (prompts, prompt) = found
     up_us = up_projection_us(of, gpu, dtype, heads, GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY)
     pair_us = dict(prompt.physics.roofs[0])["pairs"]
-    rows.append(("prompts behind cached context", "estimated", "pairs, and keys and values projected up again"))
-    rows.append(("prompts beside decodes", "estimated", "measured apart, added, launches and weights counted once"))
+    rows.append(("prompts behind cached context", ESTIMATED, "pairs, and keys and values projected up again"))
+    rows.append(("prompts beside decodes", ESTIMATED, "measured apart, added, launches and weights counted once"))
     attention = Attention(
         DecodeTable(_surface(decodes, decode)),
         PrefillTable(_surface(prompts, prompt), cached_pairs=up_us / pair_us if pair_us else 0.0),
-        min(decode.physics.constant_us, prompt.physics.constant_us),
+        min(decode.physics.constant_us, prompt.physics.constant_us, float(np.exp(decode.log_us.min()))),
     )
     return attention, rows
 

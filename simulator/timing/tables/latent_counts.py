@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.gpus import Gpu
-from simulator.timing.tables.products import WEIGHT_BYTES
+from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES
 
 Array = NDArray[np.float64]
 Dimensions = Mapping[str, int]
@@ -80,10 +80,10 @@ def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int, efficienc
     """Microseconds to turn the latent of one cached token into keys and values of all heads again.
 
     A chunk of a prompt does it for all tokens before it (vLLM, `MLACommonImpl._compute_prefill_context`): a product,
-    whose results are written, put together with the rope key (read and written once more), and read.
+    whose results are written, and its keys put together with the rope key: read and written once more.
     """
     own, rope = of["head_dim"], of["rope_head_dim"]
-    moved = 2 * heads * (2 * own + own + (own + rope) + (2 * own + rope))
+    moved = ACTIVATION_BYTES * heads * (2 * own + own + (own + rope))
     flops = 2 * up_projection(of) * heads
     return flops / (_peak(gpu, dtype) * 1e6 * efficiency) + moved / (gpu.bandwidth_gb_s * 1e3 * bandwidth)
 

@@ -96,6 +96,26 @@ DEEPSEEK: Config = {
     "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"},
     "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 129280,
 }  # fmt: skip
+KIMI: Config = {
+    **DEEPSEEK, "model_type": "kimi_k2", "first_k_dense_replace": 1, "max_position_embeddings": 131072,
+    "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840,
+    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+}  # fmt: skip
+V2: Config = {
+    **DEEPSEEK, "model_type": "deepseek_v2", "first_k_dense_replace": 1, "hidden_size": 5120,
+    "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2,
+    "num_experts_per_tok": 6, "num_hidden_layers": 60, "vocab_size": 102400,
+}  # fmt: skip
+del V2["quantization_config"]
+CONFIGS |= {
+    "deepseek-v3": DEEPSEEK,
+    "kimi-k2": KIMI,
+    "deepseek-v2": V2,
+    "deepseek-v2-lite": {
+        **V2, "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+        "num_attention_heads": 16, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": None,
+    },
+}  # fmt: skip
 
 
 def test_every_built_in_model_has_its_config() -> None:
