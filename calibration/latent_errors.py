@@ -28,7 +28,7 @@ def latent_errors(tables: LatentTables) -> Errors:
             "random": [errors for modules in parts for errors in _cells(modules)],
             "heads": [errors for modules in parts for errors in _one_left_out(modules)],
         }
-        found[kind] = {regime: summary(np.concatenate(errors)) for regime, errors in parted.items() if errors}
+        found[kind] = {regime: summary(np.concatenate(errors)) for regime, errors in parted.items() if sum(map(len, errors))}
     return found
 
 
