@@ -37,8 +37,8 @@ from simulator.timing.tables.attention import (
 )
 from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.curves import make_curve, scaled
-from simulator.timing.tables.expert_tables import nearest
-from simulator.timing.tables.experts import EVEN, chooses_experts, routed_experts
+from simulator.timing.tables.expert_tables import beside
+from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, has_experts, routed_experts
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -66,15 +66,15 @@ def parts_of(profile: Profile) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=64)
-def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN) -> Profile:
+def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN, backend: str = AUTO) -> Profile:
     """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
 
-    `load` says how tokens spread over experts, one of `experts.LOADS`.
+    `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
     """
     _refuse_layers(tables, model)
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
-    experts = _experts(tables, model, ranks, load, parts, layer) if model.experts else None
+    experts = _experts(tables, model, ranks, (load, backend), parts, layer) if model.experts else None
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     attention = _attention(tables, model, ranks, parts)
@@ -134,21 +134,22 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> di
 
 
 def _experts(
-    tables: Tables, model: Model, ranks: int, load: str, parts: list[Part], layer: dict[str, Curve]
+    tables: Tables, model: Model, ranks: int, how: tuple[str, str], parts: list[Part], layer: dict[str, Curve]
 ) -> RoutedExperts:
     """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
     experts, experts that every token uses, and the feed-forward of layers without experts.
     """
-    found = None if tables.folder is None else nearest(tables.folder, tables.gpu, tables.software)
-    if found is None:
+    near = [] if tables.folder is None else beside(tables.folder, tables.gpu, tables.software)
+    if not near:
         what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
         raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
-    routed, alone = routed_experts(found, model, ranks, load)
+    found = next((each for each in near if has_experts(each, model, how[1])), near[0])
+    routed, alone = routed_experts(found, model, ranks, *how)
     since = "" if found.software == tables.software else f", as under {found.software}"
     parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
-    beside = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
+    others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
     if not chooses_experts(alone.kernel):
-        beside["top_k"] = scaled(Curve((1.0,), (LAUNCH_US,), 0.0), routed.share)
+        others["top_k"] = scaled(Curve((1.0,), (LAUNCH_US,), 0.0), routed.share)
         parts.append(Part("top_k", ASSUMED, "a launch"))
     dtype = precision(model)
     for name, width, share in (
@@ -157,8 +158,8 @@ def _experts(
     ):
         if width and share:
             for op, (n, k) in feed_forward(model, width, ranks).items():
-                beside[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
-    layer |= beside
+                others[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
+    layer |= others
     return routed
 
 
