@@ -30,15 +30,19 @@ configuration of these servers states (peer-to-peer over PCIe)."""
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
     """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation."""
     per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
-    width = (3 if model.gated_mlp else 2) * -(-max(model.intermediate, model.dense_intermediate) // ranks)
+    wide = model.intermediate
+    if model.experts:  # the routed ones apply it within their own kernels
+        with_experts = model.moe_layers * model.shared_experts * model.intermediate
+        wide = round((with_experts + model.dense_layers * model.dense_intermediate) / model.layers)
+    width = (3 if model.gated_mlp else 2) * -(-wide // ranks)
     norms = 8 * model.hidden * ACTIVATION_BYTES * per_byte
     heads = 2 * (model.heads // ranks + 2 * model.local_kv_heads(ranks)) * model.head_dim * ACTIVATION_BYTES * per_byte
-    return {
+    found = {
         "norm": _line(2 * LAUNCH_US, norms),
         "rope": _line(LAUNCH_US, heads),
         "cache_write": _line(LAUNCH_US, heads / 2),
-        "activation": _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte),
     }
+    return found | ({"activation": _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte)} if width else {})
 
 
 def sampler(model: Model, gpu: Gpu) -> Curve:

@@ -22,7 +22,7 @@ from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
-from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, elementwise, sampler
+from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     EXTRAPOLATED,
     INTERPOLATED,
@@ -37,8 +37,8 @@ from simulator.timing.tables.attention import (
 )
 from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.curves import make_curve, scaled
-from simulator.timing.tables.expert_tables import beside
-from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, has_experts, routed_experts
+from simulator.timing.tables.expert_tables import ExpertTables, beside
+from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -74,7 +74,11 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     _refuse_layers(tables, model)
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
-    experts = _experts(tables, model, ranks, (load, backend), parts, layer) if model.experts else None
+    experts, read = None, [tables.document]
+    if model.experts:
+        near = _tables_of_experts(tables, model, backend)
+        experts = _experts(tables, near, model, ranks, (load, backend), parts, layer)
+        read.append({**near.document, "errors": errors_of_experts(near, model)})
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     attention = _attention(tables, model, ranks, parts)
@@ -96,20 +100,20 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
         skew=None,
         experts=experts,
         all_reduce=reduce,
-        document=_document(tables, model, parts),
+        document=_document(tables, model, parts, read),
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
+def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {
         "dtype": precision(model),
         **({"expert_dtype": expert_precision(model)} if model.experts else {}),
         "kv_dtype": kv_precision(model),
         "dimensions": shapes(model),
         "software": tables.software,
-        "sources": tables.document.get("sources", ()),
+        "sources": [source for document in read for source in document.get("sources", ())],
         "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
-        "errors": tables.document.get("errors", {}),
+        "errors": {kind: errors for document in read for kind, errors in document.get("errors", {}).items()},
         "parts": [(part.name, part.how, part.words) for part in parts],
     }
 
@@ -133,23 +137,28 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> di
     }  # fmt: skip
 
 
-def _experts(
-    tables: Tables, model: Model, ranks: int, how: tuple[str, str], parts: list[Part], layer: dict[str, Curve]
-) -> RoutedExperts:
-    """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
-    experts, experts that every token uses, and the feed-forward of layers without experts.
-    """
+def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTables:
+    """The tables of experts beside these: of those that hold the model's precision, the nearest version."""
     near = [] if tables.folder is None else beside(tables.folder, tables.gpu, tables.software)
     if not near:
         what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
         raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
-    found = next((each for each in near if has_experts(each, model, how[1])), near[0])
+    return next((each for each in near if has_experts(each, model, backend)), near[0])
+
+
+def _experts(
+    tables: Tables, found: ExpertTables, model: Model, ranks: int, how: tuple[str, str], parts: list[Part],
+    layer: dict[str, Curve],
+) -> RoutedExperts:
+    """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
+    experts, experts that every token uses, and the feed-forward of layers without experts.
+    """
     routed, alone = routed_experts(found, model, ranks, *how)
     since = "" if found.software == tables.software else f", as under {found.software}"
     parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
     others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
     if not chooses_experts(alone.kernel):
-        others["top_k"] = scaled(Curve((1.0,), (LAUNCH_US,), 0.0), routed.share)
+        others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
         parts.append(Part("top_k", ASSUMED, "a launch"))
     dtype = precision(model)
     for name, width, share in (

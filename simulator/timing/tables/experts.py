@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -193,6 +194,13 @@ def has_experts(tables: ExpertTables, model: Model, backend: str = AUTO) -> bool
         return bool(_cells(tables, model, expert_precision(model), backend))
     except InputError:
         return False
+
+
+def errors_of_experts(tables: ExpertTables, model: Model) -> dict[str, Any]:
+    """The held-out errors of the model's precision, by kind."""
+    kind = f"experts_{expert_precision(model)}"
+    errors = tables.document.get("errors", {})
+    return {kind: errors[kind]} if kind in errors else {}
 
 
 def _cells(tables: ExpertTables, model: Model, precision: str, backend: str) -> Cells:
