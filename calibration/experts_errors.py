@@ -8,12 +8,10 @@ step is).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
 from calibration.heldout import summary
-from simulator.hardware.models import EXPERT_BYTES
 from simulator.timing.tables.expert_tables import Array, Cell, ExpertKernels, ExpertTables
 from simulator.timing.tables.experts import BALANCED, GENTLE, estimated
 
@@ -42,12 +40,12 @@ def _left_out(tables: ExpertTables, precision: str, kernels: ExpertKernels, load
         if load not in of.log_us:
             continue
         rest = {
-            other: each
+            (other, precision): each
             for other, each in kernels.cells.items()
             if load in each.log_us and other != cell and not (models and _of_one_model(cell, other))
         }
         if rest:
-            found, _ = estimated(tables.tokens, replace(kernels, cells=rest), cell, EXPERT_BYTES[precision], load)
+            found, _ = estimated(tables, rest, cell, precision, load)
             known = ~np.isnan(of.log_us[load])
             yield np.exp(found[known] - of.log_us[load][known]) - 1.0
 

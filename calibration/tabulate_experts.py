@@ -59,10 +59,14 @@ to twice as fast as the memory could read all of them, and slower than the uneve
 
 _COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8", "nvfp4": "fp4"}
 
+NOT_TAKEN = ("vllm_marlin_int4_moe",)
+"""Kernels that vLLM would not take: up to 0.22 the source priced int4 by `fused_experts`, which is Triton's kernel
+whatever the rows are called, where vLLM takes Marlin; they are 2 to 3 times as slow as Marlin's rows since 0.24."""
+
 GIVEN = ("vllm_fused_moe",)
 """Kernels that were given the chosen experts, whatever the model's way to choose."""
 
-FORM = Shape(("experts", "pairs", "tokens"), (("flops",), ("bytes",)))
+FORM = Shape(("experts", "pairs", "tokens", "all", "shared"), (("flops",), ("bytes",)))
 
 COLUMNS = (
     "moe_dtype", "kernel_source", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
@@ -129,7 +133,10 @@ def _left_out(rows: pd.DataFrame) -> tuple[dict[str, str], pd.DataFrame]:
         left["balanced loads of DeepSeek-V3"] = (
             f"{grouped.sum():,} rows; its choice among groups of experts turned the source's balanced logits into others"
         )
-    return left, rows[~(two | grouped)]
+    other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
+    if other.any():
+        left["experts int4"] = f"{other.sum():,} rows of a Triton kernel, where vLLM takes Marlin"
+    return left, rows[~(two | grouped | other)]
 
 
 def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]:
@@ -151,11 +158,12 @@ def _precision(rows: pd.DataFrame, precision: str, tokens: Array) -> dict[str, A
     even = rows[rows["distribution"] == BALANCED]
     fitted = even if len(even) else rows
     sizes, hidden, width, held, experts, top_k = _columns(fitted)
-    counts: dict[str, list[Array]] = {name: [] for name in FORM.features}
-    for row in zip(sizes, hidden, width, held, experts, top_k, strict=True):
-        for name, value in expert_counts(row[0], Cell(*row[1:]), EXPERT_BYTES[precision]).items():
-            counts[name].append(value)
-    features = {name: np.asarray(values, dtype=float) for name, values in counts.items()}
+    features: dict[str, Array] = {name: np.empty(len(sizes)) for name in FORM.features}
+    cells = np.column_stack([hidden, width, held, experts, top_k])
+    for cell in np.unique(cells, axis=0):
+        same = (cells == cell).all(axis=1)
+        for name, values in expert_counts(sizes[same], Cell(*map(int, cell)), EXPERT_BYTES[precision]).items():
+            features[name][same] = values
     physics = fit_physics(FORM, features, fitted["us"].to_numpy(float))
     kernels = sorted(rows["kernel_source"].unique())
     shapes = []

@@ -33,18 +33,18 @@ def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
     Rope and cache write of latent attention are measured with it, and not among them.
     """
     per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
-    width = (3 if model.gated_mlp else 2) * -(-max(model.intermediate, model.dense_intermediate) // ranks)
+    wide = model.intermediate
+    if model.experts:  # the routed ones apply it within their own kernels
+        with_experts = model.moe_layers * model.shared_experts * model.intermediate
+        wide = round((with_experts + model.dense_layers * model.dense_intermediate) / model.layers)
+    width = (3 if model.gated_mlp else 2) * -(-wide // ranks)
     norms = 8 * model.hidden * ACTIVATION_BYTES * per_byte
-    norm, activation = _line(2 * LAUNCH_US, norms), _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte)
-    if model.kv_lora_rank:
-        return {"norm": norm, "activation": activation}
-    heads = 2 * (model.heads // ranks + 2 * model.local_kv_heads(ranks)) * model.head_dim * ACTIVATION_BYTES * per_byte
-    return {
-        "norm": norm,
-        "rope": _line(LAUNCH_US, heads),
-        "cache_write": _line(LAUNCH_US, heads / 2),
-        "activation": activation,
-    }
+    found = {"norm": _line(2 * LAUNCH_US, norms)}
+    if not model.kv_lora_rank:
+        each = model.heads // ranks + 2 * model.local_kv_heads(ranks)
+        heads = 2 * each * model.head_dim * ACTIVATION_BYTES * per_byte
+        found |= {"rope": _line(LAUNCH_US, heads), "cache_write": _line(LAUNCH_US, heads / 2)}
+    return found | ({"activation": _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte)} if width else {})
 
 
 def sampler(model: Model, gpu: Gpu) -> Curve:

@@ -22,7 +22,7 @@ from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
-from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, elementwise, sampler
+from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     EXTRAPOLATED,
     INTERPOLATED,
@@ -37,9 +37,9 @@ from simulator.timing.tables.attention import (
 )
 from simulator.timing.tables.beside import beside_factor
 from simulator.timing.tables.curves import make_curve, scaled
-from simulator.timing.tables.expert_tables import nearest
-from simulator.timing.tables.experts import EVEN, chooses_experts, routed_experts
-from simulator.timing.tables.latent import find_latent, latent_attention
+from simulator.timing.tables.expert_tables import ExpertTables, beside
+from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
+from simulator.timing.tables.latent import latent_attention
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -67,19 +67,26 @@ def parts_of(profile: Profile) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=64)
-def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN) -> Profile:
+def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN, backend: str = AUTO) -> Profile:
     """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
 
-    `load` says how tokens spread over experts, one of `experts.LOADS`.
+    `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
     """
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
-    experts = _experts(tables, model, ranks, load, parts, layer) if model.experts else None
+    experts, read = None, [tables.document]
+    if model.experts:
+        near = _tables_of_experts(tables, model, backend)
+        experts = _experts(tables, near, model, ranks, (load, backend), parts, layer)
+        read.append({**near.document, "errors": errors_of_experts(near, model)})
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
-    attention = (
-        _latent(tables, model, gpu, ranks, parts) if model.kv_lora_rank else _attention(tables, model, ranks, parts)
-    )
+    if model.kv_lora_rank:
+        attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
+        parts += [Part(*row) for row in rows]
+        read.append(latent)
+    else:
+        attention = _attention(tables, model, ranks, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -98,13 +105,11 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
         skew=None,
         experts=experts,
         all_reduce=reduce,
-        document=_document(tables, model, parts),
+        document=_document(tables, model, parts, read),
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
-    latent = find_latent(tables) if model.kv_lora_rank else None
-    read = [tables.document, *([] if latent is None else [latent.document])]
+def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {
         "dtype": precision(model),
         **({"expert_dtype": expert_precision(model)} if model.experts else {}),
@@ -113,8 +118,8 @@ def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, A
         "software": tables.software,
         "sources": [source for document in read for source in document.get("sources", ())],
         "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
-        "errors": {kind: each for document in read for kind, each in document.get("errors", {}).items()},
-        "latent": latent is not None,
+        "errors": {kind: errors for document in read for kind, errors in document.get("errors", {}).items()},
+        "latent": bool(model.kv_lora_rank),
         "parts": [(part.name, part.how, part.words) for part in parts],
     }
 
@@ -130,22 +135,28 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> di
     }  # fmt: skip
 
 
+def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTables:
+    """The tables of experts beside these: of those that hold the model's precision, the nearest version."""
+    near = [] if tables.folder is None else beside(tables.folder, tables.gpu, tables.software)
+    if not near:
+        what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
+        raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
+    return next((each for each in near if has_experts(each, model, backend)), near[0])
+
+
 def _experts(
-    tables: Tables, model: Model, ranks: int, load: str, parts: list[Part], layer: dict[str, Curve]
+    tables: Tables, found: ExpertTables, model: Model, ranks: int, how: tuple[str, str], parts: list[Part],
+    layer: dict[str, Curve],
 ) -> RoutedExperts:
     """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
     experts, experts that every token uses, and the feed-forward of layers without experts.
     """
-    found = None if tables.folder is None else nearest(tables.folder, tables.gpu, tables.software)
-    if found is None:
-        what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
-        raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
-    routed, alone = routed_experts(found, model, ranks, load)
+    routed, alone = routed_experts(found, model, ranks, *how)
     since = "" if found.software == tables.software else f", as under {found.software}"
     parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
-    beside = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
+    others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
     if not chooses_experts(alone.kernel):
-        beside["top_k"] = scaled(Curve((1.0,), (LAUNCH_US,), 0.0), routed.share)
+        others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
         parts.append(Part("top_k", ASSUMED, "a launch"))
     dtype = precision(model)
     for name, width, share in (
@@ -154,8 +165,8 @@ def _experts(
     ):
         if width and share:
             for op, (n, k) in feed_forward(model, width, ranks).items():
-                beside[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
-    layer |= beside
+                others[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
+    layer |= others
     return routed
 
 
@@ -208,15 +219,6 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
         launch_us,
         beside,
     )
-
-
-def _latent(tables: Tables, model: Model, gpu: Gpu, ranks: int, parts: list[Part]) -> Attention:
-    """Multi-head latent attention of a layer, projections included."""
-    attention, rows = latent_attention(
-        tables, find_latent(tables), model, gpu, ranks, precision(model), kv_precision(model)
-    )
-    parts += [Part(*row) for row in rows]
-    return attention
 
 
 def _mixed(

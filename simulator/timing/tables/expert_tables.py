@@ -110,12 +110,13 @@ def load_expert_tables(document: object, file: str | None = None) -> ExpertTable
         raise InputError(f"the tables of experts are damaged: {error}", file=file) from None
 
 
-def nearest(folder: Path, gpu: str, software: str) -> ExpertTables | None:
-    """The tables of that GPU in a folder whose version is nearest to `software`; None where there are none."""
+def beside(folder: Path, gpu: str, software: str) -> list[ExpertTables]:
+    """The tables of that GPU in a folder, those whose version is nearest to `software` first."""
     found = [read_expert_tables(path) for path in sorted(folder.glob(f"{gpu}-*{SUFFIX}"))]
-    found = [each for each in found if each.gpu == gpu]
     wanted = _minor(software)
-    return min(found, key=lambda each: (abs(_minor(each.software) - wanted), each.name), default=None)
+    return sorted(
+        (each for each in found if each.gpu == gpu), key=lambda each: (abs(_minor(each.software) - wanted), each.name)
+    )
 
 
 def _minor(software: str) -> float:

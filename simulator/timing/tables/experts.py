@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +28,21 @@ from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.scope import expert_precision
 from simulator.timing.profile.surface import Curve
 from simulator.timing.tables.curves import make_curve
-from simulator.timing.tables.expert_tables import Array, Cell, ExpertKernels, ExpertTables
+from simulator.timing.tables.expert_tables import Array, Cell, ExpertTables, Measured
 
 EVEN, BALANCED = "even", "balanced"
 LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts."""
+
+AUTO = "auto"
+BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
+"""Kernels by vLLM's words for them; auto is the one that it took where the cell was measured."""
+
+WIDENED = ("mxfp4", "int4")
+"""Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
+
+Cells = Mapping[tuple[Cell, str], Measured]
+"""What was measured, by cell and precision."""
 
 GENTLE = "power_law_1.01"
 """What stands for `even` where no balanced rows were measured: the more even of the sources' uneven loads."""
@@ -70,7 +81,11 @@ class FoundExperts:
 
 
 def expert_counts(tokens: Array, cell: Cell, weight_bytes: float) -> Mapping[str, Array]:
-    """The work of balanced experts on one GPU: experts with tokens, padded operations (10^6), bytes (10^3)."""
+    """The work of balanced experts on one GPU.
+
+    Experts with tokens, operations (10^6) with tokens padded to tiles, bytes (10^3) of weights, of what goes in and
+    comes out (`pairs`) and of what all GPUs look through (`tokens`), all experts, whether other GPUs hold some.
+    """
     hidden, width, held, experts, top_k = (float(size) for size in cell)
     pairs = tokens * top_k * held / experts
     active = np.minimum(held, np.maximum(pairs, 1.0))
@@ -83,6 +98,8 @@ def expert_counts(tokens: Array, cell: Cell, weight_bytes: float) -> Mapping[str
         "bytes": 3e-3 * active * hidden * width * weight_bytes,
         "pairs": 1e-3 * ACTIVATION_BYTES * pairs * (2.0 * hidden + 3.0 * width),
         "tokens": 1e-3 * ACTIVATION_BYTES * tokens * hidden,
+        "all": np.full_like(tokens, experts),
+        "shared": np.full_like(tokens, held < experts),
     }
 
 
@@ -93,28 +110,26 @@ def cell_of(model: Model, tensor: int, expert: int) -> Cell:
     )
 
 
-def find_experts(tables: ExpertTables, model: Model, tensor: int, expert: int, load: str = EVEN) -> FoundExperts:
+def find_experts(
+    tables: ExpertTables, model: Model, tensor: int, expert: int, load: str = EVEN, backend: str = AUTO
+) -> FoundExperts:
     """The routed experts of a layer of the model. InputError that names what was not measured."""
     precision = expert_precision(model)
-    kernels = tables.precisions.get(precision)
-    if kernels is None:
-        what = f"{tables.name} has no experts of {precision}, which {model.name} needs"
-        raise InputError(what, hint=f"measured: {', '.join(tables.precisions)}; or kind: roofline")
-    _refuse(tables, kernels, model, precision, tensor, expert)
-    cell = cell_of(model, tensor, expert)
-    known = kernels.cells.get(cell)
-    measured = {name for each in kernels.cells.values() for name in each.log_us}
-    base, said = (BALANCED, f"{load} loads") if load in (EVEN, BALANCED) else (load, f"{load} loads")
+    cells = _cells(tables, model, precision, backend)
+    _refuse(tables, cells, model, precision, tensor, expert)
+    measured = sorted({name for each in cells.values() for name in each.log_us})
+    base = BALANCED if load == EVEN else load
+    said = f"{load} loads"
     if base not in measured:
         if load != EVEN:
-            raise InputError(
-                f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(sorted(measured))}"
-            )
+            raise InputError(f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(measured)}")
         base, said = GENTLE, f"{GENTLE} loads, for balanced ones were not measured"
+    cell = cell_of(model, tensor, expert)
+    known = cells.get((cell, precision))
     if known is not None and base in known.log_us:
-        log_us, how, kernel = _filled(tables, known.log_us[base]), "measured", known.kernel
+        log_us, how, kernel = _filled(tables, cell, precision, known.log_us[base]), "measured", known.kernel
     else:
-        log_us, kernel = estimated(tables.tokens, kernels, cell, EXPERT_BYTES[precision], base)
+        log_us, kernel = estimated(tables, cells, cell, precision, base)
         how, said = "extrapolated", f"from the nearest measured sizes, {said}"
     curve = make_curve(tables.tokens, np.exp(log_us))
     if load == EVEN and base == BALANCED:
@@ -123,15 +138,15 @@ def find_experts(tables: ExpertTables, model: Model, tensor: int, expert: int, l
 
 
 def routed_experts(
-    tables: ExpertTables, model: Model, ranks: int, load: str = EVEN
+    tables: ExpertTables, model: Model, ranks: int, load: str = EVEN, backend: str = AUTO
 ) -> tuple[RoutedExperts, FoundExperts]:
     """All of a model's routed experts on `ranks` GPUs that divide them by width, or among more that share them."""
-    alone = find_experts(tables, model, ranks, 1, load)
+    alone = find_experts(tables, model, ranks, 1, load, backend)
     shared = {}
     for gpus in range(2, MOST_SHARING + 1):
         if model.experts % gpus == 0:
             try:
-                shared[gpus] = find_experts(tables, model, 1, gpus, load).curve
+                shared[gpus] = find_experts(tables, model, 1, gpus, load, backend).curve
             except InputError:  # said where so many GPUs are asked for
                 continue
     return RoutedExperts(alone.curve, model.moe_layers / model.layers, ranks, shared), alone
@@ -173,9 +188,50 @@ def _binomial(tokens: int, chance: float) -> tuple[Array, Array]:
     return loads, weights / weights.sum()
 
 
-def _refuse(
-    tables: ExpertTables, kernels: ExpertKernels, model: Model, precision: str, tensor: int, expert: int
-) -> None:
+def has_experts(tables: ExpertTables, model: Model, backend: str = AUTO) -> bool:
+    """Whether the tables have experts of the model's precision, by that backend."""
+    try:
+        return bool(_cells(tables, model, expert_precision(model), backend))
+    except InputError:
+        return False
+
+
+def errors_of_experts(tables: ExpertTables, model: Model) -> dict[str, Any]:
+    """The held-out errors of the model's precision, by kind."""
+    kind = f"experts_{expert_precision(model)}"
+    errors = tables.document.get("errors", {})
+    return {kind: errors[kind]} if kind in errors else {}
+
+
+def _cells(tables: ExpertTables, model: Model, precision: str, backend: str) -> Cells:
+    """The measured cells of a precision and, where a backend is named, of its kernels."""
+    alike = WIDENED if backend == "marlin" and precision in WIDENED else (precision,)
+    if not any(name in tables.precisions for name in alike):
+        what = f"{tables.name} has no experts of {precision}, which {model.name} needs"
+        raise InputError(what, hint=f"measured: {', '.join(tables.precisions)}; or kind: roofline")
+    found = {
+        (cell, name): of
+        for name in alike
+        if name in tables.precisions
+        for cell, of in tables.precisions[name].cells.items()
+        if backend in (AUTO, backend_of(of.kernel))
+    }
+    if not found:
+        known = [tables.precisions[name] for name in alike if name in tables.precisions]
+        there = sorted({backend_of(of.kernel) for each in known for of in each.cells.values()})
+        what = f"{tables.name} has no {precision} experts by {backend}"
+        raise InputError(what, hint=f"measured: {', '.join(there)}")
+    return found
+
+
+def backend_of(kernel: str) -> str:
+    """vLLM's word (`--moe-backend`) for a kernel that a source names; other for none of them."""
+    if kernel == "vllm_fused_moe":
+        return "triton"
+    return next((name for name in BACKENDS if name in kernel), "other")
+
+
+def _refuse(tables: ExpertTables, cells: Cells, model: Model, precision: str, tensor: int, expert: int) -> None:
     """Sizes that were not measured and are not to be extrapolated."""
     of = f"{model.name} on {tensor} GPUs" if expert == 1 else f"{model.name} shared by {expert} GPUs"
     if not model.gated_mlp:
@@ -189,7 +245,7 @@ def _refuse(
         what = f"{of}: experts {width:,} wide are no whole blocks of {BLOCK} weights, as fp8_block has them"
         raise InputError(what, hint="a smaller tensor_parallel; vLLM refuses it too")
     for name, size in (("width", width), ("hidden", model.hidden), ("held", model.experts // expert)):
-        known = [getattr(cell, name) for cell in kernels.cells]
+        known = [getattr(cell, name) for cell, _ in cells]
         low, high = min(known) / 2.0**FARTHEST, max(known) * 2.0**FARTHEST
         if not low <= size <= high:
             words = {"width": "experts {:,} wide", "hidden": "a hidden size of {:,}", "held": "{:,} experts on a GPU"}
@@ -197,26 +253,36 @@ def _refuse(
             raise InputError(what, hint=f"measured: {min(known):,} to {max(known):,}")
 
 
-def _filled(tables: ExpertTables, log_us: Array) -> Array:
-    """The times with holes filled along the tokens."""
+def _filled(tables: ExpertTables, cell: Cell, precision: str, log_us: Array) -> Array:
+    """The times with holes filled: as far from the physics as their neighbours along the tokens."""
+    base = _log_physics(tables, cell, precision, precision)
     known = ~np.isnan(log_us)
     places = np.log(tables.tokens)
-    return np.asarray(np.interp(places, places[known], log_us[known]))
+    filled = base + np.interp(places, places[known], (log_us - base)[known])
+    return np.where(known, log_us, filled)
 
 
-def estimated(tokens: Array, kernels: ExpertKernels, cell: Cell, weight_bytes: float, load: str) -> tuple[Array, str]:
+def _log_physics(tables: ExpertTables, cell: Cell, precision: str, fitted: str) -> Array:
+    """log(microseconds) by the physics fitted to a precision, for weights of another."""
+    counts = expert_counts(tables.tokens, cell, EXPERT_BYTES[precision])
+    return np.log(np.asarray(tables.precisions[fitted].physics.us(counts), dtype=np.float64))
+
+
+def estimated(tables: ExpertTables, cells: Cells, cell: Cell, precision: str, load: str) -> tuple[Array, str]:
     """log(microseconds) over tokens of a cell that was not measured, and the kernel of the nearest that was."""
-    near = sorted((_distance(cell, each), each) for each, of in kernels.cells.items() if load in of.log_us)[:NEAREST]
+    tokens = tables.tokens
+    near = sorted((_distance(cell, key[0]), key) for key, of in cells.items() if load in of.log_us)[:NEAREST]
     weights = np.array([1.0 / (distance + 0.25) ** 2 for distance, _ in near])
+    each = np.log(tokens * cell.top_k / cell.experts)
     total = np.zeros(len(tokens))
-    for weight, (_, other) in zip(weights / weights.sum(), near, strict=True):
-        log_us = kernels.cells[other].log_us[load]
+    for weight, (_, (other, theirs)) in zip(weights / weights.sum(), near, strict=True):
+        log_us = cells[other, theirs].log_us[load]
         known = ~np.isnan(log_us)
-        base = np.log(np.asarray(kernels.physics.us(expert_counts(tokens, other, weight_bytes))))
-        each = np.log(tokens * other.top_k / other.experts)
-        total += weight * np.interp(np.log(tokens * cell.top_k / cell.experts), each[known], (log_us - base)[known])
-    base = np.log(np.asarray(kernels.physics.us(expert_counts(tokens, cell, weight_bytes))))
-    return base + total, kernels.cells[near[0][1]].kernel
+        correction = log_us - _log_physics(tables, other, theirs, theirs)
+        loads = np.log(tokens * other.top_k / other.experts)
+        ours = _log_physics(tables, cell, precision, theirs)
+        total += weight * (ours + np.interp(each, loads[known], correction[known]))
+    return total, cells[near[0][1]].kernel
 
 
 def _distance(one: Cell, other: Cell) -> float:

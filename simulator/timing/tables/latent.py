@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +66,13 @@ def find_latent(tables: Tables) -> LatentTables | None:
 
 
 def latent_attention(
-    tables: Tables, latent: LatentTables | None, model: Model, gpu: Gpu, ranks: int, dtype: str, kv_dtype: str
-) -> tuple[Attention, list[Row]]:
-    """The attention modules of a layer on one of `ranks` GPUs, projections included, and their parts.
+    tables: Tables, model: Model, gpu: Gpu, ranks: int, dtype: str, kv_dtype: str
+) -> tuple[Attention, list[Row], Mapping[str, Any]]:
+    """The attention modules of a layer on one of `ranks` GPUs, projections included; their parts; what was read.
 
     InputError that names what was not measured.
     """
+    latent = find_latent(tables)
     if latent is None:
         what = f"{tables.name} has no kernel times of multi-head latent attention, which {model.name} needs"
         raise InputError(what, hint=f"{_others(tables.folder)}kind: roofline prices it by its dimensions")
@@ -96,7 +99,7 @@ def latent_attention(
         PrefillTable(_surface(prompts, prompt), cached_pairs=up_us / pair_us if pair_us else 0.0),
         min(decode.physics.constant_us, prompt.physics.constant_us, float(np.exp(decode.log_us.min()))),
     )
-    return attention, rows
+    return attention, rows, latent.document
 
 
 def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str]:

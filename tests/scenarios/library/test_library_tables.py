@@ -75,7 +75,7 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
     ("name", "overrides", "says"),
     [
         ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in fp4"),
-        ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "no kernel times"),
+        ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "not divided by 2"),
         ("tables-h100-fp8", ("model.kv_lora_rank=512", "model.rope_head_dim=64"), "multi-head latent attention"),
         ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),
         ("tables-h100-fp8-block", ("hardware.gpu=h200",), "launches, not kernels"),
@@ -101,6 +101,9 @@ def test_tables_are_listed_and_checked_by_name(tmp_path: Path) -> None:
     assert "qwen2.5-72b (changed) (fp8, fp8 KV), tensor_parallel 8:" in done.out
     assert "  all-reduce among 8: measured" in done.out
     done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", "mixtral-8x7b", cwd=tmp_path)
-    assert (done.code, "8 experts in a layer" in done.err) == (2, True)
+    assert "  experts: measured (bf16, even loads, vllm_fused_moe, as under vLLM 0.19.0)" in done.out
+    other = "{base: mixtral-8x7b, expert_dtype: nvfp4}"
+    done = batchlab("calibrate", "check", "h200-vllm-0.18", "--model", other, cwd=tmp_path)
+    assert (done.code, "has no experts of nvfp4" in done.err) == (2, True)
     done = batchlab("calibrate", "check", "h200-llama-3.1-8b", "--model", "llama-3.1-8b", cwd=tmp_path)
     assert (done.code, "--model is for tables" in done.err) == (2, True)

@@ -68,6 +68,24 @@ GPT2 = {
     "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
     "vocab_size": 50257, "activation_function": "gelu_new",
 }  # fmt: skip
+
+
+def gpt_oss(layers: int, experts: int, **fields: Any) -> Config:
+    """openai/gpt-oss-20b and -120b: windows in every other layer, experts alone in mxfp4."""
+    return {
+        "model_type": "gpt_oss", "attention_bias": True, "experts_per_token": 4, "head_dim": 64, "hidden_size": 2880,
+        "initial_context_length": 4096, "intermediate_size": 2880, "max_position_embeddings": 131072,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2), "num_attention_heads": 64,
+        "num_experts_per_tok": 4, "num_hidden_layers": layers, "num_key_value_heads": 8, "num_local_experts": experts,
+        "quantization_config": {
+            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+            "quant_method": "mxfp4",
+        },
+        "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn"},
+        "sliding_window": 128, "tie_word_embeddings": False, "vocab_size": 201088, **fields,
+    }  # fmt: skip
+
+
 CONFIGS: dict[str, Config] = {
     "llama-2-7b": llama(**LLAMA_2, intermediate_size=11008, num_key_value_heads=32),
     "llama-2-70b": llama(
@@ -78,12 +96,17 @@ CONFIGS: dict[str, Config] = {
     "llama-3.1-405b": llama(hidden_size=16384, intermediate_size=53248, num_attention_heads=128, num_hidden_layers=126),
     "mistral-7b": llama(**MISTRAL, model_type="mistral", sliding_window=None),
     "mixtral-8x7b": llama(**MISTRAL, **MIXTRAL),
+    "mixtral-8x22b": llama(**MISTRAL | {"vocab_size": 32768, "max_position_embeddings": 65536}, **MIXTRAL,
+                           hidden_size=6144, intermediate_size=16384, num_attention_heads=48, num_hidden_layers=56),
     "qwen2.5-7b": qwen(28, 3584, 18944, 28, 4, **QWEN_2, head_dim=None),
     "qwen2.5-72b": qwen(80, 8192, 29568, 64, 8, **QWEN_2, head_dim=None),
     "qwen3-0.6b": qwen(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
     "qwen3-8b": qwen(36, 4096, 12288, 32, 8),
     "qwen3-32b": qwen(64, 5120, 25600, 64, 8),
     "qwen3-30b-a3b": qwen(48, 2048, 6144, 32, 4, **QWEN_MOE),
+    "qwen3-235b-a22b": qwen(94, 4096, 12288, 64, 4, **QWEN_MOE | {"moe_intermediate_size": 1536}),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
     "gpt2": GPT2,
 }
 DEEPSEEK: Config = {

@@ -21,7 +21,7 @@ from simulator.timing.profile.step import joint_us
 from simulator.timing.roofline import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.latent import find_latent
-from simulator.timing.tables.latent_counts import decode_least_us, prompt_least_us, projections
+from simulator.timing.tables.latent_counts import decode_least_us, projections, prompt_least_us
 from simulator.timing.tables.latent_schema import LatentTables, load_latent
 from simulator.timing.tables.products import product_curve
 
