@@ -28,7 +28,8 @@ def latent_errors(tables: LatentTables) -> Errors:
             "random": [errors for modules in parts for errors in _cells(modules)],
             "heads": [errors for modules in parts for errors in _one_left_out(modules)],
         }
-        found[kind] = {regime: summary(np.concatenate(errors)) for regime, errors in parted.items() if sum(map(len, errors))}
+        all_of = {regime: np.concatenate(errors) for regime, errors in parted.items() if errors}
+        found[kind] = {regime: summary(errors) for regime, errors in all_of.items() if len(errors)}
     return found
 
 

@@ -7,8 +7,8 @@ layer (systems/data/b200_sxm/mla/vllm/0.24.0/collection_meta.yaml). So were GB30
 chain: H100, H200, B300, GB200, and GB300 for vLLM 0.24.
 
 GB300 has both, and there the difference depends on the tokens and, by rope, on the heads, whatever the precision and
-the context: 39 us at one token, 55 at 32, and from a thousand on 0.020 us + 0.00076 us a head for each token. Taken from
-the rows of GB200 and B300, it leaves B200's. Nothing of Hopper was measured both ways. There `SHARES` is how what the
+the context: 39 us at one token, 55 at 32, and from a thousand on 0.020 us + 0.00076 us a head for each token. Taken
+from the rows of GB200 and B300, it leaves B200's. Nothing of Hopper was measured both ways. There `SHARES` is how what the
 products leave of a module exceeds what they leave of B200's, by that curve: 0.9, alike from one token to thousands.
 
     python -m calibration.latent_norms DATA     # the curves, and the test on B200; DATA is systems/data

@@ -132,7 +132,7 @@ def _modules(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def main() -> None:
-    """`python -m calibration.tabulate_latent DATA [NAME...]`: make the shipped tables again, DATA being systems/data."""
+    """`python -m calibration.tabulate_latent DATA [NAME...]`: make the shipped tables again; DATA is systems/data."""
     if len(sys.argv) < 2:
         raise InputError("no folder of sources", hint="python -m calibration.tabulate_latent DATA [NAME...]")
     root, names = Path(sys.argv[1]), sys.argv[2:]

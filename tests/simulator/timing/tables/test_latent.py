@@ -193,7 +193,7 @@ def test_what_was_not_measured_is_refused_by_name(tables: Tables, change: dict[s
 
 def test_a_gpu_without_latent_tables_is_refused(tables: Tables) -> None:
     a100 = read_tables(shipped_tables()["a100-80gb-vllm-0.14"])
-    with pytest.raises(InputError, match="a100-80gb-vllm-0.14 has no kernel times of multi-head latent") as caught:
+    with pytest.raises(InputError, match=r"a100-80gb-vllm-0\.14 has no kernel times of multi-head latent") as caught:
         compose(a100, LATENT, find_gpu("a100-80gb"), 8)
     assert "h200-vllm-0.24" in (caught.value.hint or "")
     alone = replace(tables, folder=None)  # read from no file: nothing lies beside it
