@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.step import joint_us, windowed_pairs
-from simulator.timing.tables import Tables, compose, load_tables, parts_of
-from simulator.timing.tables.attention import decode_us, prompt_us, visible_pairs
+from simulator.timing.tables import Tables, compose, load_tables, parts_of, read_tables
+from simulator.timing.tables.attention import decode_us, find_table, prompt_us, visible_pairs, within_window
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")
@@ -156,6 +157,42 @@ def test_a_mixture_of_windows_lies_between_its_two_kinds_by_their_number() -> No
     behind = StepShape(0, 0, 1, 512, 8192, 512 * 7680 + 512 * 513 // 2, 0, 0, 8192)
     assert joint_us(each[0].attention, behind) < 0.5 * joint_us(plain.attention, behind)  # a chunk far behind
     assert {part.name for part in parts_of(each[1])} >= {"decode attention", "decode attention, window 512"}
+
+
+@pytest.mark.parametrize(("width", "window", "decode", "prompt"), [(128, 8192, 0.07, 0.05), (256, 1024, 0.05, 0.21)])
+def test_a_window_that_was_measured_is_estimated_from_attention_without_one(
+    width: int, window: int, decode: float, prompt: float
+) -> None:
+    """What the estimate of any other window is worth: medians beyond the window, on H200."""
+    tables = read_tables(shipped_tables()["h200-vllm-0.24"])
+    for kind, most in ((tables.decode, decode), (tables.prompt, prompt)):
+        (whole,) = [table for table in kind if (table.head_dim, table.kv_dtype, table.window) == (width, "bf16", 0)]
+        known = find_table(kind, width, "bf16", window, "")
+        beyond = np.asarray(known.axes[1].values) > window
+        estimate = within_window(whole, window)
+        errors = [
+            (estimate.log_us[heads] - us)[:, beyond] for heads, us in known.log_us.items() if heads in whole.log_us
+        ]
+        assert 0 < np.nanmedian(np.abs(np.expm1(np.concatenate(errors)))) < most
+
+
+def test_a_window_between_those_measured_lies_between_them() -> None:
+    tables = read_tables(shipped_tables()["h200-vllm-0.24"])
+    each = {
+        window: compose(tables, replace(LLAMA, sliding_window=window), find_gpu("h200"), 1)
+        for window in (0, 128, 4096, 8192)
+    }
+    decodes = [each[window].attention.decode.us(32, 30000.0) for window in (128, 4096, 8192, 0)]
+    assert decodes == sorted(decodes)
+    assert each[4096].attention.decode.us(32, 1000.0) == pytest.approx(
+        each[0].attention.decode.us(32, 1000.0), rel=0.03
+    )
+    n = 32768
+    long = StepShape(0, 0, 1, n, n, n * (n + 1) // 2, 0, 0, n)
+    prompts = [joint_us(each[window].attention, long) for window in (128, 4096, 8192, 0)]
+    assert prompts == sorted(prompts)
+    found = {part.name: f"{part.how} {part.words}" for part in parts_of(each[4096])}
+    assert found["decode attention, window 4,096"] == "interpolated as without a window, within it"
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
