@@ -17,6 +17,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.quantization import precision_of
 
 MAX_BYTES = 2**20
 
@@ -190,13 +191,8 @@ def _covers(window: object, longest: object) -> bool:
 
 
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
-    """Dimensions that follow from others, and the widths of numbers.
-
-    vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
-    """
-    found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
-    if found["dtype_bytes"] == 1 and _has_block_scales(config):
-        found["matmul_dtype"] = "fp8_block"
+    """Dimensions that follow from others, and the widths of numbers."""
+    found = precision_of(config)
     heads, hidden = values.get("heads"), values.get("hidden")
     if "kv_heads" not in values and heads is not None:
         found["kv_heads"] = heads
@@ -212,24 +208,6 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     if isinstance(longest, int):
         found["max_model_len"] = _longest(config, longest)
     return found
-
-
-def _weight_bytes(config: Mapping[str, Any]) -> int:
-    quantization = config.get("quantization_config")
-    if not quantization:
-        return 2
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != "fp8":
-        raise InputError(
-            f"config.json: quantization_config.quant_method {method!r} is not understood",
-            hint="allowed: fp8; or a mapping of dimensions with dtype_bytes",
-        )
-    return 1
-
-
-def _has_block_scales(config: Mapping[str, Any]) -> bool:
-    quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:
