@@ -17,6 +17,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.quantization import PLAIN, precision_of
 
 MAX_BYTES = 2**20
 
@@ -199,15 +200,9 @@ def _covers(window: object, longest: object) -> bool:
 
 
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
-    """Dimensions that follow from others, and the widths of numbers.
-
-    vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
-    """
-    found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
-    if found["dtype_bytes"] == 1 and _has_block_scales(config):
-        found["matmul_dtype"] = "fp8_block"
-    if (apart := _experts_apart(config)) is not None and values.get("experts"):
-        found["expert_dtype"] = apart
+    """Dimensions that follow from others, and the widths of numbers."""
+    apart = _experts_apart(config)
+    found = {**PLAIN, "expert_dtype": apart} if apart is not None and values.get("experts") else precision_of(config)
     if family.windows:
         found["full_attention_layers"] = _full_layers(config, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
@@ -225,21 +220,6 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     if isinstance(longest, int):
         found["max_model_len"] = _longest(config, longest)
     return found
-
-
-def _weight_bytes(config: Mapping[str, Any]) -> int:
-    quantization = config.get("quantization_config")
-    if not quantization:
-        return 2
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if _experts_apart(config) is not None:
-        return 2
-    if method != "fp8":
-        raise InputError(
-            f"config.json: quantization_config.quant_method {method!r} is not understood",
-            hint="allowed: fp8, mxfp4; or a mapping of dimensions with dtype_bytes",
-        )
-    return 1
 
 
 def _experts_apart(config: Mapping[str, Any]) -> str | None:
@@ -265,11 +245,6 @@ def _full_layers(config: Mapping[str, Any], layers: object) -> int:
             hint = "sliding_attention, full_attention"
             raise InputError(f"config.json: layer_types has {kind!r}, which is not simulated", hint=hint)
     return sum(kind == "full_attention" for kind in kinds)
-
-
-def _has_block_scales(config: Mapping[str, Any]) -> bool:
-    quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

@@ -60,8 +60,11 @@ class Model:
     ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp8_block", "fp4"],
-        doc("precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block"),
+        Literal["auto", "bf16", "fp8", "fp8_block", "nvfp4", "fp4"],
+        doc(
+            "precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block;"
+            " nvfp4 (or fp4): weights of 0.5625 bytes"
+        ),
     ] = "auto"
     sliding_window: Annotated[
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
@@ -80,6 +83,8 @@ class Model:
     @property
     def multiplied_in(self) -> str:
         """The precision of matrix products: weights of other widths than a byte are widened to bf16 unless told."""
+        if self.matmul_dtype == "fp4":
+            return "nvfp4"
         if self.matmul_dtype != "auto":
             return self.matmul_dtype
         return "fp8" if self.dtype_bytes == 1 else "bf16"
@@ -274,6 +279,9 @@ _TABLE = (
 MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
 """The built-in models by name, in the order in which they are listed."""
 
+
+NVFP4_BYTES = 0.5625
+"""Of a weight in nvfp4: 4 bits, and a byte of scale for each 16."""
 
 FEWEST_WEIGHT_BYTES = 0.1
 """Weights of a bit have 0.125 bytes."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import Model
+from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
@@ -47,6 +47,9 @@ ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 
 ASSUMED = "assumed"
+
+UNMEASURED = "no public table holds dense products of int4 or int8 weights, or of others"
+"""Why products of a precision without a word are in no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +130,10 @@ def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mappin
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
-        left = tables.document.get("left_out", {}).get(f"products {dtype}")
+        left = tables.document.get("left_out", {}).get(f"products {dtype}", "" if dtype in WEIGHT_BYTES else UNMEASURED)
         what = f"{tables.name} has no matrix products of {dtype}" + (f": {left}" if left else "")
-        raise InputError(what, hint=f"measured: {', '.join(tables.products)}; or kind: roofline")
+        hint = f"measured: {', '.join(tables.products)}; or kind: roofline"
+        raise InputError(what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "nvfp4" in dtype else hint)
     return {
         op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
     }  # fmt: skip
@@ -181,7 +185,8 @@ def _product(
     inside = all(axis.values[0] <= size <= axis.values[-1] for axis, size in ((n_axis, n), (k_axis, k)))
     on_grid = n in n_axis.values and k in k_axis.values
     how = MEASURED if on_grid else INTERPOLATED if inside else EXTRAPOLATED
-    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}"))
+    quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
+    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
@@ -210,7 +215,7 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     )
     ours = prompt_physics(physics[1], heads[0], whole)
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
-    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
+    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
     parts.append(Part("prompts beside decodes", "estimated", words))
     return Attention(

@@ -161,6 +161,40 @@ def test_multi_head_latent_attention_and_fp8() -> None:
     assert whole.multiplied_in == "fp8"
 
 
+fp8 = {"num_bits": 8, "type": "float", "strategy": "channel", "dynamic": False, "symmetric": True}
+nvfp4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+int8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+CACHE = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+def group(weights: Config, inputs: Config | None) -> Config:
+    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+
+
+def ct(weights: Config, inputs: Config | None, **more: object) -> Config:
+    """compressed-tensors, as LLM Compressor writes it."""
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group(weights, inputs)},
+            "ignore": ["lm_head"], "kv_cache_scheme": None, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quantization", "width", "multiplied_in", "kv"),
+    [
+        (ct(fp8, {**fp8, "strategy": "token", "dynamic": True}, format="float-quantized"), 1, "fp8", 2),
+        (ct({**fp8, "strategy": "block", "block_structure": [128, 128]}, fp8), 1, "fp8_block", 2),
+        (ct(nvfp4, nvfp4, format="nvfp4-pack-quantized", kv_cache_scheme=CACHE), 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": CACHE, "ignore": ["lm_head"],
+          "config_groups": {"group_0": group(nvfp4, nvfp4)}, "producer": {"name": "modelopt"}}, 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 1, "fp8", 2),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, 1, "fp8", 1),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, 0.5625, "nvfp4", 2),
+    ],
+)  # fmt: skip
+def test_precisions_of_quantisers(quantization: Config, width: float, multiplied_in: str, kv: int) -> None:
+    found = model_from_config(llama(quantization_config=quantization), "quantised")
+    assert (found.dtype_bytes, found.multiplied_in, found.kv_dtype_bytes) == (width, multiplied_in, kv)
+
+
 @pytest.mark.parametrize(
     ("fields", "parameters", "kv_bytes"),
     [  # parameters as the makers state them, in billions
@@ -201,6 +235,13 @@ def test_yarn_stretches_the_context() -> None:
         (qwen(36, 4096, 12288, 32, 8, layer_types=["full_attention", "linear_attention"]), ["linear_attention"]),
         (qwen(48, 2048, 6144, 32, 4, **QWEN_MOE | {"mlp_only_layers": [0]}), ["mlp_only_layers [0]"]),
         (llama(quantization_config={"quant_method": "awq", "bits": 4}), ["quant_method 'awq'", "fp8"]),
+        (llama(quantization_config="fp8"), ["quant_method 'fp8'"]),
+        (llama(quantization_config={"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}), ["quant_algo 'W4A8_AWQ'"]),
+        (llama(quantization_config=ct(int8, int8)), ["weights of int 8 times inputs of int 8"]),
+        (llama(quantization_config=ct(nvfp4, None)), ["weights of float 4 times inputs of bf16"]),
+        (llama(quantization_config={"quant_method": "compressed-tensors"}), ["config_groups None"]),
+        (llama(quantization_config={**ct(nvfp4, nvfp4), "config_groups": {"a": group(nvfp4, nvfp4),
+                                                                         "b": group(fp8, fp8)}}), ["groups differ"]),
         (llama(rope_scaling={"rope_type": "new", "factor": 2.0}), ["rope_scaling 'new'", "yarn"]),
         (llama(hidden_size=None, num_hidden_layers=None), ["missing num_hidden_layers, hidden_size"]),
         (llama(num_hidden_layers="32"), ["num_hidden_layers must be a whole number, not '32'"]),

@@ -101,7 +101,7 @@ def test_products_are_of_the_layers_precision_and_the_head_of_bf16() -> None:
             assert curve.at(8) < 0.6 * whole.profile.layer_curves[name].at(8) + 1.5, name
     assert half.profile.row_curves["lm_head"] == whole.profile.row_curves["lm_head"]
     words = {part.name: part.words for part in parts_of(half.profile)}
-    assert words["qkv"] == "fp8, 6,144 x 4,096"
+    assert words["qkv"] == "fp8, 6,144 x 4,096, with the quantisation of its input"
     assert words["lm_head"] == "bf16, 128,256 x 4,096"
 
 
@@ -201,8 +201,10 @@ def test_a_window_between_those_measured_lies_between_them() -> None:
 @pytest.mark.parametrize(
     ("change", "ranks", "says", "hint"),
     [
-        ({"dtype_bytes": 0.5, "matmul_dtype": "fp4"}, 1, "no matrix products of 0.5-byte weights multiplied in fp4",
-         "measured: bf16, fp8"),
+        ({"dtype_bytes": 0.5, "matmul_dtype": "fp4"}, 1, "no matrix products of 0.5-byte weights multiplied in nvfp4",
+         "weights in nvfp4 have 0.5625 bytes"),
+        ({"dtype_bytes": 0.5625, "matmul_dtype": "nvfp4"}, 1, "no matrix products of nvfp4", "measured: bf16, fp8"),
+        ({"dtype_bytes": 0.53}, 1, "int4 or int8", "measured: bf16, fp8"),
         ({"dtype_bytes": 1, "matmul_dtype": "fp8_block"}, 1, "fp8_block: nobody measured them", "measured: bf16, fp8"),
         ({"head_dim": 96}, 1, "no decode attention for heads of 96", "measured: heads of 128"),
         ({"kv_dtype_bytes": 4}, 1, "heads of 128 with float32 KV", "measured: bf16, fp8 KV"),
