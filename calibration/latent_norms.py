@@ -8,8 +8,8 @@ chain: H100, H200, B300, GB200, and GB300 for vLLM 0.24.
 
 GB300 has both, and there the difference depends on the tokens and, by rope, on the heads, whatever the precision and
 the context: 39 us at one token, 55 at 32, and from a thousand on 0.020 us + 0.00076 us a head for each token. Taken
-from the rows of GB200 and B300, it leaves B200's. Nothing of Hopper was measured both ways. There `SHARES` is how what the
-products leave of a module exceeds what they leave of B200's, by that curve: 0.9, alike from one token to thousands.
+from the rows of GB200 and B300, it leaves B200's. Nothing of Hopper was measured both ways. There `SHARES` is how what
+the products leave of a module exceeds what they leave of B200's, by that curve: 0.9, from one token to thousands.
 
     python -m calibration.latent_norms DATA     # the curves, and the test on B200; DATA is systems/data
 
@@ -69,7 +69,7 @@ def chain_us(root: Path, fp8_queries: bool = False) -> dict[int, tuple[Array, Ar
     for heads, some in rows.groupby("heads"):
         medians = (some["us"] - some["us_fused"]).groupby(some["tokens"]).median()
         us = medians.to_numpy(float)
-        curves[int(heads)] = medians.index.to_numpy(float), us if fp8_queries else np.maximum.accumulate(us)
+        curves[int(str(heads))] = medians.index.to_numpy(float), us if fp8_queries else np.maximum.accumulate(us)
     return curves
 
 
@@ -81,7 +81,7 @@ def without_chain(rows: pd.DataFrame, kind: str, root: Path, gpu: str) -> pd.Dat
     for kv, of_kv in rows.groupby("kv"):
         curves = chain_us(root, kind == "decode" and kv == "fp8" and gpu in BLACKWELL)
         for heads, some in of_kv.groupby("heads"):
-            tokens, us = curves[int(heads)]
+            tokens, us = curves[int(str(heads))]
             chain[some.index.to_numpy()] = np.interp(some["tokens"].to_numpy(float), tokens, us)
     return rows.assign(us=rows["us"] - SHARES[gpu] * chain)
 

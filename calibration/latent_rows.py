@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibration.sources.aiconfigurator import parquet
+from calibration.sources.aiconfigurator import Source, parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ def module_rows(folder: Path, kind: str, model: str = MODEL) -> pd.DataFrame:
     """
     length = LENGTHS[kind]
     columns = ("model", "mla_dtype", "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", length, "latency")
-    rows = parquet(folder, FILES[kind], columns)
+    rows = parquet(Source(folder, "", ""), FILES[kind], columns)
     rows = rows[(rows["mla_dtype"] == "bfloat16") & (rows["model"] == model)].reset_index(drop=True)
     batch, long = rows["batch_size"].astype(float), rows[length].astype(float)
     found: pd.DataFrame = rows[[]].assign(

@@ -122,7 +122,9 @@ def find_experts(
     said = f"{load} loads"
     if base not in measured:
         if load != EVEN:
-            raise InputError(f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(measured)}")
+            raise InputError(
+                f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(measured)}"
+            )
         base, said = GENTLE, f"{GENTLE} loads, for balanced ones were not measured"
     cell = cell_of(model, tensor, expert)
     known = cells.get((cell, precision))

@@ -18,9 +18,6 @@ KV_BYTES = {"bf16": 2, "fp8": 1}
 ABSORBED_BYTES = 2
 """Of a weight of W_UK and W_UV, which vLLM keeps in bf16."""
 
-_BYTES = {**WEIGHT_BYTES, "nvfp4": 0.5625}
-_MULTIPLIED = {"nvfp4": "fp4"}
-
 
 def projections(of: Dimensions, heads: int) -> dict[str, tuple[int, int]]:
     """(n, k) of the products of a module that depend on the width of the model or of the query's bottleneck."""
@@ -61,7 +58,7 @@ def decode_least_us(
         2 * weights * seqs / _peak(gpu, dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops(of) * heads * keys / peak
     )
     width = (of["kv_lora_rank"] + of["rope_head_dim"]) * KV_BYTES[kv_dtype]
-    moved = _BYTES[dtype] * weights + ABSORBED_BYTES * up + width * keys
+    moved = WEIGHT_BYTES[dtype] * weights + ABSORBED_BYTES * up + width * keys
     return np.asarray(np.maximum(flops / 1e6, moved / (gpu.bandwidth_gb_s * 1e3)))
 
 
@@ -73,7 +70,7 @@ def prompt_least_us(
     weights = _weights(of, heads) + up_projection(of) * heads
     pairs = chunks * 0.5 * each * (each + 1.0)
     flops = 2 * weights * chunks * each / _peak(gpu, dtype) + pair_flops(of) * heads * pairs / gpu.bf16_tflops
-    return np.asarray(np.maximum(flops / 1e6, _BYTES[dtype] * weights / (gpu.bandwidth_gb_s * 1e3)))
+    return np.asarray(np.maximum(flops / 1e6, WEIGHT_BYTES[dtype] * weights / (gpu.bandwidth_gb_s * 1e3)))
 
 
 def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int, efficiency: float, bandwidth: float) -> float:
@@ -94,4 +91,4 @@ def _weights(of: Dimensions, heads: Array) -> Array:
 
 
 def _peak(gpu: Gpu, dtype: str) -> float:
-    return gpu.tflops(_MULTIPLIED.get(dtype, dtype))
+    return gpu.tflops(dtype)
