@@ -38,6 +38,11 @@ _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.*
   by {} %. Those of Llama-3.1-8B with short answers leave no room for the prefill of their prompts (the products alone
   would take up to 97 % of the GPU's fp8 peak), as if part of it had been found in a cache; they are counted all the
   same."""
+_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted to
+  them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for, from
+  Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes unless
+  told otherwise, they would be off by {} % ({:+.1f} %). Tokens are taken to choose experts evenly; above 8 at once that
+  is too dear, the more so where answers are long: these runs touch fewer experts than even choices would."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
@@ -70,17 +75,19 @@ def page(
     tables: Sequence[Tables] = (),
     beside: Sequence[Held] = (),
     older: Sequence[Scored] = (),
+    other_kernels: Sequence[Scored] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
-    `older` closed-loop runs again with the oldest tables of their GPU.
+    `older` closed-loop runs again with the oldest tables of their GPU, `other_kernels` those of mixtures again with the
+    kernels of experts that vLLM takes by default.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
         _servers(cases),
         _predictions(predictions),
-        _silicon(silicon, hosts, older),
+        _silicon(silicon, hosts, older, other_kernels),
         tables_section(tables, left_out),
         beside_section(beside),
         _profiles(profiles),
@@ -154,10 +161,13 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
+def _silicon(
+    scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]
+) -> str:
     if not scored:
         return ""
-    composed = [each for each in scored if each.kernels == "tables"]
+    mixtures = [each for each in scored if each.run.dtype == "mxfp4"]
+    composed = [each for each in scored if each.kernels == "tables" and each not in mixtures]
     recent = [each for each in composed if not each.run.version]
     labelled = [each for each in composed if each.run.version]
     fitted = [each for each in scored if each.kernels != "tables"]
@@ -165,12 +175,13 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) ->
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
-        f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
+        f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
         f"median error is {100 * median_error(scored):.1f} % over all.",
         "",
         *_words(
             _COMPOSED, len(composed), len(recent), median_error(recent), median_error(older), median_error(labelled)
         ),
+        *(_of_mixtures(mixtures, other_kernels) if mixtures else ()),
         *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
         "",
         "What the host adds to the kernels of a step:",
@@ -180,8 +191,8 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) ->
             for source, of in sorted(hosts.items())
         ),
         "",
-        "The servers' flags are not known: max_num_batched_tokens is taken to be 8192, the KV cache of fp8 models fp8.",
-        "Runs of gpt-oss-120b are left out: no kernels of its experts and precision are known here.",
+        "The servers' flags are not known but for gpt-oss: max_num_batched_tokens is taken to be 8192, the KV cache of",
+        "fp8 models fp8.",
         "",
         _row("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
         _rule(10, 5),
@@ -193,6 +204,13 @@ def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) ->
         version = group[0].run.version or "not given"
         lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
     return "\n".join(lines)
+
+
+def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
+    """What is said of runs of mixtures: size and mean of the errors, by the servers' kernels and by others."""
+    figures = [(100 * median_error(each), 100 * sum(one.error for one in each) / len(each)) for each in (scored, other)]
+    (ours, bias), (theirs, other_bias) = figures
+    return _MIXTURES.format(len(scored), f"{ours:.1f}", bias, f"{theirs:.1f}", other_bias).splitlines()
 
 
 def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:

@@ -71,11 +71,15 @@ class ExpertParallelCost:
     exchange: Exchange
 
     @classmethod
-    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu) -> ExpertParallelCost:
-        """Common steps of a model `hidden` wide. InputError where the profile has no experts."""
-        if cost.profile.experts is None:
+    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu, ranks: int = 1) -> ExpertParallelCost:
+        """Common steps of `ranks` of a model `hidden` wide. InputError where the profile has no experts for them."""
+        experts = cost.profile.experts
+        if experts is None:
             raise InputError(f"the profile {cost.profile.name} has no experts to share")
-        return cls(cost, cost.profile.experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
+        refused = experts.refusal(ranks) if isinstance(experts, RoutedExperts) else None
+        if refused is not None:
+            raise InputError(f"{cost.profile.name} has {refused}")
+        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
         profile = self.cost.profile
@@ -106,6 +110,8 @@ class ExpertParallelCost:
         profile = self.cost.profile
         rows = max(shape.decode_seqs + shape.prefill_seqs, 1)
         us = sum(curve.at(tokens) for curve in profile.step_curves.values())
+        if profile.all_reduce is not None and self.cost.options.all_reduce:
+            us += profile.all_reduce.at(tokens) / 2  # of a layer's two, that of attention: the other is the exchange
         us += sum(curve.at(rows) for curve in profile.row_curves.values())
         given_s = self.cost.options.host_per_seq_s
         return us + 1e6 * (profile.host_per_seq_s if given_s is None else given_s) * rows
