@@ -36,10 +36,11 @@ from simulator.timing.tables.attention import (
     prompt_us,
 )
 from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.blocks import BLOCKS, with_blocks
 from simulator.timing.tables.curves import make_curve, scaled
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
-from simulator.timing.tables.latent import latent_attention
+from simulator.timing.tables.latent import ESTIMATED, latent_attention
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -75,6 +76,8 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
 
     `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
     """
+    if model.kv_lora_rank and precision(model) == BLOCKS:
+        tables = with_blocks(tables)
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
     experts, read = None, [tables.document]
@@ -190,8 +193,10 @@ def _product(
     inside = all(axis.values[0] <= size <= axis.values[-1] for axis, size in ((n_axis, n), (k_axis, k)))
     on_grid = n in n_axis.values and k in k_axis.values
     how = MEASURED if on_grid else INTERPOLATED if inside else EXTRAPOLATED
+    if estimated := tables.document.get("estimated", {}).get(dtype, ""):
+        how, estimated = ESTIMATED, f", {estimated}"
     quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
-    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}"))
+    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
@@ -222,7 +227,7 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
-    parts.append(Part("prompts beside decodes", "estimated", words))
+    parts.append(Part("prompts beside decodes", ESTIMATED, words))
     return Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
