@@ -112,7 +112,7 @@ def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str
     high = min((each for each in known if each > heads), default=None)
     if low is None or high is None:
         what = (
-            f"{name} has no latent attention of {modules.dtype} with {modules.kv_dtype} KV for {heads} heads of a GPU"
+            f"{name} has no multi-head latent attention of {modules.dtype} with {modules.kv_dtype} KV for {heads} heads of a GPU"
         )
         raise InputError(what, hint=f"measured: {', '.join(map(str, known))} heads")
     share = (heads - low) / (high - low)
@@ -129,11 +129,11 @@ def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str
 def _find(latent: LatentTables, there: tuple[Modules, ...], model: Model, dtype: str, kv_dtype: str) -> Modules:
     dtypes = sorted({modules.dtype for modules in there})
     if dtype not in dtypes:
-        what = f"{latent.name} has no latent attention with projections of {dtype}, which {model.name} needs"
+        what = f"{latent.name} has no multi-head latent attention with projections of {dtype}, which {model.name} needs"
         raise InputError(what, hint=f"measured: {', '.join(dtypes)}; or kind: roofline")
     found = {modules.kv_dtype: modules for modules in there if modules.dtype == dtype}
     if kv_dtype not in found:
-        what = f"{latent.name} has no latent attention with {kv_dtype} KV, which {model.name} needs"
+        what = f"{latent.name} has no multi-head latent attention with {kv_dtype} KV, which {model.name} needs"
         raise InputError(what, hint=f"measured: {', '.join(found)} KV; or kind: roofline")
     return found[kv_dtype]
 
@@ -143,7 +143,7 @@ def _refuse_dimensions(latent: LatentTables, model: Model) -> None:
     if wrong:
         theirs = ", ".join(f"{name} {getattr(model, name)}" for name in wrong)
         ours = ", ".join(f"{name} {latent.dimensions[name]}" for name in KERNEL)
-        what = f"{latent.name} has no latent attention with {theirs}, which {model.name} needs"
+        what = f"{latent.name} has no multi-head latent attention with {theirs}, which {model.name} needs"
         raise InputError(what, hint=f"measured: {ours}; or kind: roofline")
 
 

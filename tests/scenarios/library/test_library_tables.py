@@ -15,6 +15,7 @@ from simulator.errors import InputError
 from tests.command import batchlab
 
 LIBRARY = Path(scenarios.__file__).parent / "library"
+LATENT = "latent attention with its projections, decodes"
 CASES = {
     "tables-a100": ("a100-80gb-vllm-0.14", "bf16, ", "all-reduce among 4"),
     "tables-h100-fp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 2"),
@@ -23,6 +24,8 @@ CASES = {
     "tables-h100-tp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 8"),
     "tables-h100-window": ("h100-vllm-0.24", "bf16, ", "decode attention, window 1,024"),
     "tables-h200-fp8-kv": ("h200-vllm-0.24", "fp8, ", "decode attention"),
+    "tables-h200-deepseek-v3": ("h200-vllm-0.24", "fp8_block, ", LATENT),
+    "tables-b200-deepseek-v3-nvfp4": ("b200-vllm-0.24", "bf16, ", LATENT),
 }
 
 
@@ -42,7 +45,7 @@ def test_each_runs_and_says_how_its_parts_were_come_by(name: str) -> None:
     summary, cost = composed(name)
     assert summary["completed"] == 40
     assert cost["profile"] == tables
-    assert precision in cost["composed"]["qkv"]
+    assert precision in cost["composed"][LATENT if part == LATENT else "qkv"]
     assert part in cost["composed"]
     known = re.compile("measured|interpolated|extrapolated|assumed|estimated")
     assert all(known.match(how) for how in cost["composed"].values())
@@ -80,7 +83,7 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
         ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),
         ("tables-h100-fp8-block", ("hardware.gpu=h200",), "launches, not kernels"),
         ("tables-a100", ("model={base: qwen2.5-72b, dtype_bytes: 1}",), "has no matrix products of fp8"),
-        ("tables-h100-window", ("model.sliding_window=4096",), "a window of 4096 tokens"),
+        ("tables-h100-window", ("model.sliding_window=512",), "a window of 512 tokens"),
         ("tables-h100-window", ("cost.kind=roofline",), "has a sliding window"),
     ],
 )  # fmt: skip

@@ -178,9 +178,13 @@ def test_kernels_and_roofline_do_not_lie_far_apart(tables: Tables) -> None:
     ("change", "says", "hint"),
     [
         ({"dtype_bytes": 1}, "projections of fp8, which latent needs", "measured: bf16, fp8_block"),
-        ({"kv_dtype_bytes": 4}, "no latent attention with float32 KV", "measured: bf16, fp8 KV"),
-        ({"kv_lora_rank": 256}, "no latent attention with kv_lora_rank 256", "kv_lora_rank 512, rope_head_dim 64"),
-        ({"head_dim": 64}, "no latent attention with head_dim 64", "head_dim 128"),
+        ({"kv_dtype_bytes": 4}, "no multi-head latent attention with float32 KV", "measured: bf16, fp8 KV"),
+        (
+            {"kv_lora_rank": 256},
+            "no multi-head latent attention with kv_lora_rank 256",
+            "kv_lora_rank 512, rope_head_dim 64",
+        ),
+        ({"head_dim": 64}, "no multi-head latent attention with head_dim 64", "head_dim 128"),
         ({"heads": 256, "kv_heads": 256}, "for 256 heads of a GPU", "measured: 1, 2, 4, 8, 16, 32, 64, 128 heads"),
     ],
 )
