@@ -29,15 +29,14 @@ def errors_of(tables: ExpertTables) -> Errors:
             "tokens": [_every_other(tables.tokens, of.log_us[load]) for of in kernels.cells.values()
                        if load in of.log_us],
         }  # fmt: skip
+        regimes = {name: [each for each in errors if len(each)] for name, errors in regimes.items()}
         found[f"experts_{precision}"] = {
             name: summary(np.concatenate(errors)) for name, errors in regimes.items() if errors
         }
     return found
 
 
-def _left_out(
-    tables: ExpertTables, precision: str, kernels: ExpertKernels, load: str, models: bool
-) -> Iterator[Array]:
+def _left_out(tables: ExpertTables, precision: str, kernels: ExpertKernels, load: str, models: bool) -> Iterator[Array]:
     for cell, of in kernels.cells.items():
         if load not in of.log_us:
             continue

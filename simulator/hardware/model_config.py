@@ -16,6 +16,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
+from simulator.hardware.expert_precision import experts_apart
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
 
 MAX_BYTES = 2**20
@@ -87,9 +88,15 @@ _FAMILIES: Mapping[str, _Family] = {
         {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False},
     ),
     "gpt_oss": _Family(
-        {**_NAMES, "experts": "num_local_experts", "active_experts": "num_experts_per_tok",
-         "sliding_window": "sliding_window"},
-        {"qkv_bias": True}, {"attention_bias": True}, windows=True,
+        {
+            **_NAMES,
+            "experts": "num_local_experts",
+            "active_experts": "num_experts_per_tok",
+            "sliding_window": "sliding_window",
+        },
+        {"qkv_bias": True},
+        {"attention_bias": True},
+        windows=True,
     ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
@@ -202,10 +209,11 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
 
     vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
     """
-    found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
+    apart = experts_apart(config) if values.get("experts") else None
+    found: dict[str, object] = {"dtype_bytes": 2 if apart else _weight_bytes(config)}
     if found["dtype_bytes"] == 1 and _has_block_scales(config):
         found["matmul_dtype"] = "fp8_block"
-    if (apart := _experts_apart(config)) is not None and values.get("experts"):
+    if apart:
         found["expert_dtype"] = apart
     if family.windows:
         found["full_attention_layers"] = _full_layers(config, values.get("layers"))
@@ -231,27 +239,12 @@ def _weight_bytes(config: Mapping[str, Any]) -> int:
     if not quantization:
         return 2
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if _experts_apart(config) is not None:
-        return 2
     if method != "fp8":
         raise InputError(
             f"config.json: quantization_config.quant_method {method!r} is not understood",
-            hint="allowed: fp8, mxfp4; or a mapping of dimensions with dtype_bytes",
+            hint="allowed: fp8; of experts alone mxfp4, nvfp4, int4; or a mapping of dimensions with dtype_bytes",
         )
     return 1
-
-
-def _experts_apart(config: Mapping[str, Any]) -> str | None:
-    """The precision of experts where these alone are quantised: gpt-oss's mxfp4, NVFP4 that leaves attention out."""
-    quantization = config.get("quantization_config")
-    if not isinstance(quantization, dict):
-        return None
-    if quantization.get("quant_method") == "mxfp4":
-        return "mxfp4"
-    left_out = quantization.get("ignore") or quantization.get("exclude_modules") or ()
-    attention = any("self_attn" in str(name) for name in left_out)
-    is_nvfp4 = quantization.get("quant_method") == "modelopt" and quantization.get("quant_algo") == "NVFP4"
-    return "nvfp4" if is_nvfp4 and attention else None
 
 
 def _full_layers(config: Mapping[str, Any], layers: object) -> int:

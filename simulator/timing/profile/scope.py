@@ -98,8 +98,11 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
             return f"{profile.name} is a profile for {of}; the scenario has {model.name} ({listed})"
     for what, ours, theirs in (
         ("weights", precision(model), document.get("dtype")),
-        *((("experts", expert_precision(model), document.get("expert_dtype", document.get("dtype"))),) if model.experts
-          else ()),
+        *(
+            (("experts", expert_precision(model), document.get("expert_dtype", document.get("dtype"))),)
+            if model.experts
+            else ()
+        ),
         ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
     ):
         if theirs is not None and ours != theirs:

@@ -147,7 +147,12 @@ def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTabl
 
 
 def _experts(
-    tables: Tables, found: ExpertTables, model: Model, ranks: int, how: tuple[str, str], parts: list[Part],
+    tables: Tables,
+    found: ExpertTables,
+    model: Model,
+    ranks: int,
+    how: tuple[str, str],
+    parts: list[Part],
     layer: dict[str, Curve],
 ) -> RoutedExperts:
     """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
