@@ -29,6 +29,7 @@ def errors_of(tables: ExpertTables) -> Errors:
             "tokens": [_every_other(tables.tokens, of.log_us[load]) for of in kernels.cells.values()
                        if load in of.log_us],
         }  # fmt: skip
+        regimes = {name: [each for each in errors if len(each)] for name, errors in regimes.items()}
         found[f"experts_{precision}"] = {
             name: summary(np.concatenate(errors)) for name, errors in regimes.items() if errors
         }

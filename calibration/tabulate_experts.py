@@ -82,7 +82,7 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "l40s-vllm-0.24": ("l40s", "l40s/moe/vllm/0.24.0"),
     "rtx-pro-6000-vllm-0.24": ("rtx-pro-6000", "rtx_pro_6000_server/moe/vllm/0.24.0"),
 }
-"""The tables of experts that come with batchlab: GPU and folder below systems/data of the package aiconfigurator-core."""
+"""The tables of experts that come with batchlab: GPU, and folder below systems/data of aiconfigurator-core."""
 
 
 def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _left_out(rows: pd.DataFrame) -> tuple[dict[str, str], pd.DataFrame]:
     grouped &= ~rows["kernel_source"].isin(GIVEN).to_numpy()
     if grouped.any():
         left["balanced loads of DeepSeek-V3"] = (
-            f"{grouped.sum():,} rows; its choice among groups of experts turned the source's balanced logits into others"
+            f"{grouped.sum():,} rows; its choice among groups of experts made the source's balanced logits uneven"
         )
     other = rows["kernel_source"].isin(NOT_TAKEN).to_numpy()
     if other.any():
@@ -157,12 +157,12 @@ def _precision(rows: pd.DataFrame, precision: str, tokens: Array) -> dict[str, A
     """The experts of one precision: the physics of balanced loads (of all, where there are none), and the cells."""
     even = rows[rows["distribution"] == BALANCED]
     fitted = even if len(even) else rows
-    sizes, hidden, width, held, experts, top_k = _columns(fitted)
-    features: dict[str, Array] = {name: np.empty(len(sizes)) for name in FORM.features}
+    tokens_of, hidden, width, held, experts, top_k = _columns(fitted)
+    features: dict[str, Array] = {name: np.empty(len(fitted)) for name in FORM.features}
     cells = np.column_stack([hidden, width, held, experts, top_k])
     for cell in np.unique(cells, axis=0):
         same = (cells == cell).all(axis=1)
-        for name, values in expert_counts(sizes[same], Cell(*map(int, cell)), EXPERT_BYTES[precision]).items():
+        for name, values in expert_counts(tokens_of[same], Cell(*map(int, cell)), EXPERT_BYTES[precision]).items():
             features[name][same] = values
     physics = fit_physics(FORM, features, fitted["us"].to_numpy(float))
     kernels = sorted(rows["kernel_source"].unique())
@@ -173,7 +173,8 @@ def _precision(rows: pd.DataFrame, precision: str, tokens: Array) -> dict[str, A
             loads = {str(load): _coded(each, tokens) for load, each in some.groupby("distribution")}
             (kernel,) = some["kernel_source"].unique()
             parallel[f"{tensor}/{expert}"] = {"kernel": kernels.index(kernel), **loads}
-        shape = {"hidden": int(wide), "intermediate": int(inter), "top_k": int(k), "experts": int(count)}
+        sizes = (int(str(size)) for size in (wide, inter, k, count))
+        shape = dict(zip(("hidden", "intermediate", "top_k", "experts"), sizes, strict=True))
         shapes.append({**shape, "parallel": parallel})
     return {"physics": of_physics(physics), "kernels": kernels, "shapes": shapes}
 

@@ -38,11 +38,11 @@ _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.*
   by {} %. Those of Llama-3.1-8B with short answers leave no room for the prefill of their prompts (the products alone
   would take up to 97 % of the GPU's fp8 peak), as if part of it had been found in a cache; they are counted all the
   same."""
-_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted to
-  them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for, from
-  Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes unless
-  told otherwise, they would be off by {} % ({:+.1f} %). Tokens are taken to choose experts evenly; above 8 at once that
-  is too dear, the more so where answers are long: these runs touch fewer experts than even choices would."""
+_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
+  to them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for,
+  from Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes
+  unless told otherwise, they would be off by {} % ({:+.1f} %). Tokens are taken to choose experts evenly; above 8 at
+  once that is too dear, the more so where answers are long: these runs touch fewer experts than even choices would."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
@@ -161,9 +161,7 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(
-    scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]
-) -> str:
+def _silicon(scored: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]) -> str:
     if not scored:
         return ""
     mixtures = [each for each in scored if each.run.dtype == "mxfp4"]

@@ -16,6 +16,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
+from simulator.hardware.expert_precision import experts_apart
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
 from simulator.hardware.quantization import PLAIN, precision_of
 
@@ -88,9 +89,15 @@ _FAMILIES: Mapping[str, _Family] = {
         {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False},
     ),
     "gpt_oss": _Family(
-        {**_NAMES, "experts": "num_local_experts", "active_experts": "num_experts_per_tok",
-         "sliding_window": "sliding_window"},
-        {"qkv_bias": True}, {"attention_bias": True}, windows=True,
+        {
+            **_NAMES,
+            "experts": "num_local_experts",
+            "active_experts": "num_experts_per_tok",
+            "sliding_window": "sliding_window",
+        },
+        {"qkv_bias": True},
+        {"attention_bias": True},
+        windows=True,
     ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
@@ -201,8 +208,8 @@ def _covers(window: object, longest: object) -> bool:
 
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
     """Dimensions that follow from others, and the widths of numbers."""
-    apart = _experts_apart(config)
-    found = {**PLAIN, "expert_dtype": apart} if apart is not None and values.get("experts") else precision_of(config)
+    apart = experts_apart(config) if values.get("experts") else None
+    found = {**PLAIN, "expert_dtype": apart} if apart else precision_of(config)
     if family.windows:
         found["full_attention_layers"] = _full_layers(config, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
@@ -222,17 +229,6 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     return found
 
 
-def _experts_apart(config: Mapping[str, Any]) -> str | None:
-    """The precision of experts where these alone are quantised: gpt-oss's mxfp4, NVFP4 that leaves attention out."""
-    quantization = config.get("quantization_config")
-    if not isinstance(quantization, dict):
-        return None
-    if quantization.get("quant_method") == "mxfp4":
-        return "mxfp4"
-    left_out = quantization.get("ignore") or quantization.get("exclude_modules") or ()
-    attention = any("self_attn" in str(name) for name in left_out)
-    is_nvfp4 = quantization.get("quant_method") == "modelopt" and quantization.get("quant_algo") == "NVFP4"
-    return "nvfp4" if is_nvfp4 and attention else None
 
 
 def _full_layers(config: Mapping[str, Any], layers: object) -> int:

@@ -16,12 +16,11 @@ from annotated_types import Unit, doc
 from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
 
-
 EXPERT_BYTES: Mapping[str, float] = {
     "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32, "mxfp4_mxfp8": 0.5 + 1 / 32,
 }  # fmt: skip
-"""Bytes of a weight with its scales: int4 one of 2 bytes for 128 values (GPTQ, AWQ), nvfp4 a byte for 16, mxfp4 for 32."""
+"""Bytes of a weight with its scales: int4 one of 2 bytes for 128 values, nvfp4 one of a byte for 16, mxfp4 for 32."""
 
 
 @dataclass(frozen=True, slots=True)

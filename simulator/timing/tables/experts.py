@@ -166,7 +166,7 @@ def even_curve(balanced: Curve, experts: int, top_k: int) -> Curve:
     each = experts / top_k
 
     def at(tokens: Array) -> Array:
-        return np.interp(tokens, known, us) + balanced.us_beyond * np.maximum(tokens - known[-1], 0.0)
+        return np.asarray(np.interp(tokens, known, us) + balanced.us_beyond * np.maximum(tokens - known[-1], 0.0))
 
     active = experts * (1.0 - (1.0 - top_k / experts) ** sizes)
     found = at(active / top_k)
@@ -235,7 +235,8 @@ def backend_of(kernel: str) -> str:
 
 def _refuse(tables: ExpertTables, cells: Cells, model: Model, precision: str, tensor: int, expert: int) -> None:
     """Sizes that were not measured and are not to be extrapolated."""
-    of = f"{model.name} on {tensor} GPUs" if expert == 1 else f"{model.name} shared by {expert} GPUs"
+    gpus = max(tensor, expert)
+    of = f"{model.name} {'on' if expert == 1 else 'shared by'} {gpus} GPU{'s' if gpus > 1 else ''}"
     if not model.gated_mlp:
         raise InputError(f"{tables.name} has experts with three matrices; those of {model.name} have two")
     if model.intermediate % tensor:
@@ -267,7 +268,7 @@ def _filled(tables: ExpertTables, cell: Cell, precision: str, log_us: Array) -> 
 def _log_physics(tables: ExpertTables, cell: Cell, precision: str, fitted: str) -> Array:
     """log(microseconds) by the physics fitted to a precision, for weights of another."""
     counts = expert_counts(tables.tokens, cell, EXPERT_BYTES[precision])
-    return np.log(np.asarray(tables.precisions[fitted].physics.us(counts), dtype=np.float64))
+    return np.asarray(np.log(np.asarray(tables.precisions[fitted].physics.us(counts), dtype=np.float64)))
 
 
 def estimated(tables: ExpertTables, cells: Cells, cell: Cell, precision: str, load: str) -> tuple[Array, str]:

@@ -26,6 +26,9 @@ CASES = {
     "tables-h200-fp8-kv": ("h200-vllm-0.24", "fp8, ", "decode attention"),
     "tables-h200-deepseek-v3": ("h200-vllm-0.24", "fp8_block, ", LATENT),
     "tables-b200-deepseek-v3-nvfp4": ("b200-vllm-0.24", "bf16, ", LATENT),
+    "tables-h100-mixtral": ("h100-vllm-0.24", "bf16, ", "experts"),
+    "tables-h100-qwen3-30b-fp8": ("h100-vllm-0.19", "fp8_block, ", "experts"),
+    "tables-h200-gpt-oss-120b": ("h200-vllm-0.24", "bf16, ", "decode attention, window 128"),
 }
 
 
@@ -78,12 +81,18 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
     ("name", "overrides", "says"),
     [
         ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in fp4"),
-        ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "not divided by 2"),
+        ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "divided by 2"),
         ("tables-h100-fp8", ("model.kv_lora_rank=512", "model.rope_head_dim=64"), "multi-head latent attention"),
         ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),
         ("tables-h100-fp8-block", ("hardware.gpu=h200",), "launches, not kernels"),
         ("tables-a100", ("model={base: qwen2.5-72b, dtype_bytes: 1}",), "has no matrix products of fp8"),
         ("tables-h100-window", ("model.sliding_window=512",), "a window of 512 tokens"),
+        ("tables-h100-mixtral", ("model={base: mixtral-8x7b, expert_dtype: nvfp4}",), "has no experts of nvfp4"),
+        ("tables-h100-mixtral", ("hardware.gpu=a100-80gb", "cost.expert_load=balanced"), "no experts under balanced"),
+        ("tables-h100-mixtral", ("cost.moe_backend=marlin",), "no bf16 experts by marlin"),
+        ("tables-h100-mixtral", ("model=llama-3.1-8b", "cost.name=h100-vllm-0.24", "cost.expert_load=balanced"),
+         "has no experts"),
+        ("tables-h100-qwen3-30b-fp8", ("hardware.tensor_parallel=4", "cost.name=h100-vllm-0.19"), "no whole blocks"),
         ("tables-h100-window", ("cost.kind=roofline",), "has a sliding window"),
     ],
 )  # fmt: skip
@@ -92,10 +101,19 @@ def test_what_nothing_was_measured_of_is_refused(name: str, overrides: tuple[str
         composed(name, *overrides)
 
 
+def test_what_is_said_of_experts_is_not_said_of_a_fitted_profile() -> None:
+    of = ("model=qwen3-30b-a3b", "hardware={gpu: rtx-pro-6000}", "cost={kind: profile, expert_load: balanced}")
+    with pytest.raises(InputError, match="rtx-pro-6000-qwen3-30b-a3b is a fitted profile") as caught:
+        composed("tables-h100-mixtral", *of)
+    assert "cost.expert_load" in str(caught.value)
+
+
 def test_tables_are_listed_and_checked_by_name(tmp_path: Path) -> None:
     listed = {row[0]: row for row in all_described()}
     assert set(shipped_tables()) <= set(listed)
     assert "weights bf16, fp8, fp8_block" in " ".join(listed["h100-vllm-0.19"])
+    assert "any model on h100" in " ".join(listed["h100-vllm-0.19"])
+    assert "experts bf16, fp8, fp8_block, int4, mxfp4" in " ".join(listed["h100-vllm-0.19"])
     done = batchlab("calibrate", "check", "h100-vllm-0.24", cwd=tmp_path)
     assert done.code == 0
     assert "left out: products fp8_block" in done.out

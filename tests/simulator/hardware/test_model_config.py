@@ -96,8 +96,14 @@ CONFIGS: dict[str, Config] = {
     "llama-3.1-405b": llama(hidden_size=16384, intermediate_size=53248, num_attention_heads=128, num_hidden_layers=126),
     "mistral-7b": llama(**MISTRAL, model_type="mistral", sliding_window=None),
     "mixtral-8x7b": llama(**MISTRAL, **MIXTRAL),
-    "mixtral-8x22b": llama(**MISTRAL | {"vocab_size": 32768, "max_position_embeddings": 65536}, **MIXTRAL,
-                           hidden_size=6144, intermediate_size=16384, num_attention_heads=48, num_hidden_layers=56),
+    "mixtral-8x22b": llama(
+        **MISTRAL | {"vocab_size": 32768, "max_position_embeddings": 65536},
+        **MIXTRAL,
+        hidden_size=6144,
+        intermediate_size=16384,
+        num_attention_heads=48,
+        num_hidden_layers=56,
+    ),
     "qwen2.5-7b": qwen(28, 3584, 18944, 28, 4, **QWEN_2, head_dim=None),
     "qwen2.5-72b": qwen(80, 8192, 29568, 64, 8, **QWEN_2, head_dim=None),
     "qwen3-0.6b": qwen(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
@@ -193,6 +199,40 @@ def ct(weights: Config, inputs: Config | None, **more: object) -> Config:
 def test_precisions_of_quantisers(quantization: Config, width: float, multiplied_in: str, kv: int) -> None:
     found = model_from_config(llama(quantization_config=quantization), "quantised")
     assert (found.dtype_bytes, found.multiplied_in, found.kv_dtype_bytes) == (width, multiplied_in, kv)
+
+
+INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}, "input_activations": None}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expert_dtype"),
+    [
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.0.self_attn*"]}, "nvfp4"),
+        ({"quant_method": "modelopt_fp4",
+          "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["*.self_attn.*"]}}, "nvfp4"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": INT4}, "ignore": ["re:.*self_attn.*"]},
+         "int4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "auto"),
+    ],
+)  # fmt: skip
+def test_experts_may_be_quantised_alone(quantization: Config, expert_dtype: str) -> None:
+    found = model_from_config(qwen(48, 2048, 6144, 32, 4, **QWEN_MOE, quantization_config=quantization), "mine")
+    assert found.expert_dtype == expert_dtype
+    assert found.dtype_bytes == (1 if expert_dtype == "auto" else 2)
+    per_weight = {"mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.515625, "auto": 1}[expert_dtype]
+    routed = found.layers * found.experts * found.expert_parameters
+    assert found.weight_bytes() == (found.num_parameters - routed) * found.dtype_bytes + routed * per_weight
+    with pytest.raises(InputError, match="quant_method"):
+        model_from_config(llama(quantization_config={"quant_method": "mxfp4"}), "no experts")
+
+
+def test_layers_of_gpt_oss_alternate() -> None:
+    spelt = model_from_config(gpt_oss(24, 32), "mine")
+    assert (spelt.windowed_layers, spelt.sliding_window, spelt.max_model_len) == (12, 128, 131072)
+    assert model_from_config(gpt_oss(24, 32, layer_types=None), "mine") == spelt
+    with pytest.raises(InputError, match="layer_types has 'chunked'"):
+        model_from_config(gpt_oss(24, 32, layer_types=["chunked"] * 24), "mine")
 
 
 @pytest.mark.parametrize(
