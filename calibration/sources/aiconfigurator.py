@@ -77,7 +77,7 @@ class Source:
 
 
 def find_source(folder: Path, version: str = "") -> Source:
-    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, of which the newest `gemm` counts.
+    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest that has products.
 
     InputError where it is neither.
     """
@@ -85,7 +85,9 @@ def find_source(folder: Path, version: str = "") -> Source:
         return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
     there = sorted((path.parent.name for path in folder.glob("gemm/vllm/*/gemm_perf.parquet")), key=_number)
     if not there or (version and version not in there):
-        what = f"no tables of vLLM{f' {version}' if version else ''}" + (f"; there are {', '.join(there)}" if there else "")
+        what = f"no tables of vLLM{f' {version}' if version else ''}" + (
+            f"; there are {', '.join(there)}" if there else ""
+        )
         hint = "a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/vllm/VERSION/gemm_perf.parquet below it"
         raise InputError(what, file=str(folder), hint=hint)
     return Source(folder, folder.name, version or there[-1], by_family=True)

@@ -54,7 +54,8 @@ def test_a_product_takes_its_launch_and_its_weights_way_at_least() -> None:
     assert cold.us[:2] == pytest.approx([3.0, 3.0 + 4e6 / 1.5e6], rel=0.02)
     assert (cold.us[2:] == us[2:]).all()
     alone = cold_products(us, weights, "nvfp4", GPU)  # one layer, not six after another: a larger one stays there
-    assert not alone.changed[2] and cold_products(us, np.array([1e4, 4e6, 60e6, 2e8, 4e8]), "nvfp4", GPU).changed[2]
+    assert not alone.changed[2]
+    assert cold_products(us, np.array([1e4, 4e6, 60e6, 2e8, 4e8]), "nvfp4", GPU).changed[2]
 
 
 def test_a_disturbed_row_goes_and_a_kernel_that_is_slow_for_one_row_stays() -> None:
