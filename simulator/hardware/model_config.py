@@ -229,8 +229,6 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     return found
 
 
-
-
 def _full_layers(config: Mapping[str, Any], layers: object) -> int:
     """Layers without a window; where the file does not say, every other one, as GptOssConfig has it."""
     kinds = config.get("layer_types")

@@ -111,9 +111,8 @@ def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str
     low = max((each for each in known if each < heads), default=None)
     high = min((each for each in known if each > heads), default=None)
     if low is None or high is None:
-        what = (
-            f"{name} has no multi-head latent attention of {modules.dtype} with {modules.kv_dtype} KV for {heads} heads of a GPU"
-        )
+        of = f"{modules.dtype} with {modules.kv_dtype} KV"
+        what = f"{name} has no multi-head latent attention of {of} for {heads} heads of a GPU"
         raise InputError(what, hint=f"measured: {', '.join(map(str, known))} heads")
     share = (heads - low) / (high - low)
     below, above = modules.by_heads[low], modules.by_heads[high]

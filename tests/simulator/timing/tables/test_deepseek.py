@@ -37,7 +37,7 @@ def touched(model: Model, tokens: int) -> float:
 
 @pytest.mark.parametrize(("model", "ranks"), [(V3, 8), (V3, 1), (KIMI, 8), (MODELS["deepseek-v2-lite"], 1)])
 def test_no_step_is_faster_than_its_bytes(model: Model, ranks: int) -> None:
-    """Attention's weights and latents, shared and dense feed-forwards, and the experts that are asked for, read once."""
+    """Attention's weights and latents, shared and dense feed-forwards, the experts that are asked for: read once."""
     cost, dtype = composed(model, ranks), "fp8_block" if model.dtype_bytes == 1 else "bf16"
     of = {name: getattr(model, name) for name in MEASURED_FOR}
     fed = model.moe_layers * model.shared_experts * model.intermediate + model.dense_layers * model.dense_intermediate
