@@ -11,6 +11,7 @@ from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 from simulator.timing.tables import read_tables
 from simulator.timing.tables.expert_tables import SUFFIX, beside
+from simulator.timing.tables.latent import find_latent
 from simulator.timing.tables.latent_schema import SUFFIX as LATENT
 
 TABLES_SUFFIX = ".json.gz"
@@ -97,6 +98,9 @@ def describe_tables(path: Path) -> tuple[str, ...]:
     parts += [f"windows {', '.join(map(str, windows))}"] if windows else []
     experts = sorted({name for each in beside(path.parent, tables.gpu, tables.software) for name in each.precisions})
     parts += [f"experts {', '.join(experts)}"] if experts else []
+    latent = find_latent(tables)
+    kinds = [] if latent is None else sorted({modules.dtype for modules in latent.decode})
+    parts += [f"latent attention {', '.join(kinds)}"] if kinds else []
     return (
         tables.name,
         f"any {'' if experts else 'dense '}model on {tables.gpu}",

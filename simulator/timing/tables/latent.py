@@ -84,6 +84,8 @@ def latent_attention(
         module, how, words = module_of(modules, heads, latent.name)
         if latent.document.get("norms_taken_out"):
             how, words = how if how == EXTRAPOLATED else ESTIMATED, f"{words}, less uncompiled norms and rope"
+        if latent.software != tables.software:
+            words = f"{words}, as under {latent.software}"
         if of != latent.dimensions:
             module = _with_projections(tables, latent, modules, module, of, heads)
             how, words = EXTRAPOLATED, f"{words}, its own projections in the place of those measured"

@@ -31,6 +31,8 @@ LATENT = Model(
 )
 """DeepSeek-V3's attention, and a feed-forward without experts."""
 
+DECODES = "latent attention with its projections, decodes"
+
 
 @pytest.fixture(scope="module")
 def tables() -> Tables:
@@ -73,6 +75,14 @@ def test_measured_modules_come_out_as_they_went_in(tables: Tables, latent: Laten
             assert joint_us(attention, prompt(int(each), chunks=int(chunks))) == pytest.approx(us, rel=1e-9)
 
 
+def test_tables_of_another_version_say_so() -> None:
+    older = read_tables(shipped_tables()["h200-vllm-0.18"])
+    assert words(composed(older))[DECODES].endswith("as under vLLM 0.24.0")
+    assert words(composed(read_tables(shipped_tables()["h200-vllm-0.24"])))[DECODES] == (
+        "estimated: bf16, bf16 KV, 16 heads, FLASH_ATTN_MLA, less uncompiled norms and rope"
+    )
+
+
 def test_projections_rope_and_cache_write_are_not_counted_besides(tables: Tables) -> None:
     cost = composed(tables)
     assert set(cost.profile.layer_curves) == {"gate_up", "down", "norm", "activation"}
@@ -110,7 +120,7 @@ def test_other_projections_take_the_place_of_those_measured(tables: Tables) -> N
         less = theirs.profile.attention.decode.us(seqs, context) - ours.profile.attention.decode.us(seqs, context)
         assert less == pytest.approx(products_us(wide, seqs) - products_us(lite, seqs), rel=1e-6)
         assert less > 0
-    assert "extrapolated" in words(ours)["latent attention with its projections, decodes"]
+    assert "extrapolated" in words(ours)[DECODES]
 
 
 def test_a_mixed_step_counts_launches_and_weights_once(tables: Tables) -> None:
