@@ -55,7 +55,7 @@ _NOT_MODELLED = """## What is not modelled
 - **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows
   the time is priced where tables hold it; the KV cache keeps whole contexts.
 - **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
-  from memory at small batches, and one rank may get more than its share.
+  from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
 - **Disturbances.** Garbage collection, other tenants, thermal limits, clocks that fall under load; a server's runs
   differ among themselves by a per cent or so, and a few of a simulation's per cent cannot be told from that.
 - **Start-up.** Compilation and graph capture are over, caches of kernels are warm; prefix caches start empty.
