@@ -1,7 +1,7 @@
 """Multi-head latent attention of any heads from tables of whole modules, as a part of a composed profile.
 
-- Heads that were not measured lie between two that were, on a straight line: weights and operations are linear in them. Kimi-K3's
-  rows on GB300 (12, 24, 48 and 96 heads, between DeepSeek-V3's) come out 3 % off by the median.
+- Heads that were not measured lie between two that were, on a straight line: weights and operations are linear in them.
+  Kimi-K3's rows on GB300 (12, 24, 48 and 96 heads, between DeepSeek-V3's) come out 3 % off by the median.
 - A model that differs from the measured one in its width or its query's bottleneck has other projections: theirs are
   taken out of the module's time and its own put in, both from the GPU's matrix products. By the same rule, from bf16
   to nvfp4 (B200, B300, GB200, GB300), modules of 128 heads come out 1 to 5 % off by the median, of 8 to 64 heads 8 to
