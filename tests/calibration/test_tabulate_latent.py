@@ -115,7 +115,7 @@ def test_tables_are_made_of_rows(root: Path) -> None:
     tables = load_latent(document)
     decode = tables.decode[0]
     assert (decode.dtype, decode.kv_dtype, decode.kernels) == ("bf16", "bf16", ("SOME_MLA",))
-    assert list(decode.by_heads) == [1, 8, 64]
+    assert all(list(modules.by_heads) == [1, 8, 64] for modules in (*tables.decode, *tables.prompt))
     assert np.exp(decode.by_heads[8].log_us[1, 2]) == pytest.approx(30 + 8 + 0.8 * 1.2 + 3e-4 * 8 * 4096, rel=1e-3)
     assert tables.prompt[1].kv_dtype == "fp8"
     assert document["errors"]["latent_decode"]["heads"]["median"] < 3.0  # linear in the heads

@@ -14,10 +14,12 @@ from simulator.hardware.models import MODELS, Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.profile.expert_parallel import ExpertParallelCost
+from simulator.timing.profile.surface import Surface
 from simulator.timing.roofline import Roofline
 from simulator.timing.tables import compose, parts_of, read_tables
 from simulator.timing.tables.latent_counts import decode_least_us
 from simulator.timing.tables.latent_schema import MEASURED_FOR
+from simulator.timing.tables.products import product_curve
 
 H200 = find_gpu("h200")
 V3, KIMI = MODELS["deepseek-v3"], MODELS["kimi-k2"]
@@ -73,6 +75,22 @@ def test_every_part_is_there_and_says_how_it_was_come_by() -> None:
     profile = composed(V3, 8).profile
     assert {"latent_decode", "latent_prompt"} <= set(profile.document["errors"])
     assert sum("/mla/" in source["path"] for source in profile.document["sources"]) == 1
+
+
+def test_products_by_block_are_as_much_slower_than_plain_ones_as_where_both_were_measured() -> None:
+    known = read_tables(shipped_tables()["h100-vllm-0.19"]).products
+    own = read_tables(shipped_tables()["h200-vllm-0.24"]).products["fp8"]
+    sizes = np.array([8.0, 512.0])
+
+    def curve(surface: Surface) -> list[float]:
+        found = product_curve(surface, 4096, 7168, sizes, 1)
+        return [found.at(size) for size in sizes]
+
+    blocks = composed(V3, 1).profile.layer_curves["shared_gate_up"]
+    share = 58 / 61  # of the layers
+    for size, mine, plain, slow in zip(sizes, curve(own), curve(known["fp8"]), curve(known["fp8_block"]), strict=True):
+        assert blocks.at(size) / share == pytest.approx(mine * slow / plain, rel=0.02)
+        assert slow > 1.1 * plain
 
 
 def test_ranks_that_share_experts_have_all_heads_each() -> None:
