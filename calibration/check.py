@@ -74,13 +74,15 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
         models = {
             name: {(cell.hidden, cell.experts, cell.top_k) for cell in of.cells} for name, of in each.precisions.items()
         }
-        counts = ", ".join(f"{name} of {len(found)} models" for name, found in models.items())
-        lines.append(f"experts ({each.software}): {counts}")
+        listed = ", ".join(f"{name} of {len(found)} models" for name, found in models.items())
+        lines.append(f"experts ({each.software}): {listed}")
     for name, why in tables.document.get("left_out", {}).items():
         lines.append(f"left out: {name}: {why}")
-    for name, (count, of) in tables.document.get("rejected", {}).items():
-        if count:
-            lines.append(f"rejected as impossible: {count:,} of {of:,} rows of {name}")
+    for what, counts in (("rejected as impossible", "rejected"), ("left out as disturbed", "disturbed"),
+                         ("brought to a cold cache", "cold")):  # fmt: skip
+        for name, (count, of) in tables.document.get(counts, {}).items():
+            if count:
+                lines.append(f"{what}: {count:,} of {of:,} rows of {name}")
     errors = {**tables.document.get("errors", {}), **(experts[0].document.get("errors", {}) if experts else {})}
     lines += _errors({"errors": errors})
     if model is not None:

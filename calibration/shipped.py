@@ -31,6 +31,8 @@ AICONFIGURATOR = {
     "commit": "095f58a51c4ca8e61b66ec108d86f223f8d559ce",
     "licence": "Apache-2.0",
 }
+AICONFIGURATOR_CORE = {"source": "aiconfigurator-core", "licence": "Apache-2.0"}
+"""The wheel (PyPI) with the same tables, and more: of more GPUs."""
 
 
 @dataclass(frozen=True, slots=True)

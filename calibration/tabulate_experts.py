@@ -22,7 +22,7 @@ from calibration.document import of_physics
 from calibration.experts_errors import errors_of
 from calibration.limits import TOLERANCE
 from calibration.physics_fit import Shape, fit_physics
-from calibration.sources.aiconfigurator import parquet
+from calibration.sources.aiconfigurator import Source, parquet
 from calibration.tabulate import coded, write_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, find_gpu
@@ -87,7 +87,7 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
 
 def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
     """The JSON of a folder's experts. InputError where its file or its GPU is not known."""
-    rows = parquet(folder, "moe_perf", COLUMNS)
+    rows = parquet(Source(folder, "", ""), "moe_perf", COLUMNS)
     card = find_gpu(gpu)
     rows = rows.assign(
         precision=rows["moe_dtype"].map(PRECISIONS),

@@ -11,6 +11,8 @@ from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 from simulator.timing.tables import read_tables
 from simulator.timing.tables.expert_tables import SUFFIX, beside
+from simulator.timing.tables.latent import find_latent
+from simulator.timing.tables.latent_schema import SUFFIX as LATENT
 
 TABLES_SUFFIX = ".json.gz"
 
@@ -27,7 +29,7 @@ def shipped_tables() -> dict[str, Path]:
     found = {
         path.name.removesuffix(TABLES_SUFFIX): path
         for path in _shipped("tables", f"*{TABLES_SUFFIX}")
-        if not path.name.endswith(SUFFIX)
+        if not path.name.endswith((SUFFIX, f"{LATENT}{TABLES_SUFFIX}"))
     }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
 
@@ -96,6 +98,9 @@ def describe_tables(path: Path) -> tuple[str, ...]:
     parts += [f"windows {', '.join(map(str, windows))}"] if windows else []
     experts = sorted({name for each in beside(path.parent, tables.gpu, tables.software) for name in each.precisions})
     parts += [f"experts {', '.join(experts)}"] if experts else []
+    latent = find_latent(tables)
+    kinds = [] if latent is None else sorted({modules.dtype for modules in latent.decode})
+    parts += [f"latent attention {', '.join(kinds)}"] if kinds else []
     return (
         tables.name,
         f"any {'' if experts else 'dense '}model on {tables.gpu}",

@@ -18,6 +18,7 @@ from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
 from simulator.hardware.expert_precision import experts_apart
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.quantization import PLAIN, precision_of
 
 MAX_BYTES = 2**20
 
@@ -100,6 +101,7 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
+    "kimi_k2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
 }
 _REFUSED = {
     "text_config": "several modalities; give the language model's own config.json",
@@ -205,16 +207,9 @@ def _covers(window: object, longest: object) -> bool:
 
 
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
-    """Dimensions that follow from others, and the widths of numbers.
-
-    vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
-    """
+    """Dimensions that follow from others, and the widths of numbers."""
     apart = experts_apart(config) if values.get("experts") else None
-    found: dict[str, object] = {"dtype_bytes": 2 if apart else _weight_bytes(config)}
-    if found["dtype_bytes"] == 1 and _has_block_scales(config):
-        found["matmul_dtype"] = "fp8_block"
-    if apart:
-        found["expert_dtype"] = apart
+    found = {**PLAIN, "expert_dtype": apart} if apart else precision_of(config)
     if family.windows:
         found["full_attention_layers"] = _full_layers(config, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
@@ -234,19 +229,6 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     return found
 
 
-def _weight_bytes(config: Mapping[str, Any]) -> int:
-    quantization = config.get("quantization_config")
-    if not quantization:
-        return 2
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != "fp8":
-        raise InputError(
-            f"config.json: quantization_config.quant_method {method!r} is not understood",
-            hint="allowed: fp8; of experts alone mxfp4, nvfp4, int4; or a mapping of dimensions with dtype_bytes",
-        )
-    return 1
-
-
 def _full_layers(config: Mapping[str, Any], layers: object) -> int:
     """Layers without a window; where the file does not say, every other one, as GptOssConfig has it."""
     kinds = config.get("layer_types")
@@ -257,11 +239,6 @@ def _full_layers(config: Mapping[str, Any], layers: object) -> int:
             hint = "sliding_attention, full_attention"
             raise InputError(f"config.json: layer_types has {kind!r}, which is not simulated", hint=hint)
     return sum(kind == "full_attention" for kind in kinds)
-
-
-def _has_block_scales(config: Mapping[str, Any]) -> bool:
-    quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

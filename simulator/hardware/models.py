@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Unit, doc
 
@@ -59,8 +59,8 @@ class Model:
     ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp8_block", "fp4"],
-        doc("precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block"),
+        Literal["auto", "bf16", "fp8", "fp8_block", "nvfp4", "fp4"],
+        doc("precision of products; auto: fp8 where a weight is a byte, else bf16; nvfp4 (or fp4): 0.5625 bytes"),
     ] = "auto"
     sliding_window: Annotated[
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
@@ -79,6 +79,8 @@ class Model:
     @property
     def multiplied_in(self) -> str:
         """The precision of matrix products: weights of other widths than a byte are widened to bf16 unless told."""
+        if self.matmul_dtype == "fp4":
+            return "nvfp4"
         if self.matmul_dtype != "auto":
             return self.matmul_dtype
         return "fp8" if self.dtype_bytes == 1 else "bf16"
@@ -213,6 +215,8 @@ class Model:
 # Qwen2.5-Instruct 32 Ki without YaRN, Qwen3 40 Ki without YaRN, Llama 2 4 Ki, GPT-2 1 Ki.
 _LLAMA_3_VOCAB = 128256
 _QWEN_3_VOCAB = 151936
+_LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
+_FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 _TABLE = (
     Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
     Model("llama-2-70b", 80, 8192, 28672, 64, 8, 128, 32000, 4096),
@@ -248,11 +252,32 @@ _TABLE = (
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
         tie_embeddings=True, gated_mlp=False, biases=True, positions=1024,
     ),
+    # In the precision in which they are published, without the layers for multi-token prediction. DeepSeek-R1 has all
+    # dimensions of DeepSeek-V3.
+    Model(
+        "deepseek-v3", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8, shared_experts=1,
+        dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+    ),
+    Model(
+        "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,
+        dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+    ),
+    Model(
+        "deepseek-v2", 60, 5120, 1536, 128, 128, 128, 102400, 163840, experts=160, active_experts=6, shared_experts=2,
+        dense_layers=1, dense_intermediate=12288, q_lora_rank=1536, **_LATENT,
+    ),
+    Model(
+        "deepseek-v2-lite", 27, 2048, 1408, 16, 16, 128, 102400, 163840, experts=64, active_experts=6,
+        shared_experts=2, dense_layers=1, dense_intermediate=10944, **_LATENT,
+    ),
 )  # fmt: skip
 
 MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
 """The built-in models by name, in the order in which they are listed."""
 
+
+NVFP4_BYTES = 0.5625
+"""Of a weight in nvfp4: 4 bits, and a byte of scale for each 16."""
 
 FEWEST_WEIGHT_BYTES = 0.1
 """Weights of a bit have 0.125 bytes."""

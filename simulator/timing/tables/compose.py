@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import Model
+from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
@@ -36,9 +36,11 @@ from simulator.timing.tables.attention import (
     prompt_us,
 )
 from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.blocks import BLOCKS, with_blocks
 from simulator.timing.tables.curves import make_curve, scaled
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
+from simulator.timing.tables.latent import ESTIMATED, latent_attention
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 
@@ -46,6 +48,9 @@ ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 
 ASSUMED = "assumed"
+
+UNMEASURED = "no public table holds dense products of int4 or int8 weights"
+"""Why products of weights that are widened to bf16 on the way are in no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,8 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
 
     `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
     """
-    _refuse_layers(tables, model)
+    if model.kv_lora_rank and precision(model) == BLOCKS:
+        tables = with_blocks(tables)
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
     experts, read = None, [tables.document]
@@ -81,7 +87,12 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
         read.append({**near.document, "errors": errors_of_experts(near, model)})
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
-    attention = _attention(tables, model, ranks, parts)
+    if model.kv_lora_rank:
+        attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
+        parts += [Part(*row) for row in rows]
+        read.append(latent)
+    else:
+        attention = _attention(tables, model, ranks, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -114,24 +125,22 @@ def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mappin
         "sources": [source for document in read for source in document.get("sources", ())],
         "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
         "errors": {kind: errors for document in read for kind, errors in document.get("errors", {}).items()},
+        "latent": bool(model.kv_lora_rank),
         "parts": [(part.name, part.how, part.words) for part in parts],
     }
-
-
-def _refuse_layers(tables: Tables, model: Model) -> None:
-    """Layers of which the tables hold no kernels."""
-    hint = "kind: roofline prices them by their dimensions"
-    if model.kv_lora_rank:
-        what = f"{model.name} has multi-head latent attention, of which {tables.name} has no kernel times"
-        raise InputError(what, hint=hint)
 
 
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
-        left = tables.document.get("left_out", {}).get(f"products {dtype}")
+        left = tables.document.get("left_out", {}).get(f"products {dtype}", "")
+        if model.multiplied_in == "bf16" and dtype not in WEIGHT_BYTES:
+            left = UNMEASURED
         what = f"{tables.name} has no matrix products of {dtype}" + (f": {left}" if left else "")
-        raise InputError(what, hint=f"measured: {', '.join(tables.products)}; or kind: roofline")
+        hint = f"measured: {', '.join(tables.products)}; or kind: roofline"
+        raise InputError(
+            what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
+        )
     return {
         op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
     }  # fmt: skip
@@ -188,7 +197,10 @@ def _product(
     inside = all(axis.values[0] <= size <= axis.values[-1] for axis, size in ((n_axis, n), (k_axis, k)))
     on_grid = n in n_axis.values and k in k_axis.values
     how = MEASURED if on_grid else INTERPOLATED if inside else EXTRAPOLATED
-    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}"))
+    if estimated := tables.document.get("estimated", {}).get(dtype, ""):
+        how, estimated = ESTIMATED, f", {estimated}"
+    quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
+    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
@@ -217,9 +229,9 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     )
     ours = prompt_physics(physics[1], heads[0], whole)
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
-    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
+    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
-    parts.append(Part("prompts beside decodes", "estimated", words))
+    parts.append(Part("prompts beside decodes", ESTIMATED, words))
     return Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),

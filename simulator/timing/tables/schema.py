@@ -48,7 +48,8 @@ Heads = tuple[int, int]
 class HeadTable:
     """One kind of attention (decodes or prompts) for heads of one width, one KV precision, one window (0: none).
 
-    `log_us` is log(microseconds) over both axes, NaN where nothing was measured.
+    `log_us` is log(microseconds) over both axes, NaN where nothing was measured. An `estimated` table was measured with
+    another window.
     """
 
     head_dim: int
@@ -57,6 +58,7 @@ class HeadTable:
     axes: tuple[Axis, Axis]
     physics: Physics
     log_us: Mapping[Heads, Array]
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

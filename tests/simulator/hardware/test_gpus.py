@@ -15,6 +15,9 @@ ON_THE_BOX = {
     "h100": 80,
     "h20": 96,
     "b200": 180,
+    "b300": 270,  # of GB here, as NVIDIA counts them per GPU of a system
+    "gb200": 186,
+    "gb300": 279,
     "a100-80gb": 80,
     "a100-40gb": 40,
     "l40s": 48,

@@ -125,6 +125,26 @@ DEEPSEEK: Config = {
     "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"},
     "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 129280,
 }  # fmt: skip
+KIMI: Config = {
+    **DEEPSEEK, "model_type": "kimi_k2", "first_k_dense_replace": 1, "max_position_embeddings": 131072,
+    "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840,
+    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+}  # fmt: skip
+V2: Config = {
+    **DEEPSEEK, "model_type": "deepseek_v2", "first_k_dense_replace": 1, "hidden_size": 5120,
+    "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2,
+    "num_experts_per_tok": 6, "num_hidden_layers": 60, "vocab_size": 102400,
+}  # fmt: skip
+del V2["quantization_config"]
+CONFIGS |= {
+    "deepseek-v3": DEEPSEEK,
+    "kimi-k2": KIMI,
+    "deepseek-v2": V2,
+    "deepseek-v2-lite": {
+        **V2, "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+        "num_attention_heads": 16, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": None,
+    },
+}  # fmt: skip
 
 
 def test_every_built_in_model_has_its_config() -> None:
@@ -145,6 +165,41 @@ def test_multi_head_latent_attention_and_fp8() -> None:
     assert (found.dtype_bytes, found.kv_dtype_bytes, found.multiplied_in) == (1, 2, "fp8_block")
     whole = model_from_config({**DEEPSEEK, "quantization_config": {"quant_method": "fp8"}}, "one-scale-a-matrix")
     assert whole.multiplied_in == "fp8"
+
+
+fp8 = {"num_bits": 8, "type": "float", "strategy": "channel", "dynamic": False, "symmetric": True}
+nvfp4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+int8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+CACHE = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+def group(weights: Config, inputs: Config | None) -> Config:
+    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+
+
+def ct(weights: Config, inputs: Config | None, **more: object) -> Config:
+    """compressed-tensors, as LLM Compressor writes it."""
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group(weights, inputs)},
+            "ignore": ["lm_head"], "kv_cache_scheme": None, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quantization", "width", "multiplied_in", "kv"),
+    [
+        (ct(fp8, {**fp8, "strategy": "token", "dynamic": True}, format="float-quantized"), 1, "fp8", 2),
+        (ct({**fp8, "strategy": "block", "block_structure": [128, 128]}, fp8), 1, "fp8_block", 2),
+        (ct(nvfp4, nvfp4, format="nvfp4-pack-quantized", kv_cache_scheme=CACHE), 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": CACHE, "ignore": ["lm_head"],
+          "config_groups": {"group_0": group(nvfp4, nvfp4)}, "producer": {"name": "modelopt"}}, 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 1, "fp8", 2),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, 1, "fp8",
+         1),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, 0.5625, "nvfp4", 2),
+    ],
+)  # fmt: skip
+def test_precisions_of_quantisers(quantization: Config, width: float, multiplied_in: str, kv: int) -> None:
+    found = model_from_config(llama(quantization_config=quantization), "quantised")
+    assert (found.dtype_bytes, found.multiplied_in, found.kv_dtype_bytes) == (width, multiplied_in, kv)
 
 
 INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}, "input_activations": None}
@@ -221,6 +276,13 @@ def test_yarn_stretches_the_context() -> None:
         (qwen(36, 4096, 12288, 32, 8, layer_types=["full_attention", "linear_attention"]), ["linear_attention"]),
         (qwen(48, 2048, 6144, 32, 4, **QWEN_MOE | {"mlp_only_layers": [0]}), ["mlp_only_layers [0]"]),
         (llama(quantization_config={"quant_method": "awq", "bits": 4}), ["quant_method 'awq'", "fp8"]),
+        (llama(quantization_config="fp8"), ["quant_method 'fp8'"]),
+        (llama(quantization_config={"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}), ["quant_algo 'W4A8_AWQ'"]),
+        (llama(quantization_config=ct(int8, int8)), ["weights of int 8 times inputs of int 8"]),
+        (llama(quantization_config=ct(nvfp4, None)), ["weights of float 4 times inputs of bf16"]),
+        (llama(quantization_config={"quant_method": "compressed-tensors"}), ["config_groups None"]),
+        (llama(quantization_config={**ct(nvfp4, nvfp4), "config_groups": {"a": group(nvfp4, nvfp4),
+                                                                         "b": group(fp8, fp8)}}), ["groups differ"]),
         (llama(rope_scaling={"rope_type": "new", "factor": 2.0}), ["rope_scaling 'new'", "yarn"]),
         (llama(hidden_size=None, num_hidden_layers=None), ["missing num_hidden_layers, hidden_size"]),
         (llama(num_hidden_layers="32"), ["num_hidden_layers must be a whole number, not '32'"]),

@@ -30,6 +30,10 @@ KNOWN_PARAMETERS = {
     "gpt-oss-20b": "20.91",
     "gpt-oss-120b": "116.79",
     "gpt2": "0.12",
+    "deepseek-v3": "671.03",
+    "kimi-k2": "1026.41",
+    "deepseek-v2": "235.74",
+    "deepseek-v2-lite": "15.71",
 }
 
 KIB_PER_TOKEN = {
@@ -51,6 +55,10 @@ KIB_PER_TOKEN = {
     "gpt-oss-20b": 48,
     "gpt-oss-120b": 72,
     "gpt2": 36,
+    "deepseek-v3": 61 * 576 * 2 / 1024,
+    "kimi-k2": 61 * 576 * 2 / 1024,
+    "deepseek-v2": 60 * 576 * 2 / 1024,
+    "deepseek-v2-lite": 27 * 576 * 2 / 1024,
 }
 
 DIMENSIONS: dict[str, object] = {
@@ -106,8 +114,11 @@ def test_to_the_last_parameter(name: str, parameters: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("mixtral-8x7b", "12.9"), ("mixtral-8x22b", "39.2"), ("qwen3-30b-a3b", "3.4"), ("qwen3-235b-a22b", "22.2"),
-     ("gpt-oss-20b", "4.2"), ("gpt-oss-120b", "5.7")],
+    [
+        ("mixtral-8x7b", "12.9"), ("mixtral-8x22b", "39.2"), ("qwen3-30b-a3b", "3.4"), ("qwen3-235b-a22b", "22.2"),
+        ("gpt-oss-20b", "4.2"), ("gpt-oss-120b", "5.7"), ("deepseek-v3", "37.6"), ("kimi-k2", "32.9"),
+        ("deepseek-v2", "21.4"), ("deepseek-v2-lite", "2.7"),
+    ],
 )  # fmt: skip
 def test_active_parameters_of_experts(name: str, billions: str) -> None:
     model = MODELS[name]
@@ -179,6 +190,17 @@ def test_custom_model_over_a_base() -> None:
     model = custom_model({"base": "llama-3.1-8b", "kv_dtype_bytes": 1})
     assert model == replace(MODELS["llama-3.1-8b"], name="llama-3.1-8b (changed)", kv_dtype_bytes=1)
     assert model.kv_bytes_per_token() == 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [("deepseek-v3", 671, 37), ("deepseek-v2", 236, 21), ("deepseek-v2-lite", 15.7, 2.4), ("kimi-k2", 1000, 32)],
+)
+def test_the_makers_state_as_many_parameters(name: str, total: float, active: float) -> None:
+    """In billions, as in the models' papers; of the active ones they do not count the input embeddings."""
+    model = MODELS[name]
+    assert model.num_parameters / 1e9 == pytest.approx(total, rel=0.03)
+    assert (model.active_parameters - model.vocab * model.hidden) / 1e9 == pytest.approx(active, rel=0.03)
 
 
 def test_latent_attention() -> None:
