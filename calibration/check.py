@@ -75,8 +75,8 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
         models = {
             name: {(cell.hidden, cell.experts, cell.top_k) for cell in of.cells} for name, of in each.precisions.items()
         }
-        counts = ", ".join(f"{name} of {len(found)} models" for name, found in models.items())
-        lines.append(f"experts ({each.software}): {counts}")
+        listed = ", ".join(f"{name} of {len(found)} models" for name, found in models.items())
+        lines.append(f"experts ({each.software}): {listed}")
     latent = find_latent(tables)
     if latent is not None:
         for modules in latent.decode:

@@ -57,7 +57,7 @@ OWN_GROUPS = ((7168, 2048, 8, 256),)
 Where the source lets vLLM's layer choose by logits (since 0.24), its balanced logits end up in half of the experts: up
 to twice as fast as the memory could read all of them, and slower than the uneven loads at 1,024 tokens."""
 
-_COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8", "nvfp4": "fp4"}
+_COMPUTED_IN = {"int4": "bf16", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8", "nvfp4": "nvfp4"}
 
 NOT_TAKEN = ("vllm_marlin_int4_moe",)
 """Kernels that vLLM would not take: up to 0.22 the source priced int4 by `fused_experts`, which is Triton's kernel
@@ -79,6 +79,9 @@ SHIPPED: Mapping[str, tuple[str, str]] = {
     "h200-vllm-0.19": ("h200", "h200_sxm/moe/vllm/0.19.0"),
     "h200-vllm-0.24": ("h200", "h200_sxm/moe/vllm/0.24.0"),
     "b200-vllm-0.24": ("b200", "b200_sxm/moe/vllm/0.24.0"),
+    "b300-vllm-0.24": ("b300", "b300_sxm/moe/vllm/0.24.0"),
+    "gb200-vllm-0.24": ("gb200", "gb200/moe/vllm/0.24.0"),
+    "gb300-vllm-0.24": ("gb300", "gb300/moe/vllm/0.24.0"),
     "l40s-vllm-0.24": ("l40s", "l40s/moe/vllm/0.24.0"),
     "rtx-pro-6000-vllm-0.24": ("rtx-pro-6000", "rtx_pro_6000_server/moe/vllm/0.24.0"),
 }

@@ -90,7 +90,7 @@ class Model:
         """The same of routed experts: 4-bit weights beside bf16 tokens are widened on the way."""
         if self.expert_dtype == "auto":
             return self.multiplied_in
-        return {"int4": "bf16", "nvfp4": "fp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(
+        return {"int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(
             self.expert_dtype, self.expert_dtype
         )
 
