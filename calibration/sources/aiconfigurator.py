@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.cold import cold_decodes, cold_products
 from calibration.names import gpu_name
 from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
+from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import Model
 
 if TYPE_CHECKING:
@@ -94,22 +96,27 @@ def find_source(folder: Path, version: str = "") -> Source:
 
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
-    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs. InputError where files are missing."""
+    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs, as of a cold cache (`calibration.cold`).
+
+    InputError where files are missing.
+    """
     source = find_source(folder)
     gemm = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[gemm["gemm_dtype"] == BF16]
+    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else source.gpu
+    name = gpu_name(device) or gpu_name(source.gpu)
+    gpu = GPUS.get(name)
+    us = (gemm["latency"] * 1e3).to_numpy(float)
+    if gpu is not None:
+        us = cold_products(us, (BF16_BYTES * gemm["n"] * gemm["k"]).to_numpy(float), "bf16", gpu).us
     tables: dict[str, Table] = {
-        "gemm": make_table(
-            "gemm",
-            {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": gemm["latency"] * 1e3},
-        ),
-        "attention": _attention(source, model, tensor_parallel),
+        "gemm": make_table("gemm", {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": us}),
+        "attention": _attention(source, model, tensor_parallel, gpu),
     }
     if tensor_parallel > 1:
         tables["all_reduce"] = _all_reduce(source, tensor_parallel)
-    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else source.gpu
     return KernelRows(
-        gpu=gpu_name(device) or gpu_name(source.gpu),
+        gpu=name,
         model=model.name,
         tensor_parallel=tensor_parallel,
         software=source.software,
@@ -139,7 +146,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
 
 
-def _attention(source: Source, model: Model, tensor_parallel: int) -> Table:
+def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | None) -> Table:
     heads, kv_heads = model.heads // tensor_parallel, model.local_kv_heads(tensor_parallel)
     names = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "latency")
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("chunk", "chunks", "seqs", "context", "us")}
@@ -165,7 +172,12 @@ def _attention(source: Source, model: Model, tensor_parallel: int) -> Table:
         columns["chunks"].append(nothing + 1.0 if decodes else batch)
         columns["seqs"].append(batch if decodes else nothing)
         columns["context"].append(length + 1.0 if decodes else nothing)
-        columns["us"].append(frame["latency"].to_numpy(float) * 1e3)
+        us = frame["latency"].to_numpy(float) * 1e3
+        if decodes and gpu is not None:
+            key_bytes = 2.0 * kv_heads * model.head_dim * BF16_BYTES * batch * (length + 1.0)
+            same = frame.assign(heads=heads, kv_heads=kv_heads, window=0, batch=batch, length=length, us=us)
+            us = cold_decodes(same, key_bytes, gpu).us
+        columns["us"].append(us)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
     return make_table("attention", {**whole, "cached": np.zeros(len(whole["us"]))})
 

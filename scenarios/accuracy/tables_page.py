@@ -32,9 +32,8 @@ a twentieth were disturbed, and GB200's largest in bf16 run at half the pace of 
 _MODELS = """### A model left out
 
 Each fitted profile of the same GPU and software against the tables without that model: its pairs of heads and the
-widths of its products are taken out (but for the outermost), and it is composed of what is left. The profiles of H100,
-H200 and A100 are of the rows as they were measured, of a warm cache; those of RTX PRO 6000 are of another source and an
-older vLLM, so an error there is also what these differ by. Steps of decodes
+widths of its products are taken out (but for the outermost), and it is composed of what is left. The profiles of RTX
+PRO 6000 are of another source and an older vLLM, so an error there is also what these differ by. Steps of decodes
 alone (1 to 256 of 128 to 16,000 tokens), of a chunk of a prompt alone (64 to 8,192 tokens, fresh or behind 2,048), and
 of that chunk beside 32 decodes; kernels alone, without the host.
 """
