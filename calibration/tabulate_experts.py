@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,9 @@ from calibration.tabulate import coded, write_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.hardware.models import EXPERT_BYTES
-from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, load_expert_tables
-from simulator.timing.tables.experts import BALANCED, expert_counts
+from simulator.timing.profile.physics import Physics
+from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, backend_of, load_expert_tables
+from simulator.timing.tables.experts import BALANCED, WIDENED, expert_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,6 +98,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
         us=rows["latency"] * 1e3,
         width=rows["inter_size"] // rows["moe_tp_size"],
         held=rows["num_experts"] // rows["moe_ep_size"],
+        backend=rows["kernel_source"].map(backend_of),
     )
     left, rows = _left_out(rows)
     tokens = np.sort(rows["num_tokens"].unique()).astype(float)
@@ -112,12 +114,15 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
         "tokens": [int(size) for size in tokens],
         "precisions": {},
     }
+    kept = []
     for precision in PRECISIONS.values():
         some = rows[rows["precision"] == precision]
         if len(some):
             possible = _possible(some, precision, card)
             document["rejected"][f"experts {precision}"] = [int((~possible).sum()), len(some)]
-            document["precisions"][precision] = _precision(some[possible], precision, tokens)
+            kept.append(some[possible])
+    for some in kept:
+        document["precisions"][some["precision"].iloc[0]] = _precision(some, kept, tokens)
     document["errors"] = errors_of(load_expert_tables(document))
     return document
 
@@ -156,18 +161,15 @@ def _possible(rows: pd.DataFrame, precision: str, gpu: Gpu) -> NDArray[np.bool_]
     return np.asarray(rows["us"].to_numpy(float) * TOLERANCE >= least)
 
 
-def _precision(rows: pd.DataFrame, precision: str, tokens: Array) -> dict[str, Any]:
-    """The experts of one precision: the physics of balanced loads (of all, where there are none), and the cells."""
-    even = rows[rows["distribution"] == BALANCED]
-    fitted = even if len(even) else rows
-    tokens_of, hidden, width, held, experts, top_k = _columns(fitted)
-    features: dict[str, Array] = {name: np.empty(len(fitted)) for name in FORM.features}
-    cells = np.column_stack([hidden, width, held, experts, top_k])
-    for cell in np.unique(cells, axis=0):
-        same = (cells == cell).all(axis=1)
-        for name, values in expert_counts(tokens_of[same], Cell(*map(int, cell)), EXPERT_BYTES[precision]).items():
-            features[name][same] = values
-    physics = fit_physics(FORM, features, fitted["us"].to_numpy(float))
+def _precision(rows: pd.DataFrame, all_rows: Sequence[pd.DataFrame], tokens: Array) -> dict[str, Any]:
+    """The experts of one precision: the physics of its kernels, and the cells.
+
+    Marlin is one kernel for all weights that it widens: its physics are fitted to `all_rows` of theirs.
+    """
+    physics = {}
+    for backend, some in rows.groupby("backend"):
+        alike = [each for each in all_rows if each["precision"].iloc[0] in WIDENED] if backend == "marlin" else [some]
+        physics[str(backend)] = of_physics(_fit([each[each["backend"] == backend] for each in alike]))
     kernels = sorted(rows["kernel_source"].unique())
     shapes = []
     for (wide, inter, k, count), of in rows.groupby(["hidden_size", "inter_size", "topk", "num_experts"]):
@@ -179,7 +181,24 @@ def _precision(rows: pd.DataFrame, precision: str, tokens: Array) -> dict[str, A
         sizes = (int(str(size)) for size in (wide, inter, k, count))
         shape = dict(zip(("hidden", "intermediate", "top_k", "experts"), sizes, strict=True))
         shapes.append({**shape, "parallel": parallel})
-    return {"physics": of_physics(physics), "kernels": kernels, "shapes": shapes}
+    return {"physics": physics, "kernels": kernels, "shapes": shapes}
+
+
+def _fit(tables: Sequence[pd.DataFrame]) -> Physics:
+    """The physics of a kernel from its rows of balanced loads; of all, where there are none."""
+    features: dict[str, list[Array]] = {name: [] for name in FORM.features}
+    us = []
+    for rows in tables:
+        even = rows[rows["distribution"] == BALANCED]
+        fitted = even if len(even) else rows
+        for sizes, of in fitted.groupby(["hidden_size", "width", "held", "num_experts", "topk"]):
+            cell = Cell(*(int(str(size)) for size in sizes))
+            weight_bytes = EXPERT_BYTES[of["precision"].iloc[0]]
+            counts = expert_counts(of["num_tokens"].to_numpy(float), cell, weight_bytes)
+            for name, values in counts.items():
+                features[name].append(values)
+            us.append(of["us"].to_numpy(float))
+    return fit_physics(FORM, {name: np.concatenate(values) for name, values in features.items()}, np.concatenate(us))
 
 
 def _columns(rows: pd.DataFrame) -> tuple[Array, ...]:

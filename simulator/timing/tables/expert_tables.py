@@ -2,13 +2,13 @@
 
     {"schema": "batchlab expert tables", "version": 1, "name": "h200-vllm-0.24-experts", "gpu": "h200",
      "software": "vLLM 0.24.0", "sources": [...], "rejected": {...}, "errors": {...}, "tokens": [1, 2, 4, ...],
-     "precisions": {"mxfp4": {"physics": {...}, "kernels": ["vllm_gptoss..."], "shapes": [
+     "precisions": {"mxfp4": {"physics": {"triton": {...}}, "kernels": ["vllm_gptoss..."], "shapes": [
          {"hidden": 2880, "intermediate": 2880, "top_k": 4, "experts": 128,
           "parallel": {"2/1": {"kernel": 0, "balanced": [...], "power_law_1.2": [...]}}}]}}}
 
-`parallel` is by GPUs that divide each expert's width / GPUs that divide the experts. The lists hold 10^3 x
-log(microseconds) at `tokens`, those of all GPUs that share the experts together; null where nothing was measured.
-Names of loads (`balanced`, ...) are the source's: `experts` says what they mean.
+`physics` are by `backend_of` the kernels. `parallel` is by GPUs that divide each expert's width / GPUs that divide the
+experts. The lists hold 10^3 x log(microseconds) at `tokens`, those of all GPUs that share the experts together; null
+where nothing was measured. Names of loads (`balanced`, ...) are the source's: `experts` says what they mean.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from simulator.timing.profile.schema import read_physics
 SCHEMA = "batchlab expert tables"
 VERSION = 1
 SUFFIX = "-experts.json.gz"
+
+BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
 
 SCALE = 1e-3
 """What an integer stands for."""
@@ -59,9 +61,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class ExpertKernels:
-    """The kernels of one precision, by cell; `physics` are over the features of `experts.expert_counts`."""
+    """The kernels of one precision by cell, and their physics by backend, over `experts.expert_counts`."""
 
-    physics: Physics
+    physics: Mapping[str, Physics]
     cells: Mapping[Cell, Measured]
 
 
@@ -134,7 +136,14 @@ def _kernels(document: dict[str, Any], name: str, size: int) -> ExpertKernels:
             cell = Cell(int(shape["hidden"]), wide // tensor, experts // expert, experts, int(shape["top_k"]))
             loads = {load: _scaled(values, size) for load, values in part.items() if load != "kernel"}
             cells[cell] = Measured(str(kernels[part["kernel"]]), loads)
-    return ExpertKernels(read_physics(document["physics"], name), cells)
+    return ExpertKernels({backend: read_physics(each, name) for backend, each in document["physics"].items()}, cells)
+
+
+def backend_of(kernel: str) -> str:
+    """vLLM's word (`--moe-backend`) for a kernel that a source names; other for none of them."""
+    if kernel == "vllm_fused_moe":
+        return "triton"
+    return next((name for name in BACKENDS if name in kernel), "other")
 
 
 def _scaled(values: list[int | None], size: int) -> Array:

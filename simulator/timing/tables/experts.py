@@ -28,15 +28,14 @@ from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.scope import expert_precision
 from simulator.timing.profile.surface import Curve
 from simulator.timing.tables.curves import make_curve
-from simulator.timing.tables.expert_tables import Array, Cell, ExpertTables, Measured
+from simulator.timing.tables.expert_tables import Array, Cell, ExpertTables, Measured, backend_of
 
 EVEN, BALANCED = "even", "balanced"
 LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")
 """How tokens spread over experts."""
 
 AUTO = "auto"
-BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
-"""Kernels by vLLM's words for them; auto is the one that it took where the cell was measured."""
+"""The kernel that vLLM took where a cell was measured, in place of a name of `BACKENDS`."""
 
 WIDENED = ("mxfp4", "int4")
 """Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
@@ -129,7 +128,7 @@ def find_experts(
     cell = cell_of(model, tensor, expert)
     known = cells.get((cell, precision))
     if known is not None and base in known.log_us:
-        log_us, how, kernel = _filled(tables, cell, precision, known.log_us[base]), "measured", known.kernel
+        log_us, how, kernel = _filled(tables, cell, precision, known, base), "measured", known.kernel
     else:
         log_us, kernel = estimated(tables, cells, cell, precision, base)
         how, said = "extrapolated", f"from the nearest measured sizes, {said}"
@@ -226,13 +225,6 @@ def _cells(tables: ExpertTables, model: Model, precision: str, backend: str) -> 
     return found
 
 
-def backend_of(kernel: str) -> str:
-    """vLLM's word (`--moe-backend`) for a kernel that a source names; other for none of them."""
-    if kernel == "vllm_fused_moe":
-        return "triton"
-    return next((name for name in BACKENDS if name in kernel), "other")
-
-
 def _refuse(tables: ExpertTables, cells: Cells, model: Model, precision: str, tensor: int, expert: int) -> None:
     """Sizes that were not measured and are not to be extrapolated."""
     gpus = max(tensor, expert)
@@ -256,19 +248,21 @@ def _refuse(tables: ExpertTables, cells: Cells, model: Model, precision: str, te
             raise InputError(what, hint=f"measured: {min(known):,} to {max(known):,}")
 
 
-def _filled(tables: ExpertTables, cell: Cell, precision: str, log_us: Array) -> Array:
+def _filled(tables: ExpertTables, cell: Cell, precision: str, of: Measured, load: str) -> Array:
     """The times with holes filled: as far from the physics as their neighbours along the tokens."""
-    base = _log_physics(tables, cell, precision, precision)
+    log_us = of.log_us[load]
+    base = _log_physics(tables, cell, precision, precision, of.kernel)
     known = ~np.isnan(log_us)
     places = np.log(tables.tokens)
     filled = base + np.interp(places, places[known], (log_us - base)[known])
     return np.where(known, log_us, filled)
 
 
-def _log_physics(tables: ExpertTables, cell: Cell, precision: str, fitted: str) -> Array:
-    """log(microseconds) by the physics fitted to a precision, for weights of another."""
+def _log_physics(tables: ExpertTables, cell: Cell, precision: str, fitted: str, kernel: str) -> Array:
+    """log(microseconds) of a kernel by the physics fitted to a precision, for weights of another."""
     counts = expert_counts(tables.tokens, cell, EXPERT_BYTES[precision])
-    return np.asarray(np.log(np.asarray(tables.precisions[fitted].physics.us(counts), dtype=np.float64)))
+    us = tables.precisions[fitted].physics[backend_of(kernel)].us(counts)
+    return np.asarray(np.log(np.asarray(us, dtype=np.float64)))
 
 
 def estimated(tables: ExpertTables, cells: Cells, cell: Cell, precision: str, load: str) -> tuple[Array, str]:
@@ -279,11 +273,11 @@ def estimated(tables: ExpertTables, cells: Cells, cell: Cell, precision: str, lo
     each = np.log(tokens * cell.top_k / cell.experts)
     total = np.zeros(len(tokens))
     for weight, (_, (other, theirs)) in zip(weights / weights.sum(), near, strict=True):
-        log_us = cells[other, theirs].log_us[load]
-        known = ~np.isnan(log_us)
-        correction = log_us - _log_physics(tables, other, theirs, theirs)
+        of = cells[other, theirs]
+        known = ~np.isnan(of.log_us[load])
+        correction = of.log_us[load] - _log_physics(tables, other, theirs, theirs, of.kernel)
         loads = np.log(tokens * other.top_k / other.experts)
-        ours = _log_physics(tables, cell, precision, theirs)
+        ours = _log_physics(tables, cell, precision, theirs, of.kernel)
         total += weight * (ours + np.interp(each, loads[known], correction[known]))
     return total, cells[near[0][1]].kernel
 

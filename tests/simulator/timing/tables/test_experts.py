@@ -64,10 +64,10 @@ def document(**changed: Any) -> dict[str, Any]:
     qwen, oss = MODELS["qwen3-30b-a3b"], MODELS["gpt-oss-120b"]
     of_bf16 = [shape(MIXTRAL, "bf16", ("1/1", "2/1", "1/2"), loads), shape(qwen, "bf16", ("1/1", "1/2", "1/4"), loads)]
     precisions = {
-        "bf16": {"physics": PHYSICS, "kernels": ["vllm_x_triton_tritonexperts"], "shapes": of_bf16},
-        "mxfp4": {"physics": PHYSICS, "kernels": ["vllm_x_triton_monolithic"],
+        "bf16": {"physics": {"triton": PHYSICS}, "kernels": ["vllm_x_triton_tritonexperts"], "shapes": of_bf16},
+        "mxfp4": {"physics": {"triton": PHYSICS}, "kernels": ["vllm_x_triton_monolithic"],
                   "shapes": [shape(oss, "mxfp4", ("1/1",), loads)]},
-        "int4": {"physics": PHYSICS, "kernels": ["vllm_y_marlin_marlinexperts"],
+        "int4": {"physics": {"marlin": PHYSICS}, "kernels": ["vllm_y_marlin_marlinexperts"],
                  "shapes": [shape(qwen, "int4", ("1/1",), ("power_law_1.01",))]},
     }  # fmt: skip
     return {
