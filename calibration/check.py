@@ -70,9 +70,11 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
     lines.append(f"all-reduce among {', '.join(map(str, sorted(tables.all_reduce)))} GPUs")
     for name, why in tables.document.get("left_out", {}).items():
         lines.append(f"left out: {name}: {why}")
-    for name, (count, of) in tables.document.get("rejected", {}).items():
-        if count:
-            lines.append(f"rejected as impossible: {count:,} of {of:,} rows of {name}")
+    for what, counts in (("rejected as impossible", "rejected"), ("left out as disturbed", "disturbed"),
+                         ("brought to a cold cache", "cold")):  # fmt: skip
+        for name, (count, of) in tables.document.get(counts, {}).items():
+            if count:
+                lines.append(f"{what}: {count:,} of {of:,} rows of {name}")
     lines += _errors(tables.document)
     if model is not None:
         profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)

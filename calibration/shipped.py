@@ -83,7 +83,7 @@ def read_shipped(entry: Shipped, root: Path) -> KernelRows:
     folder = root / "aiconfigurator_kernels" / entry.folder
     rows = read_aiconfigurator(folder, find_model(entry.model), entry.tensor_parallel)
     source = {**AICONFIGURATOR, "path": f"aic-core/src/aiconfigurator_core/systems/data/{entry.folder}"}
-    return replace(rows, sources=(source,))
+    return replace(rows, sources=({**source, "cache": "cold (calibration/cold.py)"},))
 
 
 def fit_shipped(entry: Shipped, root: Path) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.cold import cold_decodes, cold_products
 from calibration.names import gpu_name
 from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
+from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import Model
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class Source:
 
 
 def find_source(folder: Path, version: str = "") -> Source:
-    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, of which the newest `gemm` counts.
+    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest that has products.
 
     InputError where it is neither.
     """
@@ -85,29 +87,37 @@ def find_source(folder: Path, version: str = "") -> Source:
         return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
     there = sorted((path.parent.name for path in folder.glob("gemm/vllm/*/gemm_perf.parquet")), key=_number)
     if not there or (version and version not in there):
-        what = f"no tables of vLLM{f' {version}' if version else ''}" + (f"; there are {', '.join(there)}" if there else "")
+        what = f"no tables of vLLM{f' {version}' if version else ''}" + (
+            f"; there are {', '.join(there)}" if there else ""
+        )
         hint = "a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/vllm/VERSION/gemm_perf.parquet below it"
         raise InputError(what, file=str(folder), hint=hint)
     return Source(folder, folder.name, version or there[-1], by_family=True)
 
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
-    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs. InputError where files are missing."""
+    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs, as of a cold cache (`calibration.cold`).
+
+    InputError where files are missing.
+    """
     source = find_source(folder)
     gemm = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[gemm["gemm_dtype"] == BF16]
+    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else source.gpu
+    name = gpu_name(device) or gpu_name(source.gpu)
+    gpu = GPUS.get(name)
+    us = (gemm["latency"] * 1e3).to_numpy(float)
+    if gpu is not None:
+        rows, weights = gemm["m"].to_numpy(float), (BF16_BYTES * gemm["n"] * gemm["k"]).to_numpy(float)
+        us = cold_products(us, rows, weights, "bf16", gpu).us
     tables: dict[str, Table] = {
-        "gemm": make_table(
-            "gemm",
-            {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": gemm["latency"] * 1e3},
-        ),
-        "attention": _attention(source, model, tensor_parallel),
+        "gemm": make_table("gemm", {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": us}),
+        "attention": _attention(source, model, tensor_parallel, gpu),
     }
     if tensor_parallel > 1:
         tables["all_reduce"] = _all_reduce(source, tensor_parallel)
-    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else source.gpu
     return KernelRows(
-        gpu=gpu_name(device) or gpu_name(source.gpu),
+        gpu=name,
         model=model.name,
         tensor_parallel=tensor_parallel,
         software=source.software,
@@ -137,7 +147,7 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
 
 
-def _attention(source: Source, model: Model, tensor_parallel: int) -> Table:
+def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | None) -> Table:
     heads, kv_heads = model.heads // tensor_parallel, model.local_kv_heads(tensor_parallel)
     names = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "latency")
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("chunk", "chunks", "seqs", "context", "us")}
@@ -163,7 +173,12 @@ def _attention(source: Source, model: Model, tensor_parallel: int) -> Table:
         columns["chunks"].append(nothing + 1.0 if decodes else batch)
         columns["seqs"].append(batch if decodes else nothing)
         columns["context"].append(length + 1.0 if decodes else nothing)
-        columns["us"].append(frame["latency"].to_numpy(float) * 1e3)
+        us = frame["latency"].to_numpy(float) * 1e3
+        if decodes and gpu is not None:
+            key_bytes = 2.0 * kv_heads * model.head_dim * BF16_BYTES * batch * (length + 1.0)
+            same = frame.assign(heads=heads, kv_heads=kv_heads, window=0, batch=batch, length=length, us=us)
+            us = cold_decodes(same, key_bytes, gpu).us
+        columns["us"].append(us)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
     return make_table("attention", {**whole, "cached": np.zeros(len(whole["us"]))})
 

@@ -116,7 +116,8 @@ def _servers(cases: Sequence[CaseResult]) -> str:
         lines.append(_score_row("", "LLMServingSim", result.peer))
     for result in cases:
         lines += ["", f"### {result.case.title}", ""]
-        lines += [f"`batchlab validate {result.case.scenario} --measured vllm_requests.jsonl.gz`", ""]
+        changed = "".join(f" --set {override}" for override in result.case.overrides)
+        lines += [f"`batchlab validate {result.case.scenario}{changed} --measured vllm_requests.jsonl.gz`", ""]
         lines += [_row("error (%)", "mean", "p50", "p90", "p99"), _rule(5, 1)]
         for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end")):
             lines.append(_row(title, *(_percent(error) for error in result.ours.errors[metric].values())))

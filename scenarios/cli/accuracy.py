@@ -40,7 +40,7 @@ def accuracy(folder: Path) -> None:
 def compute() -> tuple[str, list[Sensitivity]]:
     """The page's text, and what its figure shows."""
     from calibration.beside import leave_one_card_out, read_mixed
-    from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
+    from scenarios.accuracy.cases import BLIND, CASES, COMPOSED, SILICON, evaluate
     from scenarios.accuracy.composed import left_out_models
     from scenarios.accuracy.page import load_documents, page
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
@@ -57,7 +57,7 @@ def compute() -> tuple[str, list[Sensitivity]]:
     sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
     text = page(
         load_documents(list(shipped_profiles().values())),
-        [evaluate(case) for case in CASES],
+        [evaluate(case) for case in (*CASES, *COMPOSED)],
         {name: run(name).summary for name in BLIND},
         score(runs, kernels_of, hosts),
         hosts,

@@ -44,7 +44,9 @@ class Gpu:
     source: Annotated[str, doc("where the figures come from")]
     fp8_tflops: Annotated[float | None, doc("dense fp8 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
     fp4_tflops: Annotated[float | None, doc("dense fp4 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
-    l2_mib: Annotated[float, doc("L2 cache; 0: unknown, nothing is taken to be found in it"), Unit("MiB")] = 0.0
+    l2_mib: Annotated[
+        float, doc("size of the L2 cache; 0: unknown, nothing is taken to be found in it"), Unit("MiB")
+    ] = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -63,15 +65,39 @@ _PCIE_4_COPY, _PCIE_5_COPY, _C2C_COPY = 25.0, 55.0, 200.0
 _PCIE_4, _PCIE_5 = 32.0, 64.0
 
 _TABLE = (
-    Gpu("h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8, "NVIDIA H200 Tensor Core GPU datasheet, SXM", 1978.9, l2_mib=50),
-    Gpu("h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0, "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB", 1978.9, l2_mib=50),
+    Gpu(
+        "h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8,
+        "NVIDIA H200 Tensor Core GPU datasheet, SXM", 1978.9, l2_mib=50,
+    ),
+    Gpu(
+        "h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0,
+        "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB", 1978.9, l2_mib=50,
+    ),
     Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB", 296, l2_mib=60),
-    Gpu("b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5, "NVIDIA HGX B200 datasheet, per GPU", 4500, 9000, l2_mib=126),
-    Gpu("b300", 267.69, 8000, 2250, _PCIE_5_COPY, 900, None, "NVIDIA HGX B300 datasheet, per GPU", 4500, 13500, l2_mib=126),
-    Gpu("gb200", 184.31, 8000, 2500, _C2C_COPY, 900, None, "NVIDIA GB200 NVL72 datasheet, per GPU", 5000, 10000, l2_mib=126),
-    Gpu("gb300", 276.5, 8000, 2500, _C2C_COPY, 900, None, "NVIDIA GB300 NVL72 datasheet, per GPU", 5000, 15000, l2_mib=126),
-    Gpu("a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB", l2_mib=40),
-    Gpu("a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB", l2_mib=40),
+    Gpu(
+        "b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5,
+        "NVIDIA HGX B200 datasheet, per GPU", 4500, 9000, l2_mib=126,
+    ),
+    Gpu(
+        "b300", 267.69, 8000, 2250, _PCIE_5_COPY, 900, None,
+        "NVIDIA HGX B300 datasheet, per GPU", 4500, 13500, l2_mib=126,
+    ),
+    Gpu(
+        "gb200", 184.31, 8000, 2500, _C2C_COPY, 900, None,
+        "NVIDIA GB200 NVL72 datasheet, per GPU", 5000, 10000, l2_mib=126,
+    ),
+    Gpu(
+        "gb300", 276.5, 8000, 2500, _C2C_COPY, 900, None,
+        "NVIDIA GB300 NVL72 datasheet, per GPU", 5000, 15000, l2_mib=126,
+    ),
+    Gpu(
+        "a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8,
+        "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB", l2_mib=40,
+    ),
+    Gpu(
+        "a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3,
+        "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB", l2_mib=40,
+    ),
     Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet", 733, l2_mib=96),
     Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet", 242.5, l2_mib=48),
     Gpu("a10g", 22.06, 600, 70, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA A10G datasheet (AWS g5)", l2_mib=6),

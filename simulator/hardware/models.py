@@ -54,10 +54,7 @@ class Model:
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
         Literal["auto", "bf16", "fp8", "fp8_block", "nvfp4", "fp4"],
-        doc(
-            "precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block;"
-            " nvfp4 (or fp4): weights of 0.5625 bytes"
-        ),
+        doc("precision of products; auto: fp8 where a weight is a byte, else bf16; nvfp4 (or fp4): 0.5625 bytes"),
     ] = "auto"
     sliding_window: Annotated[
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")

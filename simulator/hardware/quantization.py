@@ -73,7 +73,7 @@ def _compressed_tensors(quantization: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _group(group: Any) -> Mapping[str, object]:
-    """The precision of a group of layers: both weights and what they are multiplied with must be floats of one width."""
+    """The precision of a group of layers: weights and what they are multiplied with must be floats of one width."""
     parts = group if isinstance(group, dict) else {}
     weights, inputs = _bits(parts.get("weights")), _bits(parts.get("input_activations"))
     if weights == inputs == "float 8":

@@ -146,7 +146,8 @@ def test_a_layout_lacks_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no tables of vLLM"):
         find_source(tmp_path)
     found = shipped_source(tmp_path / "wheel", "h100_sxm/vllm_9.9.0")
-    assert found is not None and found.by_family
+    assert found is not None
+    assert found.by_family
     assert shipped_source(tmp_path / "wheel", "b200_sxm/vllm_9.9.0") is None
 
 

@@ -44,8 +44,8 @@ ASSUMED_HOST_S = 300e-6
 
 ASSUMED = "assumed"
 
-UNMEASURED = "no public table holds dense products of int4 or int8 weights, or of others"
-"""Why products of a precision without a word are in no tables."""
+UNMEASURED = "no public table holds dense products of int4 or int8 weights"
+"""Why products of weights that are widened to bf16 on the way are in no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,14 @@ def _refuse_layers(tables: Tables, model: Model) -> None:
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
-        left = tables.document.get("left_out", {}).get(f"products {dtype}", "" if dtype in WEIGHT_BYTES else UNMEASURED)
+        left = tables.document.get("left_out", {}).get(f"products {dtype}", "")
+        if model.multiplied_in == "bf16" and dtype not in WEIGHT_BYTES:
+            left = UNMEASURED
         what = f"{tables.name} has no matrix products of {dtype}" + (f": {left}" if left else "")
         hint = f"measured: {', '.join(tables.products)}; or kind: roofline"
-        raise InputError(what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "nvfp4" in dtype else hint)
+        raise InputError(
+            what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
+        )
     return {
         op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
     }  # fmt: skip

@@ -17,12 +17,16 @@ from tests.command import batchlab
 LIBRARY = Path(scenarios.__file__).parent / "library"
 CASES = {
     "tables-a100": ("a100-80gb-vllm-0.14", "bf16, ", "all-reduce among 4"),
+    "tables-b200-nvfp4": ("b200-vllm-0.24", "nvfp4, ", "decode attention"),
+    "tables-b300-tp": ("b300-vllm-0.24", "bf16, ", "decode attention"),
     "tables-h100-fp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 2"),
     "tables-h100-fp8-block": ("h100-vllm-0.19", "fp8_block, ", "decode attention"),
     "tables-h100-heads-64": ("h100-vllm-0.24", "bf16, ", "decode attention"),
     "tables-h100-tp8": ("h100-vllm-0.24", "fp8, ", "all-reduce among 8"),
     "tables-h100-window": ("h100-vllm-0.24", "bf16, ", "decode attention, window 1,024"),
     "tables-h200-fp8-kv": ("h200-vllm-0.24", "fp8, ", "decode attention"),
+    "tables-l40s": ("l40s-vllm-0.24", "fp8, ", "decode attention"),
+    "tables-rtx-pro-6000": ("rtx-pro-6000-vllm-0.24", "nvfp4, ", "decode attention"),
 }
 
 
@@ -74,7 +78,15 @@ def test_a_fitted_profile_comes_before_tables_and_a_name_before_both() -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "says"),
     [
-        ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in fp4"),
+        ("tables-h100-fp8", ("model.matmul_dtype=fp4", "model.dtype_bytes=0.5"), "multiplied in nvfp4"),
+        ("tables-h100-fp8", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),
+        ("tables-h100-fp8", ("model.dtype_bytes=0.53",), "no public table holds dense products of int4 or int8"),
+        ("tables-b200-nvfp4", ("model.matmul_dtype=fp8_block", "model.dtype_bytes=1"), "launches, not kernels"),
+        ("tables-b200-nvfp4", ("hardware.gpu=gb200", "hardware.tensor_parallel=8"), "no all-reduce among 8 GPUs"),
+        ("tables-b200-nvfp4", ("model.head_dim=96",), "no decode attention for heads of 96"),
+        ("tables-b200-nvfp4", ("model.kv_dtype_bytes=4",), "with float32 KV"),
+        ("tables-l40s", ("model.matmul_dtype=nvfp4", "model.dtype_bytes=0.5625"), "no matrix products of nvfp4"),
+        ("tables-rtx-pro-6000", ("hardware.gpu=b300", "model.head_dim=192"), "heads of 192 with bf16 KV"),
         ("tables-h100-fp8", ("model.experts=8", "model.active_experts=2", "model.intermediate=999"), "no kernel times"),
         ("tables-h100-fp8", ("model.kv_lora_rank=512", "model.rope_head_dim=64"), "multi-head latent attention"),
         ("tables-h100-fp8", ("cost.name=h200-vllm-0.18",), "is a profile for GPU h200"),

@@ -143,7 +143,8 @@ def ct(weights: Config, inputs: Config | None, **more: object) -> Config:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": CACHE, "ignore": ["lm_head"],
           "config_groups": {"group_0": group(nvfp4, nvfp4)}, "producer": {"name": "modelopt"}}, 0.5625, "nvfp4", 1),
         ({"quant_method": "modelopt", "quant_algo": "FP8"}, 1, "fp8", 2),
-        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, 1, "fp8", 1),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, 1, "fp8",
+         1),
         ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, 0.5625, "nvfp4", 2),
     ],
 )  # fmt: skip
