@@ -93,6 +93,9 @@ def _paces(rows: pd.DataFrame, key_bytes: Array, cache: float) -> tuple[float | 
     same = (frame[["heads", "kv_heads", "batch"]].diff() == 0).all(axis=1).to_numpy()
     before, after = frame["bytes"].shift().to_numpy(float), frame["bytes"].to_numpy(float)
     pace = frame["us"].diff().to_numpy(float) / np.where(after > before, after - before, np.nan)
-    near = pace[same & (after <= cache) & (before >= NEAR * cache)]
-    far = pace[same & (before >= FAR * cache)]
-    return tuple(float(np.nanmedian(each)) if len(each) >= FEWEST else None for each in (near, far))  # type: ignore[return-value]
+    near, far = same & (after <= cache) & (before >= NEAR * cache), same & (before >= FAR * cache)
+    return _median(pace[near]), _median(pace[far])
+
+
+def _median(values: Array) -> float | None:
+    return float(np.nanmedian(values)) if len(values) >= FEWEST else None

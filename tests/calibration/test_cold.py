@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ MEMORY, CACHE = 1500.0, 4000.0
 LAUNCH_US = 10.0
 
 
-def decodes() -> tuple[object, np.ndarray]:
+def decodes() -> tuple[Any, np.ndarray]:
     """Decodes whose keys come from the cache where it holds them, at a pace of its own; and the bytes of keys."""
     rows = pd.DataFrame(
         {"heads": 32, "kv_heads": 8, "window": 0, "batch": batch, "length": length}
@@ -31,19 +32,19 @@ def decodes() -> tuple[object, np.ndarray]:
 
 def test_decodes_read_their_keys_from_memory_again() -> None:
     rows, key_bytes = decodes()
-    cold = cold_decodes(rows, key_bytes, GPU)  # type: ignore[arg-type]
+    cold = cold_decodes(rows, key_bytes, GPU)
     held = key_bytes <= GPU.l2_mib * 2**20
     assert (cold.changed == held).all()
     # Paces are medians over pairs of rows: those across the edge of the cache are none of them.
     assert cold.us[held] == pytest.approx((LAUNCH_US + key_bytes / (MEMORY * 1e3))[held], rel=1e-6)
-    assert (cold.us[~held] == rows["us"].to_numpy()[~held]).all()  # type: ignore[index]
+    assert (cold.us[~held] == rows["us"].to_numpy()[~held]).all()
 
 
 def test_nothing_is_added_where_the_cache_is_not_known() -> None:
     rows, key_bytes = decodes()
-    cold = cold_decodes(rows, key_bytes, replace(GPU, l2_mib=0.0))  # type: ignore[arg-type]
+    cold = cold_decodes(rows, key_bytes, replace(GPU, l2_mib=0.0))
     assert not cold.changed.any()
-    assert (cold.us == rows["us"].to_numpy()).all()  # type: ignore[index]
+    assert (cold.us == rows["us"].to_numpy()).all()
 
 
 def test_a_product_takes_its_weights_way_from_memory() -> None:
