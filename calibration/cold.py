@@ -7,7 +7,8 @@ L40S 35 where twice as many bytes take 219. What reading them from memory adds i
 
 - decodes read their keys at the pace that larger batches reach, and not at that of the batches which the cache holds:
   bytes x the difference of both is added;
-- a product takes at least as long as its launch and its weights' way from memory.
+- a product takes at least what its weights' way from memory takes: a line through products of few rows, with weights
+  beyond the cache.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ FEWEST = 8
 
 FAR = 2.0
 """Of rows of so many times the cache's size nothing is found in it."""
+
+FARTHEST = 8.0
+"""Products up to so many times the cache's size tell the pace of smaller ones."""
+
+FEW_ROWS, FEWEST_SIZES = 64, 6
+"""Products of so few rows wait for their weights; a line takes so many sizes."""
+
+LAUNCHES = 2.0
+"""What a line says of no bytes at all is at most so many of the shortest products."""
 
 NEAR = 1 / 16
 """Below this share of the cache's size it is launches that take the time."""
@@ -59,15 +69,19 @@ def cold_decodes(rows: pd.DataFrame, key_bytes: Array, gpu: Gpu) -> Cold:
     return Cold(us + np.where(held, key_bytes * more, 0.0), held)
 
 
-def cold_products(us: Array, weights: Array, precision: str, gpu: Gpu) -> Cold:
-    """Products by the bytes of their weights."""
-    held = weights * COPIES[precision] <= gpu.l2_mib * 2**20
-    large = weights > FAR * gpu.l2_mib * 2**20
-    if not large.any():
-        return Cold(us, held & False)
-    pace = float(np.quantile(us[large] / weights[large], 0.01))
+def cold_products(us: Array, m: Array, weights: Array, precision: str, gpu: Gpu) -> Cold:
+    """Products of so many rows (m) by the bytes of their weights."""
+    times = weights * COPIES[precision] / max(gpu.l2_mib * 2**20, 1.0)  # the cache's size
+    held, beyond = times <= 1.0, (m <= FEW_ROWS) & (times > FAR) & (times <= FARTHEST)
+    sizes = np.unique(weights[beyond])
+    if gpu.l2_mib == 0 or len(sizes) < FEWEST_SIZES:
+        return Cold(us, np.zeros(len(us), dtype=bool))
+    typical = np.array([np.median(us[beyond & (weights == size)]) for size in sizes])
+    pace, first = np.polyfit(sizes, typical, 1)
     launch = float(np.quantile(us, 0.01))
-    least = launch + weights * pace
+    least = max(float(first), launch) + weights * pace
+    if not 0.0 <= first <= LAUNCHES * launch:  # not memory alone that these wait for
+        least = weights * float(np.median(typical / sizes))
     slow = held & (us < least)
     return Cold(np.where(slow, least, us), slow)
 
@@ -79,6 +93,9 @@ def _paces(rows: pd.DataFrame, key_bytes: Array, cache: float) -> tuple[float | 
     same = (frame[["heads", "kv_heads", "batch"]].diff() == 0).all(axis=1).to_numpy()
     before, after = frame["bytes"].shift().to_numpy(float), frame["bytes"].to_numpy(float)
     pace = frame["us"].diff().to_numpy(float) / np.where(after > before, after - before, np.nan)
-    near = pace[same & (after <= cache) & (before >= NEAR * cache)]
-    far = pace[same & (before >= FAR * cache)]
-    return tuple(float(np.nanmedian(each)) if len(each) >= FEWEST else None for each in (near, far))  # type: ignore[return-value]
+    near, far = same & (after <= cache) & (before >= NEAR * cache), same & (before >= FAR * cache)
+    return _median(pace[near]), _median(pace[far])
+
+
+def _median(values: Array) -> float | None:
+    return float(np.nanmedian(values)) if len(values) >= FEWEST else None

@@ -51,7 +51,7 @@ def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes]) -> pd.Da
 
 def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
     us, weights = frame["us"].to_numpy(float), (WEIGHT_BYTES[name] * frame["n"] * frame["k"]).to_numpy(float)
-    cold = cold_products(us, weights, name, gpu)
+    cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu)
     if cold.changed.any():
         notes["cold"][f"products {name}"] = [int(cold.changed.sum()), len(us)]
     return frame.assign(us=cold.us)

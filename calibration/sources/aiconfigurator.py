@@ -108,7 +108,8 @@ def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) ->
     gpu = GPUS.get(name)
     us = (gemm["latency"] * 1e3).to_numpy(float)
     if gpu is not None:
-        us = cold_products(us, (BF16_BYTES * gemm["n"] * gemm["k"]).to_numpy(float), "bf16", gpu).us
+        rows, weights = gemm["m"].to_numpy(float), (BF16_BYTES * gemm["n"] * gemm["k"]).to_numpy(float)
+        us = cold_products(us, rows, weights, "bf16", gpu).us
     tables: dict[str, Table] = {
         "gemm": make_table("gemm", {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": us}),
         "attention": _attention(source, model, tensor_parallel, gpu),

@@ -24,10 +24,10 @@ part whether it was measured at that size, interpolated, extrapolated, assumed o
 
 A source measures a kernel again and again on the same operands. What the L2 cache holds of them is read from memory in
 a model, and the rows are brought there before anything else (`calibration/cold.py`): decodes by the pace at which
-larger batches read their keys, products by the way of their weights. The last table counts these rows (`cold`), those
+larger batches read their keys, products by the way of their weights. A table below counts these rows (`cold`), those
 that even so are faster than the GPU can be (`impossible`), and those that take 1.4 times as long as rows before and
 after them (`disturbed`); the latter two are left out. Two sources show more trouble than that: of B200's fp8 products
-a twentieth were disturbed, and GB200's largest in bf16 run at half the pace of its others, as if short of power.
+one in 25 was disturbed, and GB200's largest in bf16 run at half the pace of its others, as if short of power.
 """
 _MODELS = """### A model left out
 

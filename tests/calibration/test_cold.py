@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ MEMORY, CACHE = 1500.0, 4000.0
 LAUNCH_US = 10.0
 
 
-def decodes() -> tuple[object, np.ndarray]:
+def decodes() -> tuple[Any, np.ndarray]:
     """Decodes whose keys come from the cache where it holds them, at a pace of its own; and the bytes of keys."""
     rows = pd.DataFrame(
         {"heads": 32, "kv_heads": 8, "window": 0, "batch": batch, "length": length}
@@ -31,31 +32,46 @@ def decodes() -> tuple[object, np.ndarray]:
 
 def test_decodes_read_their_keys_from_memory_again() -> None:
     rows, key_bytes = decodes()
-    cold = cold_decodes(rows, key_bytes, GPU)  # type: ignore[arg-type]
+    cold = cold_decodes(rows, key_bytes, GPU)
     held = key_bytes <= GPU.l2_mib * 2**20
     assert (cold.changed == held).all()
     # Paces are medians over pairs of rows: those across the edge of the cache are none of them.
     assert cold.us[held] == pytest.approx((LAUNCH_US + key_bytes / (MEMORY * 1e3))[held], rel=1e-6)
-    assert (cold.us[~held] == rows["us"].to_numpy()[~held]).all()  # type: ignore[index]
+    assert (cold.us[~held] == rows["us"].to_numpy()[~held]).all()
 
 
 def test_nothing_is_added_where_the_cache_is_not_known() -> None:
     rows, key_bytes = decodes()
-    cold = cold_decodes(rows, key_bytes, replace(GPU, l2_mib=0.0))  # type: ignore[arg-type]
+    cold = cold_decodes(rows, key_bytes, replace(GPU, l2_mib=0.0))
     assert not cold.changed.any()
-    assert (cold.us == rows["us"].to_numpy()).all()  # type: ignore[index]
+    assert (cold.us == rows["us"].to_numpy()).all()
 
 
-def test_a_product_takes_its_launch_and_its_weights_way_at_least() -> None:
-    weights = np.array([1e4, 4e6, 11e6, 200e6, 400e6])
-    us = np.array([3.0, 4.0, 30.0, 3.0 + 200e6 / 1.5e6, 3.0 + 400e6 / 1.5e6])
-    cold = cold_products(us, weights, "bf16", GPU)
-    assert cold.changed.tolist() == [True, True, False, False, False]
-    assert cold.us[:2] == pytest.approx([3.0, 3.0 + 4e6 / 1.5e6], rel=0.02)
-    assert (cold.us[2:] == us[2:]).all()
-    alone = cold_products(us, weights, "nvfp4", GPU)  # one layer, not six after another: a larger one stays there
-    assert not alone.changed[2]
-    assert cold_products(us, np.array([1e4, 4e6, 60e6, 2e8, 4e8]), "nvfp4", GPU).changed[2]
+def test_a_product_takes_its_weights_way_from_memory() -> None:
+    beyond = np.array([30e6, 40e6, 50e6, 60e6, 70e6, 80e6])  # six copies of these are two to eight times the cache
+    weights = np.array([1e5, 4e6, 11e6, 11e6, *beyond])
+    memory = 3.0 + weights / 1.5e6
+    us = np.array([2.0, 4.0, 30.0, 5.0, *memory[4:]])
+    rows = np.array([1.0, 16.0, 16.0, 512.0, *[32.0] * 6])
+    cold = cold_products(us, rows, weights, "bf16", GPU)
+    assert cold.changed.tolist() == [True, True, False, True, *[False] * 6]
+    assert cold.us[cold.changed] == pytest.approx(memory[cold.changed], rel=1e-6)
+    assert (cold.us[~cold.changed] == us[~cold.changed]).all()
+
+
+def test_a_product_that_waits_for_more_than_memory_takes_no_launch_of_a_line() -> None:
+    """The line of larger products begins far above any launch: their pace alone is taken."""
+    weights = np.array([1e6, 40e6, *np.linspace(150e6, 500e6, 6)])
+    us = np.array([5.0, 60.0, *(100.0 + np.linspace(150e6, 500e6, 6) / 1e6)])
+    cold = cold_products(us, np.full(8, 16.0), weights, "nvfp4", GPU)
+    pace = float(np.median(us[2:] / weights[2:]))
+    assert cold.us[:2] == pytest.approx([5.0, max(60.0, 40e6 * pace)])
+
+
+def test_products_are_left_alone_where_the_cache_or_the_pace_is_not_known() -> None:
+    weights, us = np.array([1e6, 2e6, 60e6]), np.array([1.0, 1.0, 50.0])
+    for gpu in (GPU, replace(GPU, l2_mib=0.0)):
+        assert not cold_products(us, np.ones(3), weights, "bf16", gpu).changed.any()
 
 
 def test_a_disturbed_row_goes_and_a_kernel_that_is_slow_for_one_row_stays() -> None:

@@ -20,8 +20,8 @@ WEIGHT_BYTES = {"bf16": 2, "fp8": 1, "fp8_block": 1, "nvfp4": 0.5625}
 
 A product of fp8 or nvfp4 holds the quantisation of its input: vLLM's whole layer was measured, with static scales. The
 kernel before it may do that work instead (`fuse_norm_quant` in vllm/config/vllm.py). Taken out of qkv, gate_up and down
-as measured alone (scale_matrix_perf), steps come out 3 to 5 % shorter, and 60 runs on H200 are met by 4.7 % instead of
-2.8: it stays in.
+as measured alone (scale_matrix_perf), steps come out 3 to 5 % shorter, and 60 runs on H200 are off by 4.7 % instead of
+2.8 in the median: it stays in.
 """
 
 

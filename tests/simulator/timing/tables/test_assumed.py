@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.gpus import GPUS
+from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import MODELS
 from simulator.timing.tables.assumed import EFFICIENCY, L2_GB_S, LAUNCH_US, elementwise, sampler
 
@@ -30,9 +30,9 @@ def test_small_operands_are_found_in_the_cache_and_large_ones_are_not() -> None:
 
 
 @pytest.mark.parametrize("gpu", [replace(GPU, l2_mib=0.0), GPUS["b200"]], ids=["unknown", "as-fast-as-memory"])
-def test_all_comes_from_memory_where_the_cache_is_unknown_or_no_faster(gpu: object) -> None:
-    norm = elementwise(LLAMA, gpu, 1)["norm"]  # type: ignore[arg-type]
-    memory = gpu.bandwidth_gb_s * EFFICIENCY * 1e3  # type: ignore[attr-defined]
+def test_all_comes_from_memory_where_the_cache_is_unknown_or_no_faster(gpu: Gpu) -> None:
+    norm = elementwise(LLAMA, gpu, 1)["norm"]
+    memory = gpu.bandwidth_gb_s * EFFICIENCY * 1e3
     for tokens in (1, 256, 8192, 20000):
         assert norm.at(tokens) == pytest.approx(2 * LAUNCH_US + tokens * NORM_BYTES / memory, rel=1e-3)
 
