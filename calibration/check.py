@@ -13,6 +13,8 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile import Profile, ProfileCost, read_profile
 from simulator.timing.profile.scope import described
 from simulator.timing.tables import compose, parts_of, read_tables
+from simulator.timing.tables.expert_tables import beside
+from simulator.timing.tables.latent import find_latent
 
 TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
 """Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""
@@ -54,7 +56,8 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
     With a model: how each part of it is come by on so many GPUs. InputError that names what the tables lack.
     """
     tables = read_tables(path)
-    lines = [f"{tables.name}: any dense model on {tables.gpu}, {tables.software}"]
+    experts = beside(path.parent, tables.gpu, tables.software)
+    lines = [f"{tables.name}: any {'' if experts else 'dense '}model on {tables.gpu}, {tables.software}"]
     for source in tables.document.get("sources", ()):
         lines.append("from: " + ", ".join(f"{key} {value}" for key, value in source.items()))
     for name, surface in tables.products.items():
@@ -68,12 +71,27 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
                 f"{kind}: heads of {part.head_dim}, {part.kv_dtype} KV{window}: {len(part.log_us)} pairs of heads"
             )
     lines.append(f"all-reduce among {', '.join(map(str, sorted(tables.all_reduce)))} GPUs")
+    for each in experts:
+        models = {
+            name: {(cell.hidden, cell.experts, cell.top_k) for cell in of.cells} for name, of in each.precisions.items()
+        }
+        listed = ", ".join(f"{name} of {len(found)} models" for name, found in models.items())
+        lines.append(f"experts ({each.software}): {listed}")
+    latent = find_latent(tables)
+    if latent is not None:
+        for modules in latent.decode:
+            kernels = f"{len(modules.by_heads)} numbers of heads, {' and '.join(modules.kernels)}"
+            lines.append(f"latent attention ({latent.software}): {modules.dtype}, {modules.kv_dtype} KV: {kernels}")
     for name, why in tables.document.get("left_out", {}).items():
         lines.append(f"left out: {name}: {why}")
-    for name, (count, of) in tables.document.get("rejected", {}).items():
-        if count:
-            lines.append(f"rejected as impossible: {count:,} of {of:,} rows of {name}")
-    lines += _errors(tables.document)
+    for what, counts in (("rejected as impossible", "rejected"), ("left out as disturbed", "disturbed"),
+                         ("brought to a cold cache", "cold")):  # fmt: skip
+        for name, (count, of) in tables.document.get(counts, {}).items():
+            if count:
+                lines.append(f"{what}: {count:,} of {of:,} rows of {name}")
+    errors = {**tables.document.get("errors", {}), **(experts[0].document.get("errors", {}) if experts else {})}
+    errors |= latent.document.get("errors", {}) if latent is not None else {}
+    lines += _errors({"errors": errors})
     if model is not None:
         profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)
         lines.append(f"{described(model)}, tensor_parallel {tensor_parallel}:")

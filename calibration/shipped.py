@@ -31,6 +31,8 @@ AICONFIGURATOR = {
     "commit": "095f58a51c4ca8e61b66ec108d86f223f8d559ce",
     "licence": "Apache-2.0",
 }
+AICONFIGURATOR_CORE = {"source": "aiconfigurator-core", "licence": "Apache-2.0"}
+"""The wheel (PyPI) with the same tables, and more: of more GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def read_shipped(entry: Shipped, root: Path) -> KernelRows:
     folder = root / "aiconfigurator_kernels" / entry.folder
     rows = read_aiconfigurator(folder, find_model(entry.model), entry.tensor_parallel)
     source = {**AICONFIGURATOR, "path": f"aic-core/src/aiconfigurator_core/systems/data/{entry.folder}"}
-    return replace(rows, sources=(source,))
+    return replace(rows, sources=({**source, "cache": "cold (calibration/cold.py)"},))
 
 
 def fit_shipped(entry: Shipped, root: Path) -> dict[str, Any]:

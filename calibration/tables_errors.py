@@ -29,8 +29,6 @@ Array = NDArray[np.float64]
 Errors = dict[str, dict[str, dict[str, float]]]
 Predict = Callable[[HeadTable, Heads], Found]
 
-_DTYPES = {"bf16": "bfloat16"}
-
 
 def errors_of(tables: Tables, products: pd.DataFrame) -> Errors:
     """Errors by kind and regime, in percent (`calibration.heldout.summary`)."""
@@ -56,13 +54,13 @@ def _thinned(tables: Tables, dtype: str, rows: pd.DataFrame) -> Array:
     """Relative errors of the products that are no cells of the grid, but within it."""
     surface = tables.products[dtype]
     m_axis, n_axis, k_axis = surface.axes
-    rows = rows[(rows["gemm_dtype"] == _DTYPES.get(dtype, dtype)) & stands_for(dtype, rows["m"].to_numpy(float))]
+    rows = rows[(rows["precision"] == dtype) & stands_for(dtype, rows["m"].to_numpy(float))]
     for name, axis in (("m", m_axis), ("n", n_axis), ("k", k_axis)):
         rows = rows[(rows[name] >= axis.values[0]) & (rows[name] <= axis.values[-1])]
     errors = []
     for _, some in rows.groupby(["n", "k"]):
         n, k = float(some["n"].iloc[0]), float(some["k"].iloc[0])
-        m, us = some["m"].to_numpy(float), some["latency"].to_numpy(float) * 1e3
+        m, us = some["m"].to_numpy(float), some["us"].to_numpy(float)
         left = ~np.isin(m, m_axis.values) if n in n_axis.values and k in k_axis.values else np.ones(len(m), dtype=bool)
         curve = product_curve(surface, n, k, np.asarray(m_axis.values), WEIGHT_BYTES[dtype])
         errors.append(np.array([curve.at(size) for size in m[left]]) / us[left] - 1.0)

@@ -2,8 +2,10 @@
 
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
-Rows that are faster than the GPU can be are left out, and so are precisions whose smallest products take `LAUNCHES_US`
-and more: then launches were timed, one by one, and not the kernels that run in a CUDA graph.
+Rows are brought to a cold cache, and those that are faster than the GPU can be, or were disturbed, are left out
+(`calibration.tables_rows`). So are precisions whose smallest products take `LAUNCHES_US` and more: then launches were
+timed, one by one, and not the kernels that run in a CUDA graph (`use_cuda_graph=gemm_type != "fp8_block"` in
+aiconfigurator's collector/vllm/collect_gemm.py).
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from numpy.typing import NDArray
 
 from calibration.document import of_axis, of_physics
 from calibration.gemm import gemm_kernel, stands_for
-from calibration.limits import TOLERANCE
 from calibration.names import gpu_name
 from calibration.physics_fit import Shape, fit_physics
-from calibration.shipped import AICONFIGURATOR
-from calibration.sources.aiconfigurator import BF16_BYTES, parquet
+from calibration.shipped import AICONFIGURATOR, AICONFIGURATOR_CORE
+from calibration.sources.aiconfigurator import BF16_BYTES, FAMILIES, Source, find_source, parquet
 from calibration.tables_errors import errors_of
+from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
 from simulator.errors import InputError
-from simulator.hardware.gpus import Gpu, find_gpu
+from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
@@ -50,8 +52,6 @@ SMALLEST = 256
 LAUNCHES_US = 30.0
 """A kernel so small (up to 16 rows, 2,048 columns) takes 2 to 15 us in a graph."""
 
-PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block"}
-KV_BYTES = {"bf16": 2, "fp8": 1}
 DECODE = Shape(("items",), (("keys",), ("chain",)))
 PROMPT = Shape(("tiles",), (("pairs", "tokens"), ("chain",)))
 
@@ -61,36 +61,48 @@ SHIPPED: Mapping[str, str] = {
     "h200-vllm-0.18": "h200_sxm/vllm_0.18.0",
     "h200-vllm-0.24": "h200_sxm/vllm_0.24.0",
     "a100-80gb-vllm-0.14": "a100_sxm/vllm_0.14.0",
+    "b200-vllm-0.24": "b200_sxm/vllm_0.24.0",
+    "b300-vllm-0.24": "b300_sxm/vllm_0.24.0",
+    "gb200-vllm-0.24": "gb200/vllm_0.24.0",
+    "gb300-vllm-0.24": "gb300/vllm_0.24.0",
+    "l40s-vllm-0.24": "l40s/vllm_0.24.0",
+    "rtx-pro-6000-vllm-0.24": "rtx_pro_6000_server/vllm_0.24.0",
 }
-"""The tables that come with batchlab, and their folders below `aiconfigurator_kernels/`."""
+"""The tables that come with batchlab, and what they are made of, as GPU/vllm_VERSION whatever the source's layout."""
+
+WHEEL = "0.12.0"
+"""The release of aiconfigurator-core that the shipped tables of GPUs by family are made of."""
 
 
-def tabulate(folder: Path, name: str = "", gpu: str = "") -> dict[str, Any]:
-    """The JSON of a folder's tables. InputError where its files or its GPU are not known."""
-    products = parquet(folder, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
-    device = str(products["device"].iloc[0]) if "device" in products else folder.parent.name
-    card = find_gpu(gpu or gpu_name(device) or gpu_name(folder.parent.name) or device)
-    software = folder.name.replace("_", " ").replace("vllm", "vLLM")
+def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -> dict[str, Any]:
+    """The JSON of a source's tables. InputError where its files or its GPU are not known.
+
+    `release` is that of the wheel which the source came in, where that is known.
+    """
+    products = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
+    device = str(products["device"].iloc[0]) if "device" in products else source.gpu
+    card = find_gpu(gpu or gpu_name(device) or gpu_name(source.gpu) or device)
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
-        "name": name or f"{card.name}-{folder.name.replace('_', '-')}",
+        "name": name or f"{card.name}-vllm-{source.version}",
         "gpu": card.name,
-        "software": software,
-        "sources": [
-            {**AICONFIGURATOR, "path": f"aic-core/src/aiconfigurator_core/systems/data/{_place(folder)}"},
-        ],
+        "software": source.software,
+        "sources": _sources(source, release),
         "rejected": {},
+        "disturbed": {},
+        "cold": {},
     }
-    document |= _products(products, card, document["rejected"])
+    rows_of_products = product_rows(products, card, document)
+    document |= _products(products, rows_of_products)
     for kind, file, length in (
         ("decode", "generation_attention_perf", "step"),
         ("prompt", "context_attention_perf", "isl"),
     ):
-        rows = _attention_rows(folder, file, length, card, document["rejected"])
+        rows = attention_rows(source, file, length, card, document)
         document[kind] = [_heads(kind, some) for _, some in rows.groupby(["head_dim", "kv", "window"])]
-    document["all_reduce"] = _all_reduce(folder)
-    document["errors"] = errors_of(load_tables(document), products)
+    document["all_reduce"] = _all_reduce(source)
+    document["errors"] = errors_of(load_tables(document), rows_of_products)
     return document
 
 
@@ -100,23 +112,38 @@ def write_tables(document: Mapping[str, Any], path: Path) -> None:
     path.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
 
 
-def _place(folder: Path) -> str:
-    return f"{folder.parent.name}/{folder.name}"
+def _sources(source: Source, release: str) -> list[dict[str, str]]:
+    """Where the files come from; by family, each version that was read with its families."""
+    if not source.by_family:
+        place = f"aic-core/src/aiconfigurator_core/systems/data/{source.gpu}/vllm_{source.version}"
+        return [{**AICONFIGURATOR, "path": place}]
+    families: dict[str, list[str]] = {}
+    for name, family in FAMILIES.items():
+        if source.has(name):
+            found = families.setdefault(source.file(name).parent.name, [])
+            found += [] if family in found else [family]
+    core = {**AICONFIGURATOR_CORE, **({"version": release} if release else {})}
+    return [
+        {**core, "path": f"systems/data/{source.gpu}/{{{','.join(found)}}}/vllm/{version}"}
+        for version, found in families.items()
+    ]
 
 
-def _products(rows: pd.DataFrame, gpu: Gpu, rejected: dict[str, Any]) -> dict[str, Any]:
+def _products(source: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any]:
     """The products by precision, and the precisions that are left out, with the reason."""
     found: dict[str, Any] = {}
     left: dict[str, str] = {}
     for dtype, name in PRECISIONS.items():
-        some = rows[(rows["gemm_dtype"] == dtype) & (rows["n"] >= SMALLEST) & (rows["k"] >= SMALLEST)]
+        if not (source["gemm_dtype"] == dtype).any():
+            continue
+        some = rows[(rows["precision"] == name) & (rows["n"] >= SMALLEST) & (rows["k"] >= SMALLEST)]
+        least_us = _smallest_us(source, dtype)
         if not len(some):
-            continue
-        least_us = _smallest_us(rows, dtype)
-        if least_us > LAUNCHES_US:
+            left[f"products {name}"] = f"the source has none as wide as {SMALLEST}"
+        elif least_us > LAUNCHES_US:
             left[f"products {name}"] = f"the smallest take {least_us:.0f} us in the source: launches, not kernels"
-            continue
-        found[name] = _surface(some, name, gpu, rejected)
+        else:
+            found[name] = _surface(some, name)
     return {"products": found, "left_out": left}
 
 
@@ -125,51 +152,15 @@ def _smallest_us(rows: pd.DataFrame, dtype: str) -> float:
     return float(small["latency"].median() * 1e3) if len(small) else float("nan")
 
 
-def _surface(rows: pd.DataFrame, name: str, gpu: Gpu, rejected: dict[str, Any]) -> dict[str, Any]:
-    m, n, k = (rows[column].to_numpy(float) for column in ("m", "n", "k"))
-    us = rows["latency"].to_numpy(float) * 1e3
+def _surface(rows: pd.DataFrame, name: str) -> dict[str, Any]:
+    m, n, k, us = (rows[column].to_numpy(float) for column in ("m", "n", "k", "us"))
     width = WEIGHT_BYTES[name]
-    least = np.maximum(
-        2.0 * m * n * k / (gpu.tflops(name) * 1e6), (width * n * k + 2.0 * (m * k + m * n)) / (gpu.bandwidth_gb_s * 1e3)
-    )
-    possible = us * TOLERANCE >= least
-    rejected[f"products {name}"] = [int((~possible).sum()), len(us)]
-    m, n, k, us = m[possible], n[possible], k[possible], us[possible]
     physics = fit_physics(gemm_kernel(name).shape, product_features(m, n, k, width), us)
     kept = np.isin(m, M) & stands_for(name, m)
     axes = [Axis(label, tuple(np.unique(sizes).tolist())) for label, sizes in (("m", m[kept]), ("n", n), ("k", k))]
     residual = np.log(us / np.asarray(physics.us(product_features(m, n, k, width))))
     table = on_grid(axes, [m, n, k], residual)
     return {"axes": [of_axis(axis) for axis in axes], "physics": of_physics(physics), "correction": coded(table)}
-
-
-def _attention_rows(folder: Path, file: str, length: str, gpu: Gpu, rejected: dict[str, Any]) -> pd.DataFrame:
-    """Rows with columns heads, kv_heads, head_dim, kv, window, batch, length, us; without impossible ones."""
-    columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", length, "latency")
-    rows = parquet(folder, file, columns)
-    frame = rows.assign(
-        heads=rows["num_heads"],
-        kv_heads=rows["num_key_value_heads"],
-        kv=rows["kv_cache_dtype"].map(PRECISIONS),
-        window=rows.get("window_size", 0),
-        batch=rows["batch_size"].astype(float),
-        length=rows[length].astype(float) + (1.0 if length == "step" else 0.0),
-        us=rows["latency"] * 1e3,
-    )
-    batch, long = frame["batch"].to_numpy(), frame["length"].to_numpy()
-    window = frame["window"].to_numpy(float)
-    seen = np.where(window > 0, np.minimum(long, window), long)
-    key_bytes = 2.0 * frame["kv_heads"] * frame["head_dim"] * frame["kv"].map(KV_BYTES)
-    beyond = long - seen
-    pairs = 0.5 * long * (long + 1) - 0.5 * beyond * (beyond + 1) if length == "isl" else seen
-    flops = 4.0 * frame["heads"] * frame["head_dim"] * batch * pairs
-    moved = key_bytes * batch * (seen if length == "step" else 0.0)
-    peak = np.where(frame["kv"] == "fp8", gpu.tflops("fp8"), gpu.bf16_tflops) * 1e6
-    least = np.maximum(flops / peak, moved / (gpu.bandwidth_gb_s * 1e3))
-    possible = frame["us"] * TOLERANCE >= least
-    rejected[file] = [int((~possible).sum()), len(frame)]
-    kept: pd.DataFrame = frame[possible]
-    return kept
 
 
 def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
@@ -197,8 +188,8 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _all_reduce(folder: Path) -> dict[str, Any]:
-    rows = parquet(folder, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
+def _all_reduce(source: Source) -> dict[str, Any]:
+    rows = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
     rows = rows[rows["backend"] == "vllm_graph"]
     found = {}
     for ranks, some in rows.groupby("num_gpus"):
@@ -231,17 +222,37 @@ def coded(table: Array) -> list[int | None]:
     return [None if np.isnan(value) else round(value / SCALE) for value in table.ravel().tolist()]
 
 
+def shipped_source(root: Path, place: str) -> Source | None:
+    """The source of shipped tables (`GPU/vllm_VERSION`) below a root of either layout; None where it has none."""
+    gpu, _, version = place.partition("/vllm_")
+    for folder, asked in ((root / "aiconfigurator_kernels" / place, ""), (root / place, ""), (root / gpu, version)):
+        try:
+            return find_source(folder, asked)
+        except InputError:
+            continue
+    return None
+
+
 def main() -> None:
-    """`python -m calibration.tabulate ROOT [NAME...]`: make the shipped tables again from the sources below ROOT."""
+    """`python -m calibration.tabulate ROOT [NAME...]`: make the shipped tables again from what lies below ROOT.
+
+    ROOT is the folder `systems/data` of aiconfigurator-core, or one that holds `GPU/vllm_VERSION` of plain files (or
+    them in a folder `aiconfigurator_kernels`). Tables of which it has no source are left as they are.
+    """
     if len(sys.argv) < 2:
         raise InputError("no folder of sources", hint="python -m calibration.tabulate ROOT [NAME...]")
     root, names = Path(sys.argv[1]), sys.argv[2:]
     target = Path(__file__).parent / "tables"
-    for name, folder in SHIPPED.items():
-        if not names or name in names:
-            path = target / f"{name}.json.gz"
-            write_tables(tabulate(root / "aiconfigurator_kernels" / folder, name), path)
-            print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
+    for name, place in SHIPPED.items():
+        if names and name not in names:
+            continue
+        source = shipped_source(root, place)
+        if source is None:
+            print(f"{name}: no source of it below {root}", flush=True)
+            continue
+        path = target / f"{name}.json.gz"
+        write_tables(tabulate(source, name, release=WHEEL), path)
+        print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from pathlib import Path
 from simulator.errors import InputError, did_you_mean
 from simulator.timing.profile import Profile, read_profile
 from simulator.timing.tables import read_tables
+from simulator.timing.tables.expert_tables import SUFFIX, beside
+from simulator.timing.tables.latent import find_latent
+from simulator.timing.tables.latent_schema import SUFFIX as LATENT
 
 TABLES_SUFFIX = ".json.gz"
 
@@ -23,7 +26,11 @@ def shipped_profiles() -> dict[str, Path]:
 @cache
 def shipped_tables() -> dict[str, Path]:
     """The tables of kernels that come with batchlab, by name; of a GPU, those of the newest software first."""
-    found = {path.name.removesuffix(TABLES_SUFFIX): path for path in _shipped("tables", f"*{TABLES_SUFFIX}")}
+    found = {
+        path.name.removesuffix(TABLES_SUFFIX): path
+        for path in _shipped("tables", f"*{TABLES_SUFFIX}")
+        if not path.name.endswith((SUFFIX, f"{LATENT}{TABLES_SUFFIX}"))
+    }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
 
 
@@ -61,7 +68,8 @@ def profile_path(given: str) -> Path:
 def held_out_mape(profile: Profile) -> dict[str, float]:
     """Mean absolute error, in percent, of each kind of kernel on rows that the fit had not seen; empty if untested."""
     errors: Mapping[str, Mapping[str, Mapping[str, float]]] = profile.document.get("errors", {})
-    found = {kind: each.get("random", each.get("thinned")) for kind, each in errors.items()}
+    regimes = ("random", "thinned", "parallel")
+    found = {kind: next((each[name] for name in regimes if name in each), None) for kind, each in errors.items()}
     return {kind: each["mape"] for kind, each in found.items() if each is not None}
 
 
@@ -88,9 +96,14 @@ def describe_tables(path: Path) -> tuple[str, ...]:
     kv = sorted({table.kv_dtype for table in tables.decode})
     parts = [f"weights {', '.join(tables.products)}", f"KV {', '.join(kv)}", f"heads of {', '.join(map(str, heads))}"]
     parts += [f"windows {', '.join(map(str, windows))}"] if windows else []
+    experts = sorted({name for each in beside(path.parent, tables.gpu, tables.software) for name in each.precisions})
+    parts += [f"experts {', '.join(experts)}"] if experts else []
+    latent = find_latent(tables)
+    kinds = [] if latent is None else sorted({modules.dtype for modules in latent.decode})
+    parts += [f"latent attention {', '.join(kinds)}"] if kinds else []
     return (
         tables.name,
-        f"any dense model on {tables.gpu}",
+        f"any {'' if experts else 'dense '}model on {tables.gpu}",
         f"tensor_parallel {', '.join(map(str, (1, *sorted(tables.all_reduce))))}",
         tables.software,
         "; ".join(parts),

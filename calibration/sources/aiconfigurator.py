@@ -1,20 +1,30 @@
 """aiconfigurator's kernel tables: parquet files of vLLM's kernels on one GPU, latencies in milliseconds.
 
-A folder `<gpu>/vllm_<version>` holds gemm_perf, generation_attention_perf (context = step + 1), context_attention_perf
-(fresh prompts) and custom_allreduce_perf (`message_size` in elements). Heads are those of one GPU; of attention, only
-the rows of the asked model's heads are taken: bf16 cache, no window.
+gemm_perf, generation_attention_perf (context = step + 1), context_attention_perf (fresh prompts), custom_allreduce_perf
+(`message_size` in elements). They lie in one of two layouts (`find_source`): all files in a folder
+`<gpu>/vllm_<version>`, or, as the wheel aiconfigurator-core has them below `systems/data`, by family in
+`<gpu>/<family>/vllm/<version>`.
+
+Each cell has one row, of the kernel that vLLM itself chose for it (`kernel_source`): the rows are of vLLM's layers
+(collector/vllm/collect_gemm.py, collect_attn.py), and its own rules pick the kernel (attention:
+`_get_backend_priorities` in vllm/platforms/cuda.py, FlashInfer first on B200 to GB300, else FlashAttention; with an fp8
+cache, of which FlashAttention 2 has no kernels, FlashInfer, and Triton for heads that neither has). Heads are those of
+one GPU; of attention, only the rows of the asked model's heads are taken: bf16 cache, no window.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibration.cold import cold_decodes, cold_products
 from calibration.names import gpu_name
 from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
+from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import Model
 
 if TYPE_CHECKING:
@@ -23,35 +33,101 @@ if TYPE_CHECKING:
 BF16 = "bfloat16"
 BF16_BYTES = 2
 
+FAMILIES = {
+    "gemm_perf": "gemm",
+    "generation_attention_perf": "attention",
+    "context_attention_perf": "attention",
+    "custom_allreduce_perf": "comm",
+}
+"""The folder of each file where they lie by family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The tables of one GPU under one version of vLLM: `folder` holds the files, or, `by_family`, their families."""
+
+    folder: Path
+    gpu: str
+    version: str
+    by_family: bool = False
+
+    @property
+    def software(self) -> str:
+        return f"vLLM {self.version}"
+
+    def file(self, name: str) -> Path:
+        """A file's path. By family, the file of the newest version up to this one: not all were measured each time.
+
+        InputError where there is none.
+        """
+        if not self.by_family:
+            if not (path := self.folder / f"{name}.parquet").exists():
+                raise InputError(f"no {name}.parquet", file=str(self.folder))
+            return path
+        place = self.folder / FAMILIES[name] / "vllm"
+        found = [path for path in place.glob(f"*/{name}.parquet") if _number(path.parent.name) <= _number(self.version)]
+        if not found:
+            raise InputError(f"no {name}.parquet of vLLM {self.version} or before", file=str(place))
+        return max(found, key=lambda path: _number(path.parent.name))
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        try:
+            return self.file(name).exists()
+        except InputError:
+            return False
+
+
+def find_source(folder: Path, version: str = "") -> Source:
+    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest that has products.
+
+    InputError where it is neither.
+    """
+    if any(folder.glob("*_perf.parquet")):
+        return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
+    there = sorted((path.parent.name for path in folder.glob("gemm/vllm/*/gemm_perf.parquet")), key=_number)
+    if not there or (version and version not in there):
+        what = f"no tables of vLLM{f' {version}' if version else ''}" + (
+            f"; there are {', '.join(there)}" if there else ""
+        )
+        hint = "a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/vllm/VERSION/gemm_perf.parquet below it"
+        raise InputError(what, file=str(folder), hint=hint)
+    return Source(folder, folder.name, version or there[-1], by_family=True)
+
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
-    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs. InputError where files are missing."""
-    gemm = parquet(folder, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
+    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs, as of a cold cache (`calibration.cold`).
+
+    InputError where files are missing.
+    """
+    source = find_source(folder)
+    gemm = parquet(source, "gemm_perf", ("gemm_dtype", "m", "n", "k", "latency"))
     gemm = gemm[gemm["gemm_dtype"] == BF16]
+    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else source.gpu
+    name = gpu_name(device) or gpu_name(source.gpu)
+    gpu = GPUS.get(name)
+    us = (gemm["latency"] * 1e3).to_numpy(float)
+    if gpu is not None:
+        rows, weights = gemm["m"].to_numpy(float), (BF16_BYTES * gemm["n"] * gemm["k"]).to_numpy(float)
+        us = cold_products(us, rows, weights, "bf16", gpu).us
     tables: dict[str, Table] = {
-        "gemm": make_table(
-            "gemm",
-            {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": gemm["latency"] * 1e3},
-        ),
-        "attention": _attention(folder, model, tensor_parallel),
+        "gemm": make_table("gemm", {"m": gemm["m"], "n": gemm["n"], "k": gemm["k"], "us": us}),
+        "attention": _attention(source, model, tensor_parallel, gpu),
     }
     if tensor_parallel > 1:
-        tables["all_reduce"] = _all_reduce(folder, tensor_parallel)
-    device = str(gemm["device"].iloc[0]) if "device" in gemm and len(gemm) else folder.parent.name
+        tables["all_reduce"] = _all_reduce(source, tensor_parallel)
     return KernelRows(
-        gpu=gpu_name(device) or gpu_name(folder.parent.name),
+        gpu=name,
         model=model.name,
         tensor_parallel=tensor_parallel,
-        software=folder.name.replace("_", " ").replace("vllm", "vLLM"),
+        software=source.software,
         tables=tables,
     )
 
 
-def parquet(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    """A parquet file of the folder with these columns. InputError where it is missing, or cannot be read."""
-    path = folder / f"{name}.parquet"
-    if not path.exists():
-        raise InputError(f"no {name}.parquet", file=str(folder))
+def parquet(source: Source, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A parquet file with these columns. InputError where it is missing, or cannot be read."""
+    path = source.file(name)
     try:
         import pandas
         import pyarrow  # noqa: F401 - what pandas reads parquet with
@@ -67,12 +143,16 @@ def parquet(folder: Path, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
     return frame
 
 
-def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
+
+
+def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | None) -> Table:
     heads, kv_heads = model.heads // tensor_parallel, model.local_kv_heads(tensor_parallel)
     names = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "latency")
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("chunk", "chunks", "seqs", "context", "us")}
     for file, count in (("generation_attention_perf", "step"), ("context_attention_perf", "isl")):
-        frame = parquet(folder, file, (*names, count))
+        frame = parquet(source, file, (*names, count))
         chosen = (
             (frame["num_heads"] == heads)
             & (frame["num_key_value_heads"] == kv_heads)
@@ -84,7 +164,7 @@ def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
         if not chosen.any():
             has = sorted(set(zip(frame["num_heads"].tolist(), frame["num_key_value_heads"].tolist(), strict=True)))
             what = f"no rows of {heads} query and {kv_heads} KV heads of {model.head_dim}"
-            raise InputError(what, file=str(folder / f"{file}.parquet"), hint=f"heads here: {has}" if has else None)
+            raise InputError(what, file=str(source.file(file)), hint=f"heads here: {has}" if has else None)
         frame = frame[chosen]
         batch, length = frame["batch_size"].to_numpy(float), frame[count].to_numpy(float)
         decodes = count == "step"
@@ -93,13 +173,18 @@ def _attention(folder: Path, model: Model, tensor_parallel: int) -> Table:
         columns["chunks"].append(nothing + 1.0 if decodes else batch)
         columns["seqs"].append(batch if decodes else nothing)
         columns["context"].append(length + 1.0 if decodes else nothing)
-        columns["us"].append(frame["latency"].to_numpy(float) * 1e3)
+        us = frame["latency"].to_numpy(float) * 1e3
+        if decodes and gpu is not None:
+            key_bytes = 2.0 * kv_heads * model.head_dim * BF16_BYTES * batch * (length + 1.0)
+            same = frame.assign(heads=heads, kv_heads=kv_heads, window=0, batch=batch, length=length, us=us)
+            us = cold_decodes(same, key_bytes, gpu).us
+        columns["us"].append(us)
     whole = {name: np.concatenate(parts) for name, parts in columns.items()}
     return make_table("attention", {**whole, "cached": np.zeros(len(whole["us"]))})
 
 
-def _all_reduce(folder: Path, tensor_parallel: int) -> Table:
-    frame = parquet(folder, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
+def _all_reduce(source: Source, tensor_parallel: int) -> Table:
+    frame = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
     frame = frame[(frame["num_gpus"] == tensor_parallel) & (frame["backend"] == "vllm_graph")]
     columns = {
         "gpus": frame["num_gpus"],

@@ -19,12 +19,16 @@ SILICON = "measured/ground_truth/aiconfigurator_silicon/silicon_vllm.csv"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A scenario with a server's log. `published` are the best simulator's own score and worst error, in per cent."""
+    """A scenario with a server's log. `published` are the best simulator's own score and worst error, in per cent.
+
+    `overrides` are what is set over the scenario (`cost.name=...`).
+    """
 
     scenario: str
     title: str
     folder: str
     published: tuple[float, float]
+    overrides: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -59,6 +63,17 @@ CASES = (
 )
 """What is published: LLMServingSim (casys-kaist/LLMServingSim at 5daddb2, bench/examples)."""
 
+COMPOSED = (
+    Case(
+        "measured-rtxpro6000-llama31-8b",
+        "Llama-3.1-8B, one RTX PRO 6000, composed of tables",
+        "rtxpro6000_llama31_8b_tp1",
+        (2.35, 8.7),
+        ("cost.name=rtx-pro-6000-vllm-0.24",),
+    ),
+)
+"""The same server priced by tables of its GPU, under a later vLLM, instead of its profile."""
+
 BLIND = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2")
 """Scenarios whose truth is kept apart: predictions, made with the profiles alone."""
 
@@ -66,7 +81,7 @@ BLIND = ("blind-rtx4090-llama31-8b", "blind-rtxpro6000-qwen3-32b-tp2")
 def evaluate(case: Case) -> CaseResult:
     """Simulate a case and compare. Raises InputError where the log is not here."""
     log = read_measured(case.path / "vllm_requests.jsonl.gz")
-    result = run(load(case.scenario))
+    result = run(load(case.scenario, case.overrides))
     ours = validate(log, result.records)
     peer = measured_side(read_measured(case.path / "peer_llmservingsim_requests.csv.gz"))
     return CaseResult(case, ours, diagnose(ours), compare(measured_side(log), peer, "order"), result.notes)

@@ -45,6 +45,11 @@ _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.*
   not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
   host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
   by {} %; {} more of them contradict themselves and are not scored (below)."""
+_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
+  to them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for,
+  from Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes
+  unless told otherwise, they would be off by {} % ({:+.1f} %). Tokens are taken to choose experts evenly; above 8 at
+  once that is too dear, the more so where answers are long: these runs touch fewer experts than even choices would."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
@@ -57,7 +62,7 @@ _NOT_MODELLED = """## What is not modelled
 - **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows
   the time is priced where tables hold it; the KV cache keeps whole contexts.
 - **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
-  from memory at small batches, and one rank may get more than its share.
+  from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
 - **Disturbances.** Garbage collection, other tenants, thermal limits, clocks that fall under load; a server's runs
   differ among themselves by a per cent or so, and a few of a simulation's per cent cannot be told from that.
 - **Start-up.** Compilation and graph capture are over, caches of kernels are warm; prefix caches start empty.
@@ -79,18 +84,20 @@ def page(
     older: Sequence[Scored] = (),
     uneven: Sequence[HeldUneven] = (),
     clocks: Sequence[ClockOf] = (),
+    other_kernels: Sequence[Scored] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
     `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other
-    cards' numbers, `clocks` what sources say of their GPU's clock.
+    cards' numbers, `clocks` what sources say of their GPU's clock, `other_kernels` closed-loop runs of mixtures again
+    with the kernels of experts that vLLM takes by default.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
         _servers(cases),
         _predictions(predictions),
-        _silicon(silicon, hosts, older),
+        _silicon(silicon, hosts, older, other_kernels),
         tables_section(tables, left_out),
         beside_section(beside),
         uneven_section(uneven),
@@ -128,7 +135,8 @@ def _servers(cases: Sequence[CaseResult]) -> str:
         lines.append(_score_row("", "LLMServingSim", result.peer))
     for result in cases:
         lines += ["", f"### {result.case.title}", ""]
-        lines += [f"`batchlab validate {result.case.scenario} --measured vllm_requests.jsonl.gz`", ""]
+        changed = "".join(f" --set {override}" for override in result.case.overrides)
+        lines += [f"`batchlab validate {result.case.scenario}{changed} --measured vllm_requests.jsonl.gz`", ""]
         lines += [_row("error (%)", "mean", "p50", "p90", "p99"), _rule(5, 1)]
         for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end")):
             lines.append(_row(title, *(_percent(error) for error in result.ours.errors[metric].values())))
@@ -166,13 +174,14 @@ def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> str:
+def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]) -> str:
     if not rows:
         return ""
     scored = [each for each in rows if not contradicts_itself(each.run)]
     dense = [each for each in rows if not each.run.resolve_model().experts]
     told = [each for each in dense if each.kernels == "tables" and each.run.version]
-    composed = [each for each in scored if each.kernels == "tables"]
+    mixtures = [each for each in scored if each.run.dtype == "mxfp4"]
+    composed = [each for each in scored if each.kernels == "tables" and each not in mixtures]
     recent = [each for each in composed if not each.run.version]
     labelled = [each for each in composed if each.run.version]
     fitted = [each for each in scored if each.kernels != "tables"]
@@ -181,10 +190,11 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> s
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
-        f"{len(scored)} runs of dense models (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
+        f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
         f"median error is {100 * median_error(scored):.1f} % over all.",
         "",
         *_words(_COMPOSED, len(composed), len(recent), *middles, len(rows) - len(scored)),
+        *(_of_mixtures(mixtures, other_kernels) if mixtures else ()),
         *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
         "",
         "What the host adds to the kernels of a step:",
@@ -194,8 +204,8 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> s
             for source, of in sorted(hosts.items())
         ),
         "",
-        "The servers' flags are not known: max_num_batched_tokens is taken to be 8192, the KV cache of fp8 models fp8.",
-        "Runs of gpt-oss-120b are left out: no kernels of its experts and precision are known here.",
+        "The servers' flags are not known but for gpt-oss: max_num_batched_tokens is taken to be 8192, the KV cache of",
+        "fp8 models fp8.",
         "",
         _row("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
         _rule(10, 5),
@@ -207,6 +217,13 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored]) -> s
         version = group[0].run.version or "not given"
         lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
     return "\n".join([*lines, "", possible_section(dense, told)])
+
+
+def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
+    """What is said of runs of mixtures: size and mean of the errors, by the servers' kernels and by others."""
+    figures = [(100 * median_error(each), 100 * sum(one.error for one in each) / len(each)) for each in (scored, other)]
+    (ours, bias), (theirs, other_bias) = figures
+    return _MIXTURES.format(len(scored), f"{ours:.1f}", bias, f"{theirs:.1f}", other_bias).splitlines()
 
 
 def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:

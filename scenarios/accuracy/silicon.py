@@ -39,7 +39,15 @@ _MODELS = {
     "Qwen/Qwen3-32B": "qwen3-32b",
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
     "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
 }
+_DTYPES = {"fp8": "fp8", "fp4": "mxfp4"}
+
+BACKENDS = {"gpt-oss-120b": "marlin"}
+"""Kernels of experts that the servers were told to take. InferenceMAX's script for gpt-oss on H200 sets
+VLLM_MXFP4_USE_MARLIN=1, and beside it max-num-batched-tokens 8192, max-cudagraph-capture-size 2048, no prefix caching
+(SemiAnalysisAI/InferenceX at 3b8a2f9, benchmarks/single_node/gptoss_fp4_h200.sh). vLLM 0.18 left alone takes Triton's
+kernels there."""
 _BUDGET = 8192  # max_num_batched_tokens of `vllm serve` on these GPUs
 
 
@@ -51,7 +59,7 @@ class SiliconRun:
     model: str
     gpu: str
     tensor_parallel: int
-    dtype: str  # bf16 or fp8, of weights and KV cache alike
+    dtype: str  # bf16 or fp8, of weights and KV cache alike; mxfp4: of experts, beside bf16
     isl: int
     osl: int
     concurrency: int
@@ -103,7 +111,7 @@ Hosts = Mapping[str, Host]
 
 
 def read_silicon(path: Path) -> list[SiliconRun]:
-    """The runs of dense models. Raises InputError for a row that cannot be read."""
+    """The runs of models that are known. Raises InputError for a row that cannot be read."""
     runs = []
     with path.open(encoding="utf-8", newline="") as file:
         for line, row in enumerate(csv.DictReader(file), 2):
@@ -114,7 +122,7 @@ def read_silicon(path: Path) -> list[SiliconRun]:
             except (KeyError, ValueError) as error:
                 raise InputError(f"not a row of a silicon sample: {error}", file=str(path), line=line) from None
     if not runs:
-        raise InputError("no run of a dense model that is known", file=str(path))
+        raise InputError("no run of a model that is known", file=str(path))
     return runs
 
 
@@ -187,7 +195,7 @@ def _run(row: Mapping[str, str]) -> SiliconRun:
         model=_MODELS[row["model_path"]],
         gpu=_SYSTEMS[row["system"]],
         tensor_parallel=int(float(row["tp_size"])),
-        dtype="fp8" if row["precision"] == "fp8" else "bf16",
+        dtype=_DTYPES.get(row["precision"], "bf16"),
         isl=int(row["isl"]),
         osl=int(row["osl"]),
         concurrency=int(float(row["concurrency"] or row["batch_size"])),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from simulator.errors import InputError
+
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
     from simulator.engine.data_parallel import GroupCost
@@ -41,4 +43,7 @@ def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
         raise scenario.error(_KEY, "the steps of replicas that share experts need a profile", "cost: {kind: profile}")
     if scenario.engine.parameter("preemption_mode", "recompute") != "recompute":
         raise scenario.error(_KEY, "replicas that share experts do not swap", "engine.preemption_mode: recompute")
-    return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu())
+    try:
+        return ExpertParallelCost.of(cost, model.hidden, scenario.resolve_gpu(), scenario.replicas)
+    except InputError as error:
+        raise scenario.error(_KEY, error.message, error.hint) from None

@@ -18,6 +18,8 @@ COMPOSED_HOST = "0.18"
 """The version whose host goes with composed kernels: most of those runs say none, and are of its time."""
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scenarios.accuracy.sensitivity import Sensitivity
     from scenarios.accuracy.silicon import KernelsOf
 
@@ -40,7 +42,7 @@ def accuracy(folder: Path) -> None:
 def compute() -> tuple[str, list[Sensitivity]]:
     """The page's text, and what its figure shows."""
     from calibration import beside, clocks, uneven
-    from scenarios.accuracy.cases import BLIND, CASES, SILICON, evaluate
+    from scenarios.accuracy.cases import BLIND, CASES, COMPOSED, SILICON, evaluate
     from scenarios.accuracy.composed import left_out_models
     from scenarios.accuracy.page import load_documents, page
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
@@ -53,11 +55,12 @@ def compute() -> tuple[str, list[Sensitivity]]:
     runs = read_silicon(shared_folder() / SILICON)
     kernels_of = kernels()
     hosts = fit_hosts(runs, kernels_of)
-    unlabelled = [run for run in runs if not run.version]
+    unlabelled = [run for run in runs if not run.version and run.dtype == "fp8"]
+    mixtures = [run for run in runs if run.dtype == "mxfp4"]
     sensitivities = [sensitivity(name, changes_for(name)) for name in SENSITIVE]
     text = page(
         load_documents(list(shipped_profiles().values())),
-        [evaluate(case) for case in CASES],
+        [evaluate(case) for case in (*CASES, *COMPOSED)],
         {name: run(name).summary for name in BLIND},
         score(runs, kernels_of, hosts),
         hosts,
@@ -68,25 +71,28 @@ def compute() -> tuple[str, list[Sensitivity]]:
         score(unlabelled, kernels(oldest=True), hosts),
         uneven.leave_one_card_out(uneven.read_uneven(shared_folder() / SOURCES)),
         clocks.read_clocks(shared_folder() / SOURCES),
+        score(mixtures, kernels(backends={}), hosts),
     )
     return text, sensitivities
 
 
-def kernels(oldest: bool = False) -> KernelsOf:
+def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> KernelsOf:
     """Kernels of closed-loop runs: by a shipped profile of model, GPU, dtype and parallelism, else composed of tables.
 
     These are of the version next to the run's, the newest where it says none, or the `oldest` if so wanted; with the
-    host of a server of that time.
+    host of a server of that time. Experts are computed by the kernels that the servers were told to take; by those of
+    `backends`, by model, where these are given.
     """
     from dataclasses import replace
 
     from scenarios.accuracy.composed import next_tables, oldest_tables
-    from scenarios.accuracy.silicon import Kernels, SiliconRun
+    from scenarios.accuracy.silicon import BACKENDS, Kernels, SiliconRun
     from scenarios.profiles import shipped_profiles
     from simulator.servers import host_of
     from simulator.timing.profile import Options, ProfileCost, read_profile
     from simulator.timing.tables import compose
 
+    told = BACKENDS if backends is None else backends
     profiles = [read_profile(path) for path in shipped_profiles().values()]
     known = {(p.model, p.gpu, p.tensor_parallel, str(p.document.get("dtype", "bf16"))): p for p in profiles}
 
@@ -95,7 +101,8 @@ def kernels(oldest: bool = False) -> KernelsOf:
         if profile is not None:
             return Kernels("profile", ProfileCost(replace(profile, host_per_seq_s=0.0), Options(host_s=0.0)))
         tables = oldest_tables(run.gpu) if oldest else next_tables(run.gpu, run.version)
-        composed = compose(tables, run.resolve_model(), run.resolve_gpu(), run.tensor_parallel)
+        model, gpu = run.resolve_model(), run.resolve_gpu()
+        composed = compose(tables, model, gpu, run.tensor_parallel, backend=told.get(run.model, "auto"))
         return Kernels("tables", ProfileCost(composed, Options(host_s=0.0)), host_of("vllm", COMPOSED_HOST))
 
     return kernels_of

@@ -100,7 +100,7 @@ def fit(
 
 def tables(
     source: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="aiconfigurator's GPU/vllm_VERSION, of parquet files.")
+        Path, typer.Argument(metavar="FOLDER", help="aiconfigurator's tables: systems/data/GPU, or GPU/vllm_VERSION.")
     ],
     gpu: GpuName = "",
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The tables' name.")] = "",
@@ -108,6 +108,7 @@ def tables(
     overwrite: OverwriteFile = False,
 ) -> None:
     """Make compact tables of a GPU's kernels: `cost: {kind: profile, path: FILE}` composes any dense model of them."""
+    from calibration.sources.aiconfigurator import find_source
     from calibration.tabulate import tabulate, write_tables
     from scenarios.profiles import TABLES_SUFFIX
     from scenarios.runs.storage.output import output_file
@@ -115,7 +116,7 @@ def tables(
 
     if out is not None and not out.name.endswith(TABLES_SUFFIX):
         raise InputError(f"tables are written to a name that ends in {TABLES_SUFFIX}, not {out.name}")
-    document = tabulate(source, name, gpu)
+    document = tabulate(find_source(source), name, gpu)
     target = out or Path(f"{document['name']}{TABLES_SUFFIX}")
     with output_file(target, overwrite=overwrite) as made:
         write_tables(document, made)

@@ -22,8 +22,8 @@ the nearest key. Any key can be set from outside: `--set hardware.tensor_paralle
 
 `model` may also be the path of a model's Hugging Face `config.json`, relative to the scenario's file; so may the `base`
 of a mapping, `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. What it says is kept with the run. Families:
-llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, phi3, gemma, gpt2, deepseek_v2, deepseek_v3; what a file asks for
-beyond them is refused by its field. `fp8` weights count a byte each, embeddings included.
+llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, phi3, gemma, gpt2, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2; what a
+file asks for beyond them is refused by its field. `fp8` weights count a byte each, embeddings included.
 """
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",
           "object": "mapping", "array": "list"}  # fmt: skip

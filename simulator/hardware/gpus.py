@@ -10,9 +10,11 @@ The figure of each column:
 - `fp8_tflops` and `fp4_tflops` are the same for matrices in these precisions, dense too; none where the GPU has no such
   units, and weights of that width are widened to bf16 on the way (as Marlin kernels do).
 - `host_link_gb_s` is what large copies between pinned host memory and the device reach, in one direction: about 25 of
-  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Swapping takes it without a discount.
+  PCIe 4.0 x16's nominal 32, about 55 of PCIe 5.0 x16's 64. Of NVLink-C2C's 225 (900 both ways for a Grace and its two
+  GPUs) it is taken to be 200: not measured. Swapping takes it without a discount.
 - `link_gb_s` is the nominal rate between GPUs of one node, per GPU and direction: NVLink's or Infinity Fabric's
   datasheet total halved, or else PCIe's nominal.
+- `l2_mib` is the datasheet's or architecture whitepaper's L2 cache (Blackwell's data centre GPUs: as the driver says).
 - `usd_per_hour` is a typical on-demand price of a GPU cloud, rounded: an order of magnitude, to be replaced by yours.
 """
 
@@ -42,6 +44,9 @@ class Gpu:
     source: Annotated[str, doc("where the figures come from")]
     fp8_tflops: Annotated[float | None, doc("dense fp8 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
     fp4_tflops: Annotated[float | None, doc("dense fp4 compute; null: none, bf16's then"), Unit("TFLOP/s")] = None
+    l2_mib: Annotated[
+        float, doc("size of the L2 cache; 0: unknown, nothing is taken to be found in it"), Unit("MiB")
+    ] = 0.0
 
     @property
     def memory_bytes(self) -> int:
@@ -50,36 +55,65 @@ class Gpu:
 
     def tflops(self, precision: str) -> float:
         """The peak for matrices multiplied in one of `Model.matmul_dtype`: bf16's where the GPU has no units for it."""
-        own = {"fp8": self.fp8_tflops, "fp8_block": self.fp8_tflops, "fp4": self.fp4_tflops}.get(precision)
+        own = {
+            "fp8": self.fp8_tflops, "fp8_block": self.fp8_tflops, "nvfp4": self.fp4_tflops, "fp4": self.fp4_tflops,
+        }.get(precision)  # fmt: skip
         return self.bf16_tflops if own is None else own
 
 
-_PCIE_4_COPY, _PCIE_5_COPY = 25.0, 55.0
+_PCIE_4_COPY, _PCIE_5_COPY, _C2C_COPY = 25.0, 55.0, 200.0
 _PCIE_4, _PCIE_5 = 32.0, 64.0
 
 _TABLE = (
-    Gpu("h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8, "NVIDIA H200 Tensor Core GPU datasheet, SXM", 1978.9),
-    Gpu("h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0, "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB", 1978.9),
-    Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB", 296),
-    Gpu("b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5, "NVIDIA HGX B200 datasheet, per GPU", 4500, 9000),
-    Gpu("a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB"),
-    Gpu("a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3, "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB"),
-    Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet", 733),
-    Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet", 242.5),
-    Gpu("a10g", 22.06, 600, 70, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA A10G datasheet (AWS g5)"),
+    Gpu(
+        "h200", 139.8, 4800, 989.4, _PCIE_5_COPY, 450, 3.8,
+        "NVIDIA H200 Tensor Core GPU datasheet, SXM", 1978.9, l2_mib=50,
+    ),
+    Gpu(
+        "h100", 79.2, 3350, 989.4, _PCIE_5_COPY, 450, 3.0,
+        "NVIDIA H100 Tensor Core GPU datasheet, SXM5 80 GB", 1978.9, l2_mib=50,
+    ),
+    Gpu("h20", 95.1, 4000, 148, _PCIE_5_COPY, 450, None, "NVIDIA H20 product brief, 96 GB", 296, l2_mib=60),
+    Gpu(
+        "b200", 178.3, 8000, 2250, _PCIE_5_COPY, 900, 5.5,
+        "NVIDIA HGX B200 datasheet, per GPU", 4500, 9000, l2_mib=126,
+    ),
+    Gpu(
+        "b300", 267.69, 8000, 2250, _PCIE_5_COPY, 900, None,
+        "NVIDIA HGX B300 datasheet, per GPU", 4500, 13500, l2_mib=126,
+    ),
+    Gpu(
+        "gb200", 184.31, 8000, 2500, _C2C_COPY, 900, None,
+        "NVIDIA GB200 NVL72 datasheet, per GPU", 5000, 10000, l2_mib=126,
+    ),
+    Gpu(
+        "gb300", 276.5, 8000, 2500, _C2C_COPY, 900, None,
+        "NVIDIA GB300 NVL72 datasheet, per GPU", 5000, 15000, l2_mib=126,
+    ),
+    Gpu(
+        "a100-80gb", 79.15, 2039, 312, _PCIE_4_COPY, 300, 1.8,
+        "NVIDIA A100 Tensor Core GPU datasheet, SXM4 80 GB", l2_mib=40,
+    ),
+    Gpu(
+        "a100-40gb", 39.4, 1555, 312, _PCIE_4_COPY, 300, 1.3,
+        "NVIDIA A100 Tensor Core GPU datasheet, SXM4 40 GB", l2_mib=40,
+    ),
+    Gpu("l40s", 44.4, 864, 362.05, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA L40S datasheet", 733, l2_mib=96),
+    Gpu("l4", 22.0, 300, 121, _PCIE_4_COPY, _PCIE_4, 0.7, "NVIDIA L4 datasheet", 242.5, l2_mib=48),
+    Gpu("a10g", 22.06, 600, 70, _PCIE_4_COPY, _PCIE_4, 1.0, "NVIDIA A10G datasheet (AWS g5)", l2_mib=6),
     Gpu(
         "rtx-4090", 23.52, 1008, 165.2, _PCIE_4_COPY, _PCIE_4, 0.7,
-        "NVIDIA Ada GPU architecture whitepaper, RTX 4090", 330.3,
+        "NVIDIA Ada GPU architecture whitepaper, RTX 4090", 330.3, l2_mib=72,
     ),
     Gpu(
         "rtx-5090", 31.36, 1792, 209.5, _PCIE_5_COPY, _PCIE_5, 0.9,
-        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090", 419, 1676,
+        "NVIDIA RTX Blackwell GPU architecture whitepaper, RTX 5090", 419, 1676, l2_mib=96,
     ),
     # The Workstation Edition of the same name has 1792 GB/s.
     Gpu(
         "rtx-pro-6000", 94.97, 1597, 503.8, _PCIE_5_COPY, _PCIE_5, 1.8,
         "NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; compute: RTX PRO Blackwell whitepaper",
-        1007.6, 2015.2,
+        1007.6, 2015.2, l2_mib=128,
     ),
     Gpu("mi300x", 191.98, 5300, 1307.4, _PCIE_5_COPY, 448, 2.5, "AMD Instinct MI300X datasheet", 2614.9),
     Gpu("mi325x", 255.98, 6000, 1307.4, _PCIE_5_COPY, 448, 2.8, "AMD Instinct MI325X datasheet", 2614.9),
@@ -123,6 +157,8 @@ def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
     for field in ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "host_link_gb_s", "link_gb_s"):
         if getattr(custom, field) <= 0:
             raise InputError(f"gpu: {field} must be more than 0, not {getattr(custom, field)}")
+    if custom.l2_mib < 0:
+        raise InputError(f"gpu: l2_mib must not be negative, but is {custom.l2_mib}")
     for field in ("fp8_tflops", "fp4_tflops"):
         if (peak := getattr(custom, field)) is not None and peak <= 0:
             raise InputError(f"gpu: {field} must be more than 0, not {peak}")

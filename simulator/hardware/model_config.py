@@ -16,7 +16,9 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
+from simulator.hardware.expert_precision import experts_apart
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
+from simulator.hardware.quantization import PLAIN, precision_of
 
 MAX_BYTES = 2**20
 
@@ -60,12 +62,13 @@ _DEEPSEEK = {
 class _Family:
     """One `model_type`: where its dimensions stand, what all of its models have, and what none may have.
 
-    `only` are fields that must be absent or have this value.
+    `only` are fields that must be absent or have this value. With `windows` some layers see a window and others all.
     """
 
     names: Mapping[str, str] = field(default_factory=lambda: _NAMES)
     constants: Mapping[str, object] = field(default_factory=dict)
     only: Mapping[str, object] = field(default_factory=dict)
+    windows: bool = False
 
 
 _PLAIN = {"attention_bias": False, "mlp_bias": False}
@@ -85,8 +88,20 @@ _FAMILIES: Mapping[str, _Family] = {
         {"gated_mlp": False, "biases": True, "tie_embeddings": True},
         {"add_cross_attention": False, "scale_attn_by_inverse_layer_idx": False},
     ),
+    "gpt_oss": _Family(
+        {
+            **_NAMES,
+            "experts": "num_local_experts",
+            "active_experts": "num_experts_per_tok",
+            "sliding_window": "sliding_window",
+        },
+        {"qkv_bias": True},
+        {"attention_bias": True},
+        windows=True,
+    ),
     "deepseek_v2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
     "deepseek_v3": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
+    "kimi_k2": _Family({**_NAMES, **_DEEPSEEK}, {}, {**_PLAIN, "moe_layer_freq": 1}),
 }
 _REFUSED = {
     "text_config": "several modalities; give the language model's own config.json",
@@ -170,6 +185,11 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     for key, only in family.only.items():
         if config.get(key) not in (None, only):
             raise InputError(f"config.json: {key} {config[key]!r} is not understood", hint=f"allowed: {only!r}")
+    dtype = config.get("torch_dtype", config.get("dtype"))
+    if dtype is not None and dtype not in _DTYPES:
+        raise InputError(f"config.json: torch_dtype {dtype!r} is not understood", hint=f"allowed: {', '.join(_DTYPES)}")
+    if family.windows:
+        return
     window, longest = config.get("sliding_window"), config.get("max_position_embeddings")
     if window is not None and config.get("use_sliding_window", True) and not _covers(window, longest):
         raise InputError(
@@ -180,9 +200,6 @@ def _refuse(config: Mapping[str, Any], family: _Family) -> None:
     for kind in config.get("layer_types") or ():
         if kind != "full_attention":
             raise InputError(f"config.json: layer_types has {kind!r}, which is not simulated", hint="full_attention")
-    dtype = config.get("torch_dtype", config.get("dtype"))
-    if dtype is not None and dtype not in _DTYPES:
-        raise InputError(f"config.json: torch_dtype {dtype!r} is not understood", hint=f"allowed: {', '.join(_DTYPES)}")
 
 
 def _covers(window: object, longest: object) -> bool:
@@ -190,13 +207,11 @@ def _covers(window: object, longest: object) -> bool:
 
 
 def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, object]) -> dict[str, object]:
-    """Dimensions that follow from others, and the widths of numbers.
-
-    vLLM loads float32 weights as 16 bits. fp8 makes every weight a byte here; a file may keep its embeddings wider.
-    """
-    found: dict[str, object] = {"dtype_bytes": _weight_bytes(config)}
-    if found["dtype_bytes"] == 1 and _has_block_scales(config):
-        found["matmul_dtype"] = "fp8_block"
+    """Dimensions that follow from others, and the widths of numbers."""
+    apart = experts_apart(config) if values.get("experts") else None
+    found = {**PLAIN, "expert_dtype": apart} if apart else precision_of(config)
+    if family.windows:
+        found["full_attention_layers"] = _full_layers(config, values.get("layers"))
     heads, hidden = values.get("heads"), values.get("hidden")
     if "kv_heads" not in values and heads is not None:
         found["kv_heads"] = heads
@@ -214,22 +229,16 @@ def _completed(config: Mapping[str, Any], family: _Family, values: Mapping[str, 
     return found
 
 
-def _weight_bytes(config: Mapping[str, Any]) -> int:
-    quantization = config.get("quantization_config")
-    if not quantization:
-        return 2
-    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-    if method != "fp8":
-        raise InputError(
-            f"config.json: quantization_config.quant_method {method!r} is not understood",
-            hint="allowed: fp8; or a mapping of dimensions with dtype_bytes",
-        )
-    return 1
-
-
-def _has_block_scales(config: Mapping[str, Any]) -> bool:
-    quantization = config.get("quantization_config")
-    return isinstance(quantization, dict) and bool(quantization.get("weight_block_size"))
+def _full_layers(config: Mapping[str, Any], layers: object) -> int:
+    """Layers without a window; where the file does not say, every other one, as GptOssConfig has it."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return layers // 2 if isinstance(layers, int) else 0
+    for kind in kinds:
+        if kind not in ("sliding_attention", "full_attention"):
+            hint = "sliding_attention, full_attention"
+            raise InputError(f"config.json: layer_types has {kind!r}, which is not simulated", hint=hint)
+    return sum(kind == "full_attention" for kind in kinds)
 
 
 def _longest(config: Mapping[str, Any], longest: int) -> int:

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
+
+EXPERT_BYTES: Mapping[str, float] = {
+    "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
+    "mxfp4": 0.5 + 1 / 32, "mxfp4_mxfp8": 0.5 + 1 / 32,
+}  # fmt: skip
+"""Bytes of a weight with its scales: int4 one of 2 bytes for 128 values, nvfp4 one of a byte for 16, mxfp4 for 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +59,40 @@ class Model:
     ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
-        Literal["auto", "bf16", "fp8", "fp8_block", "fp4"],
-        doc("precision of matrix products; auto: fp8 where a weight is a byte, else bf16; fp8_block: scaled by block"),
+        Literal["auto", "bf16", "fp8", "fp8_block", "nvfp4", "fp4"],
+        doc("precision of products; auto: fp8 where a weight is a byte, else bf16; nvfp4 (or fp4): 0.5625 bytes"),
     ] = "auto"
     sliding_window: Annotated[
         int, doc("tokens that a query sees in layers with a window; 0: all. The cache keeps all either way")
     ] = 0
     full_attention_layers: Annotated[int, doc("layers without that window")] = 0
+    expert_dtype: Annotated[
+        Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
+        doc("precision of routed experts' weights, where it is not that of the others; mxfp4_mxfp8: tokens in mxfp8"),
+    ] = "auto"
+
+    @property
+    def expert_bytes(self) -> float:
+        """Bytes of a weight of a routed expert, scales included."""
+        return self.dtype_bytes if self.expert_dtype == "auto" else EXPERT_BYTES[self.expert_dtype]
 
     @property
     def multiplied_in(self) -> str:
         """The precision of matrix products: weights of other widths than a byte are widened to bf16 unless told."""
+        if self.matmul_dtype == "fp4":
+            return "nvfp4"
         if self.matmul_dtype != "auto":
             return self.matmul_dtype
         return "fp8" if self.dtype_bytes == 1 else "bf16"
+
+    @property
+    def experts_multiplied_in(self) -> str:
+        """The same of routed experts: 4-bit weights beside bf16 tokens are widened on the way."""
+        if self.expert_dtype == "auto":
+            return self.multiplied_in
+        return {"int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(
+            self.expert_dtype, self.expert_dtype
+        )
 
     @property
     def windowed_layers(self) -> int:
@@ -110,7 +136,9 @@ class Model:
         """
         local = self.local_kv_heads(tensor_parallel)
         embeddings = 1 if self.tie_embeddings else 2
-        return ceil(self._parameters(self.experts, tensor_parallel, local, embeddings) * self.dtype_bytes)
+        routed = self.moe_layers * self.experts * self._mlp(self.intermediate, tensor_parallel)
+        rest = self._parameters(self.experts, tensor_parallel, local, embeddings) - routed
+        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> int:
         """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
@@ -187,6 +215,8 @@ class Model:
 # Qwen2.5-Instruct 32 Ki without YaRN, Qwen3 40 Ki without YaRN, Llama 2 4 Ki, GPT-2 1 Ki.
 _LLAMA_3_VOCAB = 128256
 _QWEN_3_VOCAB = 151936
+_LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
+_FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
 _TABLE = (
     Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
     Model("llama-2-70b", 80, 8192, 28672, 64, 8, 128, 32000, 4096),
@@ -195,6 +225,7 @@ _TABLE = (
     Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
     Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
     Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
+    Model("mixtral-8x22b", 56, 6144, 16384, 48, 8, 128, 32768, 65536, experts=8, active_experts=2),
     Model("qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, qkv_bias=True),
     Model("qwen2.5-72b", 80, 8192, 29568, 64, 8, 128, 152064, 32768, qkv_bias=True),
     Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
@@ -205,14 +236,48 @@ _TABLE = (
         experts=128, active_experts=8, qk_norm=True,
     ),
     Model(
+        "qwen3-235b-a22b", 94, 4096, 1536, 64, 4, 128, _QWEN_3_VOCAB, 40960,
+        experts=128, active_experts=8, qk_norm=True,
+    ),
+    # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
+    Model(
+        "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, experts=32, active_experts=4, qkv_bias=True,
+        sliding_window=128, full_attention_layers=12, expert_dtype="mxfp4",
+    ),
+    Model(
+        "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 131072, experts=128, active_experts=4, qkv_bias=True,
+        sliding_window=128, full_attention_layers=18, expert_dtype="mxfp4",
+    ),
+    Model(
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
         tie_embeddings=True, gated_mlp=False, biases=True, positions=1024,
+    ),
+    # In the precision in which they are published, without the layers for multi-token prediction. DeepSeek-R1 has all
+    # dimensions of DeepSeek-V3.
+    Model(
+        "deepseek-v3", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8, shared_experts=1,
+        dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+    ),
+    Model(
+        "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,
+        dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
+    ),
+    Model(
+        "deepseek-v2", 60, 5120, 1536, 128, 128, 128, 102400, 163840, experts=160, active_experts=6, shared_experts=2,
+        dense_layers=1, dense_intermediate=12288, q_lora_rank=1536, **_LATENT,
+    ),
+    Model(
+        "deepseek-v2-lite", 27, 2048, 1408, 16, 16, 128, 102400, 163840, experts=64, active_experts=6,
+        shared_experts=2, dense_layers=1, dense_intermediate=10944, **_LATENT,
     ),
 )  # fmt: skip
 
 MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
 """The built-in models by name, in the order in which they are listed."""
 
+
+NVFP4_BYTES = 0.5625
+"""Of a weight in nvfp4: 4 bits, and a byte of scale for each 16."""
 
 FEWEST_WEIGHT_BYTES = 0.1
 """Weights of a bit have 0.125 bytes."""
@@ -270,6 +335,8 @@ def _check(model: Model) -> None:
         raise InputError(f"model: kv_heads ({model.kv_heads}) must divide heads ({model.heads})")
     if model.experts and not 1 <= model.active_experts <= model.experts:
         raise InputError(f"model: active_experts must be 1 to {model.experts} (experts), not {model.active_experts}")
+    if not model.experts and model.expert_dtype != "auto":
+        raise InputError("model: expert_dtype needs experts")
     if not model.experts and (model.active_experts or model.shared_experts or model.dense_layers):
         raise InputError("model: active_experts, shared_experts and dense_layers need experts")
     if model.full_attention_layers and not model.sliding_window:

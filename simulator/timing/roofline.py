@@ -97,6 +97,7 @@ class Roofline:
         self._check()
         model, ranks = self.model, self.tensor_parallel
         per_flop = 1 / (self.gpu.tflops(model.multiplied_in) * 1e12 * self.gemm_efficiency)
+        expert_flop = 1 / (self.gpu.tflops(model.experts_multiplied_in) * 1e12 * self.gemm_efficiency)
         per_byte = 1 / (self.gpu.bandwidth_gb_s * 1e9 * self.bandwidth_efficiency)
         attention = self.gpu.tflops("fp8" if model.kv_dtype_bytes == 1 else "bf16")
         attention_flop = 1 / (attention * 1e12 * self.attention_efficiency)
@@ -112,8 +113,8 @@ class Roofline:
             "_token": _elementwise_bytes(model, ranks) * per_byte + per_token,
             "_dense_flops": 2 * dense * per_flop,
             "_dense_bytes": dense * model.dtype_bytes * per_byte,
-            "_expert_flops": 2 * model.active_experts * expert * per_flop,
-            "_expert_bytes": model.experts * expert * model.dtype_bytes * per_byte,
+            "_expert_flops": 2 * model.active_experts * expert * expert_flop,
+            "_expert_bytes": model.experts * expert * model.expert_bytes * per_byte,
             "_expert_miss": 1 - model.active_experts / model.experts if model.experts else 1.0,
             "_row": model.vocab * LOGIT_BYTES * per_byte + self.host_per_seq_s,
             "_head_flops": 2 * head * per_flop,

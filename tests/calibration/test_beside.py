@@ -50,6 +50,9 @@ def test_flash_attention_3_packs_heads_whatever_the_step_holds() -> None:
     assert beside_factor("h100", 32, 8) == 1.0
     assert beside_factor("a100-80gb", 32, 8) == pytest.approx(4**POWER)
     assert beside_factor("a100-80gb", 32, 32) == 1.0
+    assert beside_factor("b200", 32, 8) == 1.0  # FlashInfer: a kernel for each
+    assert beside_factor("l40s", 32, 8) == pytest.approx(4**POWER)
+    assert beside_factor("l40s", 32, 8, kv="fp8") == 1.0
 
 
 @pytest.mark.shared

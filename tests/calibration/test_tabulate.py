@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 
 from calibration.check import check_tables
-from calibration.tabulate import SHIPPED, tabulate, write_tables
+from calibration.sources.aiconfigurator import FAMILIES, find_source
+from calibration.tabulate import SHIPPED, shipped_source, tabulate, write_tables
 from scenarios.profiles import shipped_tables
+from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS
 from simulator.timing.tables import read_tables
 from tests.shared_data import shared
 
 KERNELS = "measured/calibration/aiconfigurator_kernels"
-LARGEST_BYTES, ALL_BYTES = 400_000, 1_500_000
+LARGEST_BYTES, ALL_BYTES = 400_000, 3_200_000
 QUICK = "a100-80gb-vllm-0.14"
 
 # Held-out medians in percent, by regime.
-AT_MOST = {"thinned": 3.0, "sizes": 4.0, "random": 3.0, "heads": 5.0, "kv_heads": 5.5}
+AT_MOST = {"thinned": 4.0, "sizes": 5.0, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}
 
 
 def document(path: Path) -> dict[str, Any]:
@@ -45,14 +47,17 @@ def test_tables_say_where_they_come_from_and_how_well_they_predict(name: str) ->
     tables = read_tables(shipped_tables()[name])
     assert tables.name == name
     assert tables.gpu in GPUS
-    (source,) = tables.document["sources"]
-    assert source["licence"] == "Apache-2.0"
-    assert source["path"].endswith(SHIPPED[name])
+    folder, _, version = SHIPPED[name].partition("/vllm_")
+    for source in tables.document["sources"]:
+        assert source["licence"] == "Apache-2.0"
+        assert source["commit" if source["source"] == "ai-dynamo/aiconfigurator" else "version"]
+        assert f"systems/data/{folder}/" in source["path"]
+    assert tables.document["sources"][0]["path"].endswith(f"vllm{'_' if 'commit' in source else '/'}{version}")
     for kind, regimes in tables.document["errors"].items():
         for regime, found in regimes.items():
             assert found["median"] <= AT_MOST[regime], (kind, regime)
     text = "\n".join(check_tables(shipped_tables()[name]).lines)
-    assert "all-reduce among 2, 4, 8 GPUs" in text
+    assert ("all-reduce among 2, 4 GPUs" if name.startswith("gb") else "all-reduce among 2, 4, 8 GPUs") in text
     assert "decode_attention   heads" in text
 
 
@@ -62,15 +67,18 @@ def test_tables_say_where_they_come_from_and_how_well_they_predict(name: str) ->
 )
 def test_the_shipped_file_is_what_the_builder_makes(name: str) -> None:
     pytest.importorskip("pyarrow", reason="reading parquet needs pyarrow")
-    made = tabulate(shared(KERNELS) / SHIPPED[name], name)
-    assert json.loads(json.dumps(made)) == document(shipped_tables()[name])
+    source = shipped_source(shared(KERNELS).parent, SHIPPED[name])
+    if source is None:
+        pytest.skip(f"{SHIPPED[name]} is in the wheel aiconfigurator-core, which is not here")
+    made, there = json.loads(json.dumps(tabulate(source, name))), document(shipped_tables()[name])
+    assert {**made, "sources": []} == {**there, "sources": []}  # where the wheel has the same rows, it is named
 
 
 # ------------------------------------------------------------------------------------------------------------- builder
 
 
 def folder(root: Path, *, launches_us: float = 4.0) -> Path:
-    """A source of a few rows, as aiconfigurator lays it out: fp8_block's products take `launches_us` more."""
+    """A source of a few rows, as aiconfigurator's repository has it: fp8_block's products take `launches_us` more."""
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow", reason="writing parquet needs pyarrow")
     place = root / "h100_sxm" / "vllm_9.9.0"
@@ -105,8 +113,46 @@ def folder(root: Path, *, launches_us: float = 4.0) -> Path:
     return place
 
 
+def by_family(flat: Path, root: Path, **versions: str) -> Path:
+    """The same files as the wheel lays them out, each family in 9.9.0 or the version that is given."""
+    for name, family in FAMILIES.items():
+        place = root / "h100_sxm" / family / "vllm" / versions.get(family, "9.9.0")
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.parquet").write_bytes((flat / f"{name}.parquet").read_bytes())
+    return root / "h100_sxm"
+
+
+def test_both_layouts_give_the_same_tables(tmp_path: Path) -> None:
+    flat = folder(tmp_path / "flat")
+    place = by_family(flat, tmp_path / "wheel", comm="9.8.0")
+    source = find_source(place)
+    assert (source.gpu, source.version, source.by_family) == ("h100_sxm", "9.9.0", True)
+    plain, made = tabulate(find_source(flat)), tabulate(source, release="1.2.3")
+    assert {**made, "sources": []} == {**plain, "sources": []}
+    assert made["sources"] == [
+        {"source": "aiconfigurator-core", "licence": "Apache-2.0", "version": "1.2.3",
+         "path": "systems/data/h100_sxm/{gemm,attention}/vllm/9.9.0"},
+        {"source": "aiconfigurator-core", "licence": "Apache-2.0", "version": "1.2.3",
+         "path": "systems/data/h100_sxm/{comm}/vllm/9.8.0"},
+    ]  # fmt: skip
+
+
+def test_a_layout_lacks_what_it_lacks(tmp_path: Path) -> None:
+    place = by_family(folder(tmp_path / "flat"), tmp_path / "wheel", comm="9.10.0")
+    with pytest.raises(InputError, match=r"no custom_allreduce_perf.parquet of vLLM 9.9.0 or before"):
+        tabulate(find_source(place))  # a later version's is not taken
+    with pytest.raises(InputError, match=r"no tables of vLLM 9.8.0; there are 9.9.0"):
+        find_source(place, "9.8.0")
+    with pytest.raises(InputError, match=r"no tables of vLLM"):
+        find_source(tmp_path)
+    found = shipped_source(tmp_path / "wheel", "h100_sxm/vllm_9.9.0")
+    assert found is not None
+    assert found.by_family
+    assert shipped_source(tmp_path / "wheel", "b200_sxm/vllm_9.9.0") is None
+
+
 def test_tables_are_made_of_a_folder(tmp_path: Path) -> None:
-    made = tabulate(folder(tmp_path))
+    made = tabulate(find_source(folder(tmp_path)))
     assert (made["name"], made["gpu"], made["software"]) == ("h100-vllm-9.9.0", "h100", "vLLM 9.9.0")
     assert set(made["products"]) == {"bf16", "fp8", "fp8_block"}
     m, n, _ = made["products"]["bf16"]["axes"]
@@ -120,11 +166,12 @@ def test_tables_are_made_of_a_folder(tmp_path: Path) -> None:
     write_tables(made, path)
     assert path.read_bytes() == again
     tables = read_tables(path)
-    assert np.exp(tables.decode[0].log_us[32, 8][0, 0]) == pytest.approx(8 + 8 * 16 * 512 / 2.5e6, rel=1e-3)
+    warm, from_memory = 8 + 8 * 16 * 512 / 2.5e6, 8 * 16 * 512 / 3.35e6
+    assert np.exp(tables.decode[0].log_us[32, 8][0, 0]) == pytest.approx(warm + from_memory, rel=1e-3)
 
 
 def test_impossible_rows_and_timed_launches_are_left_out(tmp_path: Path) -> None:
-    made = tabulate(folder(tmp_path, launches_us=60.0))
+    made = tabulate(find_source(folder(tmp_path, launches_us=60.0)))
     assert made["rejected"]["products fp8"][0] + made["rejected"]["products bf16"][0] == 1
     assert set(made["products"]) == {"bf16", "fp8"}
     assert "launches, not kernels" in made["left_out"]["products fp8_block"]

@@ -60,6 +60,14 @@ class ProfileCostConfig(Strict):
     ] = None
     skew: Annotated[bool, doc("decodes of unequal contexts cost more than equal ones")] = True
     all_reduce: Annotated[bool, doc("all-reduces of tensor parallelism cost time")] = True
+    expert_load: Annotated[
+        Literal["even", "balanced", "power_law_1.01", "power_law_1.2"],
+        doc("how tokens spread over the experts of tables; even: each token chooses by itself, all experts alike"),
+    ] = "even"
+    moe_backend: Annotated[
+        Literal["auto", "marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm"],
+        doc("whose kernels compute the experts of tables, as vLLM's --moe-backend; auto: those that vLLM takes"),
+    ] = "auto"
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -73,6 +81,7 @@ class ProfileCostConfig(Strict):
 
         profile = self._find(scenario)
         self._check(scenario, profile)
+        self._check_experts(scenario, profile)
         most = self.max_capture_tokens
         if most is None:
             most = min(GRAPH_TOKENS, 2 * scenario.engine.parameter("max_num_seqs"))
@@ -115,14 +124,13 @@ class ProfileCostConfig(Strict):
             return self._composed(scenario, path, "cost.path")
         return read_profile(path)
 
-    @staticmethod
-    def _composed(scenario: Priced, path: Path, key: str) -> Profile:
+    def _composed(self, scenario: Priced, path: Path, key: str) -> Profile:
         """The scenario's model from the tables of that file. InputError about `key` where they lack a part."""
         from simulator.timing.tables import compose, read_tables
 
         model, gpu, ranks = scenario.resolve_model(), scenario.resolve_gpu(), scenario.hardware.tensor_parallel
         try:
-            return compose(read_tables(path), model, gpu, ranks)
+            return compose(read_tables(path), model, gpu, ranks, self.expert_load, self.moe_backend)
         except InputError as error:
             raise scenario.error(key, error.message, error.hint) from None
 
@@ -152,6 +160,17 @@ class ProfileCostConfig(Strict):
         what = f"no shipped profile is of {described(model)} on {gpu.name} with tensor_parallel {ranks}"
         there = ", ".join((*shipped, *tables)) or "none"
         raise scenario.error("cost.kind", what, f"give a path, or kind: roofline, which needs none; there are: {there}")
+
+    def _check_experts(self, scenario: Priced, profile: Profile) -> None:
+        """Refuse what is said of experts where it would change nothing."""
+        for key in ("expert_load", "moe_backend"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                model = scenario.resolve_model()
+                if not model.experts:
+                    raise scenario.error(f"cost.{key}", f"the model {model.name} has no experts", "leave the key out")
+                if "parts" not in profile.document:
+                    what = f"{profile.name} is a fitted profile; it says nothing of other kernels or loads of experts"
+                    raise scenario.error(f"cost.{key}", what, "give tables by cost.name, or leave the key out")
 
     def _check(self, scenario: Priced, profile: Profile) -> None:
         """Refuse a profile of something else: its kernels say nothing of the scenario's."""

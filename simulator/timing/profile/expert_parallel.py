@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.cost import ProfileCost
-from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.step import joint_us
 
 ACTIVATION_BYTES = 2
@@ -67,15 +67,19 @@ class ExpertParallelCost:
     """Common steps of ranks with the same profile, which must have experts. Implements GroupCost."""
 
     cost: ProfileCost
-    experts: Experts
+    experts: Experts | RoutedExperts
     exchange: Exchange
 
     @classmethod
-    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu) -> ExpertParallelCost:
-        """Common steps of a model `hidden` wide. InputError where the profile has no experts."""
-        if cost.profile.experts is None:
+    def of(cls, cost: ProfileCost, hidden: int, gpu: Gpu, ranks: int = 1) -> ExpertParallelCost:
+        """Common steps of `ranks` of a model `hidden` wide. InputError where the profile has no experts for them."""
+        experts = cost.profile.experts
+        if experts is None:
             raise InputError(f"the profile {cost.profile.name} has no experts to share")
-        return cls(cost, cost.profile.experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
+        refused = experts.refusal(ranks) if isinstance(experts, RoutedExperts) else None
+        if refused is not None:
+            raise InputError(f"{cost.profile.name} has {refused}")
+        return cls(cost, experts, Exchange(ACTIVATION_BYTES * hidden, link_of(gpu)))
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
         profile = self.cost.profile
@@ -85,7 +89,7 @@ class ExpertParallelCost:
         padded = [self.cost.padded(largest)] * len(tokens) if as_graph else tokens
         total = sum(padded)
         layer_us = max(self._layer_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
-        layer_us += self._experts_us(total, len(shapes))
+        layer_us += self.experts.shared_us(total, len(shapes))
         layer_us += 2 * self.exchange.us(total, min(padded))
         rest_us = max(self._rest_us(shape, own) for shape, own in zip(shapes, padded, strict=True))
         host_s = self.cost.options.host_s
@@ -102,15 +106,12 @@ class ExpertParallelCost:
             us += profile.skew.us(shape)
         return us
 
-    def _experts_us(self, tokens: int, ranks: int) -> float:
-        """A rank's share of the experts, for its share of the (token, expert) pairs."""
-        activated, share = self.experts.activated(tokens) / ranks, tokens / ranks
-        return self.experts.surface.us((share, activated), {"tokens": share, "activated": activated})
-
     def _rest_us(self, shape: StepShape, tokens: int) -> float:
         profile = self.cost.profile
         rows = max(shape.decode_seqs + shape.prefill_seqs, 1)
         us = sum(curve.at(tokens) for curve in profile.step_curves.values())
+        if profile.all_reduce is not None and self.cost.options.all_reduce:
+            us += profile.all_reduce.at(tokens) / 2  # of a layer's two, that of attention: the other is the exchange
         us += sum(curve.at(rows) for curve in profile.row_curves.values())
         given_s = self.cost.options.host_per_seq_s
         return us + 1e6 * (profile.host_per_seq_s if given_s is None else given_s) * rows

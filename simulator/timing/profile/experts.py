@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.timing.profile.surface import Surface
+from simulator.timing.profile.surface import Curve, Surface
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,41 @@ class Experts:
         """Microseconds of a layer."""
         activated = self.activated(tokens)
         return self.surface.us((tokens, activated), expert_features(tokens, activated))
+
+    def shared_us(self, tokens: float, ranks: int) -> float:
+        """Microseconds of a rank's even share of the experts, for its share of the (token, expert) pairs."""
+        activated, share = self.activated(tokens) / ranks, tokens / ranks
+        return self.surface.us((share, activated), expert_features(share, activated))
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedExperts:
+    """A layer's routed experts over tokens, the mean of all layers: a `share` of them has experts.
+
+    `alone` are the times of experts that `width_ranks` GPUs divide by their width; `shared` those of a GPU that holds
+    whole experts, one part in so many of them, over the tokens of all these GPUs.
+    """
+
+    alone: Curve
+    share: float
+    width_ranks: int
+    shared: Mapping[int, Curve]
+
+    def us(self, tokens: float) -> float:
+        """Microseconds of a layer."""
+        return self.share * self.alone.at(tokens)
+
+    def shared_us(self, tokens: float, ranks: int) -> float:
+        """Microseconds on a GPU where all GPUs of `ranks` data-parallel ranks share the experts."""
+        return self.share * self.shared[ranks * self.width_ranks].at(tokens)
+
+    def refusal(self, ranks: int) -> str | None:
+        """Why so many data-parallel ranks cannot share the experts; None where they can."""
+        gpus = ranks * self.width_ranks
+        if gpus in self.shared:
+            return None
+        there = ", ".join(map(str, self.shared)) or "none"
+        return f"no times of experts that {gpus} GPUs share (measured or near enough: {there})"
 
 
 def expert_features(tokens: Any, activated: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
-from simulator.timing.profile.experts import Experts
+from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, JointTable, PrefillTable
@@ -46,7 +46,7 @@ class Profile:
     row_curves: Curves
     attention: Attention
     skew: Skew | None
-    experts: Experts | None
+    experts: Experts | RoutedExperts | None
     all_reduce: Curve | None
     document: Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED
 from simulator.hardware.gpus import GPUS, Gpu
-from simulator.hardware.models import MODELS, Model, custom_model
+from simulator.hardware.models import MODELS, NVFP4_BYTES, Model, custom_model
 from simulator.timing.profile.schema import Profile
 
 SHAPES = (
@@ -31,13 +31,20 @@ _PLAIN = {1: "fp8", 2: "bf16", 4: "float32"}
 
 
 def precision(model: Model) -> str:
-    """The precision of a model's weights in the words of a profile's `dtype`."""
+    """The precision of a model's weights in the words of a profile's `dtype`; a sentence's part for any other."""
+    if model.multiplied_in == "nvfp4" and model.dtype_bytes == NVFP4_BYTES:
+        return "nvfp4"
     plain = _PLAIN.get(int(model.dtype_bytes) if model.dtype_bytes in _PLAIN else 0)
     if plain == "fp8" and model.multiplied_in == "fp8_block":
         return "fp8_block"
     if plain is not None and model.multiplied_in == ("fp8" if plain == "fp8" else "bf16"):
         return plain
     return f"{model.dtype_bytes:g}-byte weights multiplied in {model.multiplied_in}"
+
+
+def expert_precision(model: Model) -> str:
+    """The precision of a model's routed experts, in the words of `Model.expert_dtype`."""
+    return precision(model) if model.expert_dtype == "auto" else model.expert_dtype
 
 
 def kv_precision(model: Model) -> str:
@@ -93,6 +100,11 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
             return f"{profile.name} is a profile for {of}; the scenario has {model.name} ({listed})"
     for what, ours, theirs in (
         ("weights", precision(model), document.get("dtype")),
+        *(
+            (("experts", expert_precision(model), document.get("expert_dtype", document.get("dtype"))),)
+            if model.experts
+            else ()
+        ),
         ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
     ):
         if theirs is not None and ours != theirs:
@@ -103,7 +115,7 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
         has = f"has {model.experts} experts in a layer" if model.experts else "has none"
         kernels = "without experts" if model.experts else "with experts"
         return f"{profile.name} has kernels {kernels}, and {model.name} {has}"
-    if model.kv_lora_rank:
+    if model.kv_lora_rank and not document.get("latent"):
         return f"{profile.name} has no kernels of multi-head latent attention, which {model.name} needs"
     if profile.tensor_parallel > 1 and profile.all_reduce is None:
         return f"{profile.name} has no all-reduce, which tensor_parallel {profile.tensor_parallel} needs"

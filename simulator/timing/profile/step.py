@@ -48,12 +48,15 @@ class JointTable:
 class PrefillTable:
     """A layer's attention for prompt chunks, over (prefill_seqs, tokens of each); decodes are added to it.
 
-    In `windowed` of the layers (a share) a query sees at most `window` tokens.
+    In `windowed` of the layers (a share) a query sees at most `window` tokens. Each token cached before a chunk costs
+    as much as `cached_pairs` (query, key) pairs more: of latent attention, whose keys and values a chunk projects up
+    from the cache again.
     """
 
     surface: Surface
     window: float = inf
     windowed: float = 0.0
+    cached_pairs: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ def joint_us(attention: Attention, shape: StepShape) -> float:
     if isinstance(prompt, PrefillTable):
         if prompt.windowed:
             pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
+        if prompt.cached_pairs:
+            pairs += prompt.cached_pairs * max(0, shape.prefill_context - tokens)
         features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, 0, 0.0)
         us = prompt.surface.us((chunks, tokens / chunks), features)
         if not seqs:

@@ -1,4 +1,4 @@
-"""Kernel times per GPU and software, of any dense model: read (`read_tables`), and put together (`compose`)."""
+"""Kernel times per GPU and software, of any model: read (`read_tables`), and put together (`compose`)."""
 
 from simulator.timing.tables.compose import Part, compose, parts_of
 from simulator.timing.tables.schema import SCHEMA, Tables, load_tables, read_tables

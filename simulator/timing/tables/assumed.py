@@ -12,6 +12,10 @@ LAUNCH_US = 2.0
 EFFICIENCY = 0.85
 """Of the datasheet's bandwidth, as in `simulator.timing.roofline`."""
 
+L2_GB_S = 5500.0
+"""What operands that the L2 cache holds, since the kernel before has just written them, are read and written at: norms,
+rope, activations and samplers of up to 100 MB on RTX PRO 6000 (LLMServingSim), and keys on H100 (aiconfigurator)."""
+
 ACTIVATION_BYTES = 2
 SAMPLER_US = 25.0
 """Of a greedy sampler for one row, on RTX PRO 6000 and RTX 4090 alike (LLMServingSim)."""
@@ -28,23 +32,31 @@ configuration of these servers states (peer-to-peer over PCIe)."""
 
 
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
-    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation."""
-    per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
-    width = (3 if model.gated_mlp else 2) * -(-max(model.intermediate, model.dense_intermediate) // ranks)
-    norms = 8 * model.hidden * ACTIVATION_BYTES * per_byte
-    heads = 2 * (model.heads // ranks + 2 * model.local_kv_heads(ranks)) * model.head_dim * ACTIVATION_BYTES * per_byte
-    return {
-        "norm": _line(2 * LAUNCH_US, norms),
-        "rope": _line(LAUNCH_US, heads),
-        "cache_write": _line(LAUNCH_US, heads / 2),
-        "activation": _line(LAUNCH_US, width * ACTIVATION_BYTES * per_byte),
-    }
+    """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation.
+
+    Queries and keys that are normalised take one more. Rope and cache write of latent attention are measured with it,
+    and not among them.
+    """
+    wide = model.intermediate
+    if model.experts:  # the routed ones apply it within their own kernels
+        with_experts = model.moe_layers * model.shared_experts * model.intermediate
+        wide = round((with_experts + model.dense_layers * model.dense_intermediate) / model.layers)
+    width = (3 if model.gated_mlp else 2) * -(-wide // ranks) * ACTIVATION_BYTES
+    norms = 8 * model.hidden * ACTIVATION_BYTES
+    found = {"norm": _curve(gpu, 2 * LAUNCH_US, norms, norms / 4)}  # in place, one after the other
+    if not model.kv_lora_rank:
+        each = model.heads // ranks + 2 * model.local_kv_heads(ranks)
+        heads = 2 * each * model.head_dim * ACTIVATION_BYTES
+        found["rope"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
+        found["cache_write"] = _curve(gpu, LAUNCH_US, heads / 2, heads / 2)
+        if model.qk_norm:
+            found["qk_norm"] = _curve(gpu, LAUNCH_US, heads, heads / 2)
+    return found | ({"activation": _curve(gpu, LAUNCH_US, width, width)} if width else {})
 
 
 def sampler(model: Model, gpu: Gpu) -> Curve:
     """The sampler over rows of logits."""
-    per_byte = 1e6 / (gpu.bandwidth_gb_s * 1e9 * EFFICIENCY)
-    return _line(SAMPLER_US, LOGIT_BYTES * model.vocab * per_byte, MOST_ROWS)
+    return _curve(gpu, SAMPLER_US, LOGIT_BYTES * model.vocab, LOGIT_BYTES * model.vocab, MOST_ROWS)
 
 
 def nominal_all_reduce(model: Model, ranks: int, gb_s: float, latency_us: float) -> Curve:
@@ -54,6 +66,31 @@ def nominal_all_reduce(model: Model, ranks: int, gb_s: float, latency_us: float)
     return _line(2 * model.layers * latency_us, per_token)
 
 
+def _curve(gpu: Gpu, first_us: float, moved: float, held: float, last: float = MOST_TOKENS) -> Curve:
+    """A line over counts of which each moves so many bytes: to and from the L2 cache as long as that holds them.
+
+    `held` are the bytes of the operands themselves. At twice what the cache holds all come from memory.
+    """
+    memory_us, cache_us = moved / (gpu.bandwidth_gb_s * EFFICIENCY * 1e3), moved / (L2_GB_S * 1e3)
+    most = gpu.l2_mib * 2**20 / held
+    if most < 1.0 or cache_us >= memory_us:
+        return _line(first_us, memory_us, last)
+    if most >= last:
+        return _line(first_us, cache_us, last)
+    counts = [1.0, most, *([2.0 * most] if 2.0 * most < last else []), last]
+    us = [first_us + count * _between(count / most, cache_us, memory_us) for count in counts]
+    return Curve(tuple(round(count, 2) for count in counts), tuple(round(each, 4) for each in us), _short(memory_us))
+
+
+def _between(full: float, cache_us: float, memory_us: float) -> float:
+    """Microseconds a count where the operands are so many times the cache."""
+    return cache_us + (memory_us - cache_us) * min(1.0, max(0.0, full - 1.0))
+
+
 def _line(first_us: float, per_count: float, last: float = MOST_TOKENS) -> Curve:
-    slope = float(f"{per_count:.6g}")
+    slope = _short(per_count)
     return Curve((1.0, last), (round(first_us + slope, 4), round(first_us + slope * last, 4)), slope)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")

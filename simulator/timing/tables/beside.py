@@ -5,7 +5,9 @@ alone packs the query heads of a KV head into one tile: the keys are read again 
 decodes take longer beside prompts, by a power of the query heads for each KV head. RTX 4090 and RTX PRO 6000, where
 both were measured together (LLMServingSim, vLLM 0.19), give the same power each by itself; `calibration.beside` fits it
 and says how far one card is predicted from the other. FlashAttention 3 packs whatever the step holds
-(`should_pack_gqa` in hopper/heuristics.h): there the two add up.
+(`should_pack_gqa` in hopper/heuristics.h): there the two add up. So they do with FlashInfer, which vLLM takes on B200
+to GB300, and for an fp8 cache where FlashAttention 2 would have to read it: prompts and decodes are split, and each has
+a kernel of its own (vllm/v1/attention/backends/flashinfer.py).
 """
 
 from __future__ import annotations
@@ -13,9 +15,15 @@ from __future__ import annotations
 PACKED = ("h100", "h200", "h20")
 """GPUs on which vLLM computes attention with FlashAttention 3."""
 
+APART = ("b200", "b300", "gb200", "gb300")
+"""GPUs on which it does so with FlashInfer."""
+
 POWER = 0.48
 
 
-def beside_factor(gpu: str, heads: int, kv_heads: int, power: float = POWER) -> float:
-    """How many times as long decodes of these heads take beside prompts as alone, their launch apart."""
-    return 1.0 if gpu in PACKED else float((heads / kv_heads) ** power)
+def beside_factor(gpu: str, heads: int, kv_heads: int, power: float = POWER, kv: str = "bf16") -> float:
+    """How many times as long decodes of these heads, with a cache of that precision, take beside prompts as alone.
+
+    Their launch is not meant.
+    """
+    return 1.0 if gpu in (*PACKED, *APART) or kv == "fp8" else float((heads / kv_heads) ** power)

@@ -1,4 +1,4 @@
-"""A profile of any dense model from tables: the products of its layers, its heads, its all-reduces.
+"""A profile of any model from tables: the products of its layers, its heads, its experts, its all-reduces.
 
 What the tables lack is refused by name, never left out: a part that is not there would cost nothing. Each part says how
 its times were come by (`Part`): measured at that size, interpolated between sizes, extrapolated beyond them, or
@@ -16,13 +16,14 @@ import numpy as np
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
-from simulator.hardware.models import Model
+from simulator.hardware.models import NVFP4_BYTES, Model
+from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.schema import Profile
-from simulator.timing.profile.scope import kv_precision, precision, shapes
+from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
-from simulator.timing.tables.assumed import MOST_ROWS, elementwise, sampler
+from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     EXTRAPOLATED,
     INTERPOLATED,
@@ -36,8 +37,12 @@ from simulator.timing.tables.attention import (
     prompt_us,
 )
 from simulator.timing.tables.beside import PACKED, beside_factor
-from simulator.timing.tables.curves import make_curve
-from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, layer_products, product_curve
+from simulator.timing.tables.blocks import BLOCKS, with_blocks
+from simulator.timing.tables.curves import make_curve, scaled
+from simulator.timing.tables.expert_tables import ExpertTables, beside
+from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
+from simulator.timing.tables.latent import ESTIMATED, latent_attention
+from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 from simulator.timing.tables.uneven import estimated_skew
 
@@ -45,7 +50,9 @@ ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 
 ASSUMED = "assumed"
-ESTIMATED = "estimated"
+
+UNMEASURED = "no public table holds dense products of int4 or int8 weights"
+"""Why products of weights that are widened to bf16 on the way are in no tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +74,30 @@ def parts_of(profile: Profile) -> tuple[Part, ...]:
 
 
 @lru_cache(maxsize=64)
-def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
-    """The profile of a dense model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing."""
-    _refuse_layers(tables, model)
+def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN, backend: str = AUTO) -> Profile:
+    """The profile of a model on `ranks` GPUs in tensor parallel. InputError that names a part that is missing.
+
+    `load` says how tokens spread over experts, one of `experts.LOADS`, `backend` whose kernels compute them.
+    """
+    if model.kv_lora_rank and precision(model) == BLOCKS:
+        tables = with_blocks(tables)
     parts: list[Part] = []
     layer = _products(tables, model, ranks, parts)
+    experts, read = None, [tables.document]
+    if model.experts:
+        near = _tables_of_experts(tables, model, backend)
+        experts = _experts(tables, near, model, ranks, (load, backend), parts, layer)
+        read.append({**near.document, "errors": errors_of_experts(near, model)})
     around = elementwise(model, gpu, ranks)
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
-    attention = _attention(tables, model, ranks, parts)
-    skew = _skew(tables, model, ranks, attention, parts)
+    skew = None
+    if model.kv_lora_rank:
+        attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
+        parts += [Part(*row) for row in rows]
+        read.append(latent)
+    else:
+        attention = _attention(tables, model, ranks, parts)
+        skew = _skew(tables, model, ranks, attention, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
     parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
     parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
@@ -92,45 +114,81 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int) -> Profile:
         row_curves={"lm_head": head, "sampler": sampler(model, gpu)},
         attention=attention,
         skew=skew,
-        experts=None,
+        experts=experts,
         all_reduce=reduce,
-        document=_document(tables, model, parts),
+        document=_document(tables, model, parts, read),
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part]) -> Mapping[str, Any]:
+def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {
         "dtype": precision(model),
+        **({"expert_dtype": expert_precision(model)} if model.experts else {}),
         "kv_dtype": kv_precision(model),
         "dimensions": shapes(model),
         "software": tables.software,
-        "sources": tables.document.get("sources", ()),
+        "sources": [source for document in read for source in document.get("sources", ())],
         "host": {"step_s": ASSUMED_HOST_S, "seq_s": 0.0, "from": ASSUMED},
-        "errors": tables.document.get("errors", {}),
+        "errors": {kind: errors for document in read for kind, errors in document.get("errors", {}).items()},
+        "latent": bool(model.kv_lora_rank),
         "parts": [(part.name, part.how, part.words) for part in parts],
     }
-
-
-def _refuse_layers(tables: Tables, model: Model) -> None:
-    """Layers of which the tables hold no kernels."""
-    hint = "kind: roofline prices them by their dimensions"
-    if model.experts:
-        what = f"{model.name} has {model.experts} experts in a layer, of which {tables.name} has no kernel times"
-        raise InputError(what, hint=f"{hint}, or a profile fitted to rows of the kind experts")
-    if model.kv_lora_rank:
-        what = f"{model.name} has multi-head latent attention, of which {tables.name} has no kernel times"
-        raise InputError(what, hint=hint)
 
 
 def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
-        left = tables.document.get("left_out", {}).get(f"products {dtype}")
+        left = tables.document.get("left_out", {}).get(f"products {dtype}", "")
+        if model.multiplied_in == "bf16" and dtype not in WEIGHT_BYTES:
+            left = UNMEASURED
         what = f"{tables.name} has no matrix products of {dtype}" + (f": {left}" if left else "")
-        raise InputError(what, hint=f"measured: {', '.join(tables.products)}; or kind: roofline")
+        hint = f"measured: {', '.join(tables.products)}; or kind: roofline"
+        raise InputError(
+            what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
+        )
     return {
         op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
     }  # fmt: skip
+
+
+def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTables:
+    """The tables of experts beside these: of those that hold the model's precision, the nearest version."""
+    near = [] if tables.folder is None else beside(tables.folder, tables.gpu, tables.software)
+    if not near:
+        what = f"{model.name} has {model.experts} experts in a layer, of which no kernel times lie beside {tables.name}"
+        raise InputError(what, hint="kind: roofline, or a profile fitted to rows of the kind experts")
+    return next((each for each in near if has_experts(each, model, backend)), near[0])
+
+
+def _experts(
+    tables: Tables,
+    found: ExpertTables,
+    model: Model,
+    ranks: int,
+    how: tuple[str, str],
+    parts: list[Part],
+    layer: dict[str, Curve],
+) -> RoutedExperts:
+    """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
+    experts, experts that every token uses, and the feed-forward of layers without experts.
+    """
+    routed, alone = routed_experts(found, model, ranks, *how)
+    since = "" if found.software == tables.software else f", as under {found.software}"
+    parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
+    others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
+    if not chooses_experts(alone.kernel):
+        others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
+        parts.append(Part("top_k", ASSUMED, "a launch"))
+    dtype = precision(model)
+    for name, width, share in (
+        ("shared", model.shared_experts * model.intermediate, routed.share),
+        ("dense", model.dense_intermediate, 1.0 - routed.share),
+    ):
+        if width and share:
+            for op, (n, k) in feed_forward(model, width, ranks).items():
+                others[f"{name}_{op}"] = scaled(_product(tables, dtype, n, k, f"{name}_{op}", parts), share)
+    layer |= others
+    return routed
 
 
 def _product(
@@ -144,7 +202,10 @@ def _product(
     inside = all(axis.values[0] <= size <= axis.values[-1] for axis, size in ((n_axis, n), (k_axis, k)))
     on_grid = n in n_axis.values and k in k_axis.values
     how = MEASURED if on_grid else INTERPOLATED if inside else EXTRAPOLATED
-    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}"))
+    if estimated := tables.document.get("estimated", {}).get(dtype, ""):
+        how, estimated = ESTIMATED, f", {estimated}"
+    quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
+    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
@@ -173,7 +234,7 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     )
     ours = prompt_physics(physics[1], heads[0], whole)
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
-    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads)
+    launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
     parts.append(Part("prompts beside decodes", ESTIMATED, words))
     return Attention(

@@ -19,6 +19,13 @@ def make_curve(counts: Array, us: Array, tile: float = 0.0) -> Curve:
     return Curve(tuple(counts.tolist()), tuple(round_us(us)), float(f"{beyond:.5g}"), tile)
 
 
+def scaled(curve: Curve, factor: float) -> Curve:
+    """The curve times a factor."""
+    if factor == 1.0:
+        return curve
+    return Curve(curve.counts, tuple(factor * us for us in curve.us), factor * curve.us_beyond, curve.tile)
+
+
 def round_us(values: Array) -> list[float]:
     """Microseconds to five significant digits: less than any noise, and short in JSON."""
     return [float(f"{value:.5g}") for value in values.tolist()]

@@ -19,7 +19,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,8 @@ Heads = tuple[int, int]
 class HeadTable:
     """One kind of attention (decodes or prompts) for heads of one width, one KV precision, one window (0: none).
 
-    `log_us` is log(microseconds) over both axes, NaN where nothing was measured.
+    `log_us` is log(microseconds) over both axes, NaN where nothing was measured. An `estimated` table was measured with
+    another window.
     """
 
     head_dim: int
@@ -57,6 +58,7 @@ class HeadTable:
     axes: tuple[Axis, Axis]
     physics: Physics
     log_us: Mapping[Heads, Array]
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +76,8 @@ class Tables:
     prompt: tuple[HeadTable, ...]
     all_reduce: Mapping[int, tuple[Array, Array]]
     document: Mapping[str, Any]
+    folder: Path | None = None
+    """Where they lie: tables of experts lie beside them."""
 
 
 @lru_cache(maxsize=16)
@@ -86,7 +90,7 @@ def read_tables(path: Path) -> Tables:
         raise InputError(f"cannot read the tables: {error.strerror or error}", file=str(path)) from None
     except (ValueError, EOFError, zlib.error) as error:
         raise InputError(f"no tables: {error}", file=str(path)) from None
-    return load_tables(document, str(path))
+    return replace(load_tables(document, str(path)), folder=path.parent)
 
 
 def load_tables(document: object, file: str | None = None) -> Tables:

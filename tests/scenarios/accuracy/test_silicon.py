@@ -90,7 +90,10 @@ def test_rows_are_read_and_others_left(tmp_path: Path) -> None:
         "c,meta-llama/Llama-3.1-70B,h200_sxm,fp8,1024,128,16.0,4.0,9.5,\n"
     )
     path.write_text(HEADER + rows, encoding="utf-8")
-    first, second = read_silicon(path)
+    first, mixture, second = read_silicon(path)
+    assert (mixture.dtype, mixture.resolve_model().expert_dtype, mixture.resolve_model().dtype_bytes) == (
+        "mxfp4", "mxfp4", 2,
+    )  # fmt: skip
     assert (first.model, first.gpu, first.dtype, first.concurrency, first.tpot_s) == (
         "qwen3-32b",
         "h100",
@@ -105,7 +108,7 @@ def test_rows_are_read_and_others_left(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"silicon\.csv:2: not a row"):
         read_silicon(path)
     path.write_text(HEADER, encoding="utf-8")
-    with pytest.raises(InputError, match="no run of a dense model"):
+    with pytest.raises(InputError, match="no run of a model"):
         read_silicon(path)
 
 
@@ -114,10 +117,11 @@ def test_real_servers_within_ten_per_cent() -> None:
     from scenarios.cli.accuracy import kernels
 
     runs = read_silicon(shared("measured/ground_truth/aiconfigurator_silicon/silicon_vllm.csv"))
-    assert len(runs) == 133
+    assert len(runs) == 196
     found = kernels()
     hosts = fit_hosts(runs, found)
     scored = score(runs, found, hosts)
     assert median_error(scored) < 0.10
     assert median_error([each for each in scored if not each.run.is_low]) < 0.10
+    assert median_error([each for each in scored if each.run.dtype == "mxfp4"]) < 0.07
     assert silicon.LOW_CONCURRENCY == 16

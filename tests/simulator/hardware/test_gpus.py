@@ -15,6 +15,9 @@ ON_THE_BOX = {
     "h100": 80,
     "h20": 96,
     "b200": 180,
+    "b300": 270,  # of GB here, as NVIDIA counts them per GPU of a system
+    "gb200": 186,
+    "gb300": 279,
     "a100-80gb": 80,
     "a100-40gb": 40,
     "l40s": 48,
@@ -90,3 +93,14 @@ def test_custom_gpu_says_what_is_wrong(change: dict[str, object], message: str) 
 def test_custom_gpu_names_everything_that_is_missing() -> None:
     with pytest.raises(InputError, match="missing bandwidth_gb_s, bf16_tflops"):
         custom_gpu({"memory_gib": 40})
+
+
+def test_the_cache_of_a_gpu_is_no_less_than_none() -> None:
+    with pytest.raises(InputError, match="l2_mib must not be negative"):
+        custom_gpu({"base": "h100", "l2_mib": -1})
+    assert custom_gpu({"memory_gib": 40, "bandwidth_gb_s": 1500, "bf16_tflops": 300}).l2_mib == 0
+
+
+def test_nvfp4_is_priced_at_the_peak_of_4_bits() -> None:
+    assert GPUS["b200"].tflops("nvfp4") == GPUS["b200"].tflops("fp4") == 9000
+    assert GPUS["h100"].tflops("nvfp4") == GPUS["h100"].bf16_tflops

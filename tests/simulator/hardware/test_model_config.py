@@ -68,6 +68,24 @@ GPT2 = {
     "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
     "vocab_size": 50257, "activation_function": "gelu_new",
 }  # fmt: skip
+
+
+def gpt_oss(layers: int, experts: int, **fields: Any) -> Config:
+    """openai/gpt-oss-20b and -120b: windows in every other layer, experts alone in mxfp4."""
+    return {
+        "model_type": "gpt_oss", "attention_bias": True, "experts_per_token": 4, "head_dim": 64, "hidden_size": 2880,
+        "initial_context_length": 4096, "intermediate_size": 2880, "max_position_embeddings": 131072,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2), "num_attention_heads": 64,
+        "num_experts_per_tok": 4, "num_hidden_layers": layers, "num_key_value_heads": 8, "num_local_experts": experts,
+        "quantization_config": {
+            "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"],
+            "quant_method": "mxfp4",
+        },
+        "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn"},
+        "sliding_window": 128, "tie_word_embeddings": False, "vocab_size": 201088, **fields,
+    }  # fmt: skip
+
+
 CONFIGS: dict[str, Config] = {
     "llama-2-7b": llama(**LLAMA_2, intermediate_size=11008, num_key_value_heads=32),
     "llama-2-70b": llama(
@@ -78,12 +96,23 @@ CONFIGS: dict[str, Config] = {
     "llama-3.1-405b": llama(hidden_size=16384, intermediate_size=53248, num_attention_heads=128, num_hidden_layers=126),
     "mistral-7b": llama(**MISTRAL, model_type="mistral", sliding_window=None),
     "mixtral-8x7b": llama(**MISTRAL, **MIXTRAL),
+    "mixtral-8x22b": llama(
+        **MISTRAL | {"vocab_size": 32768, "max_position_embeddings": 65536},
+        **MIXTRAL,
+        hidden_size=6144,
+        intermediate_size=16384,
+        num_attention_heads=48,
+        num_hidden_layers=56,
+    ),
     "qwen2.5-7b": qwen(28, 3584, 18944, 28, 4, **QWEN_2, head_dim=None),
     "qwen2.5-72b": qwen(80, 8192, 29568, 64, 8, **QWEN_2, head_dim=None),
     "qwen3-0.6b": qwen(28, 1024, 3072, 16, 8, tie_word_embeddings=True),
     "qwen3-8b": qwen(36, 4096, 12288, 32, 8),
     "qwen3-32b": qwen(64, 5120, 25600, 64, 8),
     "qwen3-30b-a3b": qwen(48, 2048, 6144, 32, 4, **QWEN_MOE),
+    "qwen3-235b-a22b": qwen(94, 4096, 12288, 64, 4, **QWEN_MOE | {"moe_intermediate_size": 1536}),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
     "gpt2": GPT2,
 }
 DEEPSEEK: Config = {
@@ -95,6 +124,26 @@ DEEPSEEK: Config = {
     "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]},
     "rope_scaling": {"factor": 40, "original_max_position_embeddings": 4096, "type": "yarn"},
     "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+KIMI: Config = {
+    **DEEPSEEK, "model_type": "kimi_k2", "first_k_dense_replace": 1, "max_position_embeddings": 131072,
+    "n_routed_experts": 384, "num_attention_heads": 64, "num_key_value_heads": 64, "vocab_size": 163840,
+    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"},
+}  # fmt: skip
+V2: Config = {
+    **DEEPSEEK, "model_type": "deepseek_v2", "first_k_dense_replace": 1, "hidden_size": 5120,
+    "intermediate_size": 12288, "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2,
+    "num_experts_per_tok": 6, "num_hidden_layers": 60, "vocab_size": 102400,
+}  # fmt: skip
+del V2["quantization_config"]
+CONFIGS |= {
+    "deepseek-v3": DEEPSEEK,
+    "kimi-k2": KIMI,
+    "deepseek-v2": V2,
+    "deepseek-v2-lite": {
+        **V2, "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64,
+        "num_attention_heads": 16, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": None,
+    },
 }  # fmt: skip
 
 
@@ -116,6 +165,75 @@ def test_multi_head_latent_attention_and_fp8() -> None:
     assert (found.dtype_bytes, found.kv_dtype_bytes, found.multiplied_in) == (1, 2, "fp8_block")
     whole = model_from_config({**DEEPSEEK, "quantization_config": {"quant_method": "fp8"}}, "one-scale-a-matrix")
     assert whole.multiplied_in == "fp8"
+
+
+fp8 = {"num_bits": 8, "type": "float", "strategy": "channel", "dynamic": False, "symmetric": True}
+nvfp4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+int8 = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}
+CACHE = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+def group(weights: Config, inputs: Config | None) -> Config:
+    return {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None}
+
+
+def ct(weights: Config, inputs: Config | None, **more: object) -> Config:
+    """compressed-tensors, as LLM Compressor writes it."""
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group(weights, inputs)},
+            "ignore": ["lm_head"], "kv_cache_scheme": None, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quantization", "width", "multiplied_in", "kv"),
+    [
+        (ct(fp8, {**fp8, "strategy": "token", "dynamic": True}, format="float-quantized"), 1, "fp8", 2),
+        (ct({**fp8, "strategy": "block", "block_structure": [128, 128]}, fp8), 1, "fp8_block", 2),
+        (ct(nvfp4, nvfp4, format="nvfp4-pack-quantized", kv_cache_scheme=CACHE), 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": CACHE, "ignore": ["lm_head"],
+          "config_groups": {"group_0": group(nvfp4, nvfp4)}, "producer": {"name": "modelopt"}}, 0.5625, "nvfp4", 1),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 1, "fp8", 2),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, 1, "fp8",
+         1),
+        ({"quant_method": "modelopt_fp4", "quant_algo": "NVFP4"}, 0.5625, "nvfp4", 2),
+    ],
+)  # fmt: skip
+def test_precisions_of_quantisers(quantization: Config, width: float, multiplied_in: str, kv: int) -> None:
+    found = model_from_config(llama(quantization_config=quantization), "quantised")
+    assert (found.dtype_bytes, found.multiplied_in, found.kv_dtype_bytes) == (width, multiplied_in, kv)
+
+
+INT4 = {"weights": {"num_bits": 4, "type": "int", "group_size": 32}, "input_activations": None}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expert_dtype"),
+    [
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.0.self_attn*"]}, "nvfp4"),
+        ({"quant_method": "modelopt_fp4",
+          "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["*.self_attn.*"]}}, "nvfp4"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": INT4}, "ignore": ["re:.*self_attn.*"]},
+         "int4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "auto"),
+    ],
+)  # fmt: skip
+def test_experts_may_be_quantised_alone(quantization: Config, expert_dtype: str) -> None:
+    found = model_from_config(qwen(48, 2048, 6144, 32, 4, **QWEN_MOE, quantization_config=quantization), "mine")
+    assert found.expert_dtype == expert_dtype
+    assert found.dtype_bytes == (1 if expert_dtype == "auto" else 2)
+    per_weight = {"mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.515625, "auto": 1}[expert_dtype]
+    routed = found.layers * found.experts * found.expert_parameters
+    assert found.weight_bytes() == (found.num_parameters - routed) * found.dtype_bytes + routed * per_weight
+    with pytest.raises(InputError, match="quant_method"):
+        model_from_config(llama(quantization_config={"quant_method": "mxfp4"}), "no experts")
+
+
+def test_layers_of_gpt_oss_alternate() -> None:
+    spelt = model_from_config(gpt_oss(24, 32), "mine")
+    assert (spelt.windowed_layers, spelt.sliding_window, spelt.max_model_len) == (12, 128, 131072)
+    assert model_from_config(gpt_oss(24, 32, layer_types=None), "mine") == spelt
+    with pytest.raises(InputError, match="layer_types has 'chunked'"):
+        model_from_config(gpt_oss(24, 32, layer_types=["chunked"] * 24), "mine")
 
 
 @pytest.mark.parametrize(
@@ -158,6 +276,13 @@ def test_yarn_stretches_the_context() -> None:
         (qwen(36, 4096, 12288, 32, 8, layer_types=["full_attention", "linear_attention"]), ["linear_attention"]),
         (qwen(48, 2048, 6144, 32, 4, **QWEN_MOE | {"mlp_only_layers": [0]}), ["mlp_only_layers [0]"]),
         (llama(quantization_config={"quant_method": "awq", "bits": 4}), ["quant_method 'awq'", "fp8"]),
+        (llama(quantization_config="fp8"), ["quant_method 'fp8'"]),
+        (llama(quantization_config={"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}), ["quant_algo 'W4A8_AWQ'"]),
+        (llama(quantization_config=ct(int8, int8)), ["weights of int 8 times inputs of int 8"]),
+        (llama(quantization_config=ct(nvfp4, None)), ["weights of float 4 times inputs of bf16"]),
+        (llama(quantization_config={"quant_method": "compressed-tensors"}), ["config_groups None"]),
+        (llama(quantization_config={**ct(nvfp4, nvfp4), "config_groups": {"a": group(nvfp4, nvfp4),
+                                                                         "b": group(fp8, fp8)}}), ["groups differ"]),
         (llama(rope_scaling={"rope_type": "new", "factor": 2.0}), ["rope_scaling 'new'", "yarn"]),
         (llama(hidden_size=None, num_hidden_layers=None), ["missing num_hidden_layers, hidden_size"]),
         (llama(num_hidden_layers="32"), ["num_hidden_layers must be a whole number, not '32'"]),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from hypothesis import given
@@ -18,13 +19,21 @@ KNOWN_PARAMETERS = {
     "llama-3.1-405b": "405.85",
     "mistral-7b": "7.24",
     "mixtral-8x7b": "46.70",
+    "mixtral-8x22b": "140.63",
     "qwen2.5-7b": "7.62",
     "qwen2.5-72b": "72.71",
     "qwen3-0.6b": "0.60",
     "qwen3-8b": "8.19",
     "qwen3-32b": "32.76",
     "qwen3-30b-a3b": "30.53",
+    "qwen3-235b-a22b": "235.09",
+    "gpt-oss-20b": "20.91",
+    "gpt-oss-120b": "116.79",
     "gpt2": "0.12",
+    "deepseek-v3": "671.03",
+    "kimi-k2": "1026.41",
+    "deepseek-v2": "235.74",
+    "deepseek-v2-lite": "15.71",
 }
 
 KIB_PER_TOKEN = {
@@ -35,13 +44,21 @@ KIB_PER_TOKEN = {
     "llama-3.1-405b": 504,
     "mistral-7b": 128,
     "mixtral-8x7b": 128,
+    "mixtral-8x22b": 224,
     "qwen2.5-7b": 56,
     "qwen2.5-72b": 320,
     "qwen3-0.6b": 112,
     "qwen3-8b": 144,
     "qwen3-32b": 256,
     "qwen3-30b-a3b": 96,
+    "qwen3-235b-a22b": 188,
+    "gpt-oss-20b": 48,
+    "gpt-oss-120b": 72,
     "gpt2": 36,
+    "deepseek-v3": 61 * 576 * 2 / 1024,
+    "kimi-k2": 61 * 576 * 2 / 1024,
+    "deepseek-v2": 60 * 576 * 2 / 1024,
+    "deepseek-v2-lite": 27 * 576 * 2 / 1024,
 }
 
 DIMENSIONS: dict[str, object] = {
@@ -95,7 +112,14 @@ def test_to_the_last_parameter(name: str, parameters: int) -> None:
     assert MODELS[name].num_parameters == parameters
 
 
-@pytest.mark.parametrize(("name", "billions"), [("mixtral-8x7b", "12.9"), ("qwen3-30b-a3b", "3.4")])
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("mixtral-8x7b", "12.9"), ("mixtral-8x22b", "39.2"), ("qwen3-30b-a3b", "3.4"), ("qwen3-235b-a22b", "22.2"),
+        ("gpt-oss-20b", "4.2"), ("gpt-oss-120b", "5.7"), ("deepseek-v3", "37.6"), ("kimi-k2", "32.9"),
+        ("deepseek-v2", "21.4"), ("deepseek-v2-lite", "2.7"),
+    ],
+)  # fmt: skip
 def test_active_parameters_of_experts(name: str, billions: str) -> None:
     model = MODELS[name]
     assert f"{model.active_parameters / 1e9:.1f}" == billions
@@ -134,7 +158,8 @@ def test_tensor_parallel_must_fit_the_kv_heads() -> None:
 def test_a_rank_holds_its_share_and_what_is_repeated(model: Model, data: st.DataObject) -> None:
     ranks = data.draw(st.sampled_from(model.tensor_parallel_choices()))
     whole, part = model.weight_bytes(1), model.weight_bytes(ranks)
-    assert whole == model.num_parameters * model.dtype_bytes
+    routed = model.moe_layers * model.experts * model.expert_parameters
+    assert whole == ceil((model.num_parameters - routed) * model.dtype_bytes + routed * model.expert_bytes)
     assert part <= whole
     assert part * ranks >= whole
     if ranks <= model.kv_heads:  # no head is repeated: norms, routers, positions and rounding remain
@@ -165,6 +190,17 @@ def test_custom_model_over_a_base() -> None:
     model = custom_model({"base": "llama-3.1-8b", "kv_dtype_bytes": 1})
     assert model == replace(MODELS["llama-3.1-8b"], name="llama-3.1-8b (changed)", kv_dtype_bytes=1)
     assert model.kv_bytes_per_token() == 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [("deepseek-v3", 671, 37), ("deepseek-v2", 236, 21), ("deepseek-v2-lite", 15.7, 2.4), ("kimi-k2", 1000, 32)],
+)
+def test_the_makers_state_as_many_parameters(name: str, total: float, active: float) -> None:
+    """In billions, as in the models' papers; of the active ones they do not count the input embeddings."""
+    model = MODELS[name]
+    assert model.num_parameters / 1e9 == pytest.approx(total, rel=0.03)
+    assert (model.active_parameters - model.vocab * model.hidden) / 1e9 == pytest.approx(active, rel=0.03)
 
 
 def test_latent_attention() -> None:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.step import joint_us, windowed_pairs
-from simulator.timing.tables import Tables, compose, load_tables, parts_of
-from simulator.timing.tables.attention import decode_us, prompt_us, visible_pairs
+from simulator.timing.tables import Tables, compose, load_tables, parts_of, read_tables
+from simulator.timing.tables.attention import decode_us, find_table, prompt_us, visible_pairs, within_window
 from tests import tables_maker as maker
 
 H100 = find_gpu("h100")
@@ -100,7 +101,7 @@ def test_products_are_of_the_layers_precision_and_the_head_of_bf16() -> None:
             assert curve.at(8) < 0.6 * whole.profile.layer_curves[name].at(8) + 1.5, name
     assert half.profile.row_curves["lm_head"] == whole.profile.row_curves["lm_head"]
     words = {part.name: part.words for part in parts_of(half.profile)}
-    assert words["qkv"] == "fp8, 6,144 x 4,096"
+    assert words["qkv"] == "fp8, 6,144 x 4,096, with the quantisation of its input"
     assert words["lm_head"] == "bf16, 128,256 x 4,096"
 
 
@@ -158,14 +159,52 @@ def test_a_mixture_of_windows_lies_between_its_two_kinds_by_their_number() -> No
     assert {part.name for part in parts_of(each[1])} >= {"decode attention", "decode attention, window 512"}
 
 
+@pytest.mark.parametrize(("width", "window", "decode", "prompt"), [(128, 8192, 0.07, 0.05), (256, 1024, 0.05, 0.21)])
+def test_a_window_that_was_measured_is_estimated_from_attention_without_one(
+    width: int, window: int, decode: float, prompt: float
+) -> None:
+    """What the estimate of any other window is worth: medians beyond the window, on H200."""
+    tables = read_tables(shipped_tables()["h200-vllm-0.24"])
+    for kind, most in ((tables.decode, decode), (tables.prompt, prompt)):
+        (whole,) = [table for table in kind if (table.head_dim, table.kv_dtype, table.window) == (width, "bf16", 0)]
+        known = find_table(kind, width, "bf16", window, "")
+        beyond = np.asarray(known.axes[1].values) > window
+        estimate = within_window(whole, window)
+        errors = [
+            (estimate.log_us[heads] - us)[:, beyond] for heads, us in known.log_us.items() if heads in whole.log_us
+        ]
+        assert 0 < np.nanmedian(np.abs(np.expm1(np.concatenate(errors)))) < most
+
+
+def test_a_window_between_those_measured_lies_between_them() -> None:
+    tables = read_tables(shipped_tables()["h200-vllm-0.24"])
+    each = {
+        window: compose(tables, replace(LLAMA, sliding_window=window), find_gpu("h200"), 1)
+        for window in (0, 128, 4096, 8192)
+    }
+    decodes = [each[window].attention.decode.us(32, 30000.0) for window in (128, 4096, 8192, 0)]
+    assert decodes == sorted(decodes)
+    assert each[4096].attention.decode.us(32, 1000.0) == pytest.approx(
+        each[0].attention.decode.us(32, 1000.0), rel=0.03
+    )
+    n = 32768
+    long = StepShape(0, 0, 1, n, n, n * (n + 1) // 2, 0, 0, n)
+    prompts = [joint_us(each[window].attention, long) for window in (128, 4096, 8192, 0)]
+    assert prompts == sorted(prompts)
+    found = {part.name: f"{part.how} {part.words}" for part in parts_of(each[4096])}
+    assert found["decode attention, window 4,096"] == "interpolated as without a window, within it"
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
     ("change", "ranks", "says", "hint"),
     [
-        ({"dtype_bytes": 0.5, "matmul_dtype": "fp4"}, 1, "no matrix products of 0.5-byte weights multiplied in fp4",
-         "measured: bf16, fp8"),
+        ({"dtype_bytes": 0.5, "matmul_dtype": "fp4"}, 1, "no matrix products of 0.5-byte weights multiplied in nvfp4",
+         "weights in nvfp4 have 0.5625 bytes"),
+        ({"dtype_bytes": 0.5625, "matmul_dtype": "nvfp4"}, 1, "no matrix products of nvfp4", "measured: bf16, fp8"),
+        ({"dtype_bytes": 0.53}, 1, "int4 or int8", "measured: bf16, fp8"),
         ({"dtype_bytes": 1, "matmul_dtype": "fp8_block"}, 1, "fp8_block: nobody measured them", "measured: bf16, fp8"),
         ({"head_dim": 96}, 1, "no decode attention for heads of 96", "measured: heads of 128"),
         ({"kv_dtype_bytes": 4}, 1, "heads of 128 with float32 KV", "measured: bf16, fp8 KV"),

@@ -1,0 +1,128 @@
+"""The rows that tables are made of: named, possible, undisturbed, and as if the cache were cold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibration.cold import cold_decodes, cold_products
+from calibration.limits import TOLERANCE
+from calibration.sources.aiconfigurator import Source, parquet
+from simulator.hardware.gpus import Gpu
+from simulator.timing.tables.products import WEIGHT_BYTES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = NDArray[np.float64]
+Notes = dict[str, Any]
+"""By kind of row: how many of how many."""
+
+PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+KV_BYTES = {"bf16": 2, "fp8": 1}
+
+SPIKE = 1.4
+"""A product that takes so many times as long as rows before and after it, with fewer and with more m, was disturbed."""
+
+
+def product_rows(rows: pd.DataFrame, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+    """Products with columns precision, m, n, k, us; what is left out or changed is counted in `notes`."""
+    import pandas as pd
+
+    found = []
+    for dtype, name in PRECISIONS.items():
+        some = rows[rows["gemm_dtype"] == dtype]
+        if not len(some):
+            continue
+        frame = some[["m", "n", "k"]].astype(float).assign(precision=name, us=some["latency"] * 1e3)
+        frame = _cold(frame, name, gpu, notes)
+        least = _least_product_us(frame, name, gpu)
+        possible = (frame["us"] * TOLERANCE >= least).to_numpy()
+        notes["rejected"][f"products {name}"] = [int((~possible).sum()), len(frame)]
+        frame = frame[possible].sort_values(["n", "k", "m"])
+        spikes = _spikes(frame)
+        if spikes.any():
+            notes["disturbed"][f"products {name}"] = [int(spikes.sum()), len(frame)]
+        found.append(frame[~spikes])
+    return pd.concat(found, ignore_index=True)
+
+
+def _cold(frame: pd.DataFrame, name: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+    us, weights = frame["us"].to_numpy(float), (WEIGHT_BYTES[name] * frame["n"] * frame["k"]).to_numpy(float)
+    cold = cold_products(us, frame["m"].to_numpy(float), weights, name, gpu)
+    if cold.changed.any():
+        notes["cold"][f"products {name}"] = [int(cold.changed.sum()), len(us)]
+    return frame.assign(us=cold.us)
+
+
+def _least_product_us(frame: pd.DataFrame, name: str, gpu: Gpu) -> Array:
+    m, n, k = (frame[column].to_numpy(float) for column in ("m", "n", "k"))
+    activations = np.maximum(2.0 * (m * k + m * n) - gpu.l2_mib * 2**20, 0.0)  # the rest may lie in the cache
+    moved = WEIGHT_BYTES[name] * n * k + activations
+    return np.asarray(np.maximum(2.0 * m * n * k / (gpu.tflops(name) * 1e6), moved / (gpu.bandwidth_gb_s * 1e3)))
+
+
+def _spikes(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """The rows far above the lower of the two before and of the two after, with the same n and k (sorted by m)."""
+    us, group = frame["us"].to_numpy(float), frame.groupby(["n", "k"], sort=False).ngroup().to_numpy()
+
+    def near(steps: tuple[int, int]) -> Array:
+        found = []
+        for step in steps:
+            other, theirs = np.roll(us, step), np.roll(group, step)
+            outside = np.arange(len(us)) < step if step > 0 else np.arange(len(us)) >= len(us) + step
+            found.append(np.where((theirs == group) & ~outside, other, np.nan))
+        return np.asarray(np.fmin(*found))
+
+    return np.asarray(us > SPIKE * np.maximum(near((1, 2)), near((-1, -2))))
+
+
+def attention_rows(source: Source, file: str, length: str, gpu: Gpu, notes: dict[str, Notes]) -> pd.DataFrame:
+    """Rows with columns heads, kv_heads, head_dim, kv, window, batch, length, us; without impossible ones."""
+    import pandas as pd
+
+    columns = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", length, "latency")
+    rows = parquet(source, file, columns)
+    frame = rows.assign(
+        heads=rows["num_heads"],
+        kv_heads=rows["num_key_value_heads"],
+        kv=rows["kv_cache_dtype"].map(PRECISIONS),
+        window=rows.get("window_size", 0),
+        batch=rows["batch_size"].astype(float),
+        length=rows[length].astype(float) + (1.0 if length == "step" else 0.0),
+        us=rows["latency"] * 1e3,
+    )
+    if length == "step":
+        parts = []
+        for _, some in frame.groupby(["head_dim", "kv"]):
+            cold = cold_decodes(some, _key_bytes(some), gpu)
+            notes["cold"].setdefault(file, [0, len(frame)])[0] += int(cold.changed.sum())
+            parts.append(some.assign(us=cold.us))
+        frame = pd.concat(parts).sort_index()
+    possible = frame["us"].to_numpy() * TOLERANCE >= _least_attention_us(frame, length, gpu)
+    notes["rejected"][file] = [int((~possible).sum()), len(frame)]
+    kept: pd.DataFrame = frame[possible]
+    return kept
+
+
+def _seen(frame: pd.DataFrame) -> Array:
+    long, window = frame["length"].to_numpy(float), frame["window"].to_numpy(float)
+    return np.where(window > 0, np.minimum(long, window), long)
+
+
+def _key_bytes(frame: pd.DataFrame) -> Array:
+    """Bytes of keys and values that decodes read."""
+    each = 2.0 * frame["kv_heads"] * frame["head_dim"] * frame["kv"].map(KV_BYTES)
+    return np.asarray(each * frame["batch"] * _seen(frame), dtype=np.float64)
+
+
+def _least_attention_us(frame: pd.DataFrame, length: str, gpu: Gpu) -> Array:
+    long, seen = frame["length"].to_numpy(float), _seen(frame)
+    beyond = long - seen
+    pairs = 0.5 * long * (long + 1) - 0.5 * beyond * (beyond + 1) if length == "isl" else seen
+    flops = (4.0 * frame["heads"] * frame["head_dim"] * frame["batch"]).to_numpy(float) * pairs
+    moved = _key_bytes(frame) if length == "step" else np.zeros(len(frame))
+    peak = np.where(frame["kv"] == "fp8", gpu.tflops("fp8"), gpu.bf16_tflops) * 1e6
+    return np.maximum(flops / peak, moved / (gpu.bandwidth_gb_s * 1e3))

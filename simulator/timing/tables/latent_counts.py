@@ -1,0 +1,94 @@
+"""What multi-head latent attention must do at least: its products, and the least time that a GPU can take for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.hardware.gpus import Gpu
+from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES
+
+Array = NDArray[np.float64]
+Dimensions = Mapping[str, int]
+"""hidden, q_lora_rank, kv_lora_rank, rope_head_dim, head_dim: of values and of queries without rope."""
+
+KV_BYTES = {"bf16": 2, "fp8": 1}
+ABSORBED_BYTES = 2
+"""Of a weight of W_UK and W_UV, which vLLM keeps in bf16."""
+
+
+def projections(of: Dimensions, heads: int) -> dict[str, tuple[int, int]]:
+    """(n, k) of the products of a module that depend on the width of the model or of the query's bottleneck."""
+    latent, query = of["kv_lora_rank"] + of["rope_head_dim"], of["head_dim"] + of["rope_head_dim"]
+    out = (of["hidden"], heads * of["head_dim"])
+    if not of["q_lora_rank"]:
+        return {"q": (heads * query, of["hidden"]), "kv_a": (latent, of["hidden"]), "output_projection": out}
+    return {
+        "qkv_a": (of["q_lora_rank"] + latent, of["hidden"]),
+        "q_b": (heads * query, of["q_lora_rank"]),
+        "output_projection": out,
+    }
+
+
+def up_projection(of: Dimensions) -> int:
+    """Weights for each head that turn a latent into its keys and values, or absorb them."""
+    return 2 * of["head_dim"] * of["kv_lora_rank"]
+
+
+def pair_flops(of: Dimensions) -> int:
+    """Operations for a head's (query, key) pair of a prompt, in the heads' own width."""
+    return 2 * (of["head_dim"] + of["rope_head_dim"]) + 2 * of["head_dim"]
+
+
+def key_flops(of: Dimensions) -> int:
+    """Operations for a head's key of a decode, in the latent space."""
+    return 2 * (of["kv_lora_rank"] + of["rope_head_dim"]) + 2 * of["kv_lora_rank"]
+
+
+def decode_least_us(
+    of: Dimensions, gpu: Gpu, dtype: str, kv_dtype: str, heads: Array, seqs: Array, context: Array
+) -> Array:
+    """The least microseconds of a module for decodes: weights and latents read once, operations at the peaks."""
+    weights, up = _weights(of, heads), up_projection(of) * heads
+    keys = seqs * context
+    peak = gpu.tflops("fp8" if kv_dtype == "fp8" else "bf16")
+    flops = (
+        2 * weights * seqs / _peak(gpu, dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops(of) * heads * keys / peak
+    )
+    width = (of["kv_lora_rank"] + of["rope_head_dim"]) * KV_BYTES[kv_dtype]
+    moved = WEIGHT_BYTES[dtype] * weights + ABSORBED_BYTES * up + width * keys
+    return np.asarray(np.maximum(flops / 1e6, moved / (gpu.bandwidth_gb_s * 1e3)))
+
+
+def prompt_least_us(
+    of: Dimensions, gpu: Gpu, dtype: str, kv_dtype: str, heads: Array, chunks: Array, each: Array
+) -> Array:
+    """The same of a module for fresh prompts, whose attention is computed in bf16."""
+    del kv_dtype  # a fresh prompt reads no cache
+    weights = _weights(of, heads) + up_projection(of) * heads
+    pairs = chunks * 0.5 * each * (each + 1.0)
+    flops = 2 * weights * chunks * each / _peak(gpu, dtype) + pair_flops(of) * heads * pairs / gpu.bf16_tflops
+    return np.asarray(np.maximum(flops / 1e6, WEIGHT_BYTES[dtype] * weights / (gpu.bandwidth_gb_s * 1e3)))
+
+
+def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int, efficiency: float, bandwidth: float) -> float:
+    """Microseconds to turn the latent of one cached token into keys and values of all heads again.
+
+    A chunk of a prompt does it for all tokens before it (vLLM, `MLACommonImpl._compute_prefill_context`): a product,
+    whose results are written, and its keys put together with the rope key: read and written once more.
+    """
+    own, rope = of["head_dim"], of["rope_head_dim"]
+    moved = ACTIVATION_BYTES * heads * (2 * own + own + (own + rope))
+    flops = 2 * up_projection(of) * heads
+    return flops / (_peak(gpu, dtype) * 1e6 * efficiency) + moved / (gpu.bandwidth_gb_s * 1e3 * bandwidth)
+
+
+def _weights(of: Dimensions, heads: Array) -> Array:
+    one, two = (sum(n * k for n, k in projections(of, count).values()) for count in (1, 2))
+    return np.asarray(one + (two - one) * (heads - 1.0))  # linear in the heads
+
+
+def _peak(gpu: Gpu, dtype: str) -> float:
+    return gpu.tflops(dtype)

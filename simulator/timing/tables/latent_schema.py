@@ -1,0 +1,156 @@
+"""Tables of multi-head latent attention as JSON (gzipped), beside the GPU's other tables: NAME-latent.json.gz.
+
+    {"schema": "batchlab latent tables", "version": 1, "name": "h200-vllm-0.24", "gpu": "h200", "software": "vLLM ...",
+     "sources": [...], "rejected": {...}, "errors": {...},
+     "dimensions": {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "rope_head_dim": 64, "head_dim": 128},
+     "decode": [{"dtype": "fp8_block", "kv": "bf16", "kernels": ["FLASH_ATTN_MLA"], "axes": [seqs, context],
+                 "heads": {"16": {"physics": {...}, "us": [...]}, ...}}, ...],
+     "prompt": [the same with axes [chunks, each]]}
+
+What is timed is the whole attention module of a layer (`calibration.tabulate_latent` says what that is), for so many
+heads of one GPU. `us` is 10^3 x log(microseconds), rounded, the last axis fastest; null where nothing was measured.
+The features of the physics are those of `simulator.timing.profile.step`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.errors import InputError
+from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.schema import read_axis, read_physics
+from simulator.timing.profile.surface import Axis
+from simulator.timing.tables.grid import fill, steadiness
+
+SCHEMA = "batchlab latent tables"
+VERSION = 1
+SUFFIX = "-latent"
+"""Between the name of a GPU's tables and `.json.gz`."""
+
+SCALE = 1e-3
+"""What an integer stands for."""
+
+MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_dim")
+"""The dimensions that a module's time depends on, its heads apart."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """The attention module for so many heads: its physics, and log(microseconds) over both axes, its holes filled.
+
+    `measured` is False at what were holes.
+    """
+
+    physics: Physics
+    log_us: Array
+    measured: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The module for decodes or for prompts, with projections of one precision and a KV cache of one; by heads."""
+
+    dtype: str
+    kv_dtype: str
+    kernels: tuple[str, ...]
+    axes: tuple[Axis, Axis]
+    by_heads: Mapping[int, Module]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatentTables:
+    """Latent attention of a GPU under a version of an engine, for a model of these `dimensions`."""
+
+    name: str
+    gpu: str
+    software: str
+    dimensions: Mapping[str, int]
+    decode: tuple[Modules, ...]
+    prompt: tuple[Modules, ...]
+    document: Mapping[str, Any]
+
+
+@lru_cache(maxsize=16)
+def read_latent(path: Path) -> LatentTables:
+    """Latent tables from a file. InputError where it cannot be read, or is of another schema or version."""
+    try:
+        document = json.loads(gzip.decompress(path.read_bytes()))
+    except OSError as error:
+        raise InputError(f"cannot read the latent tables: {error.strerror or error}", file=str(path)) from None
+    except (ValueError, EOFError, zlib.error) as error:
+        raise InputError(f"no latent tables: {error}", file=str(path)) from None
+    return load_latent(document, str(path))
+
+
+def load_latent(document: object, file: str | None = None) -> LatentTables:
+    """Latent tables from the parsed JSON; `file` is where errors say it came from."""
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise InputError(f'no latent tables: "schema" is not "{SCHEMA}"', file=file)
+    if document.get("version") != VERSION:
+        what = f"latent tables of version {document.get('version')!r}; this batchlab reads version {VERSION}"
+        raise InputError(
+            what, file=file, hint="make them again from their source: python -m calibration.tabulate_latent"
+        )
+    try:
+        return LatentTables(
+            name=str(document["name"]),
+            gpu=str(document["gpu"]),
+            software=str(document["software"]),
+            dimensions={name: int(document["dimensions"][name]) for name in MEASURED_FOR},
+            decode=tuple(_modules(part, "latent decode") for part in document["decode"]),
+            prompt=tuple(_modules(part, "latent prompt") for part in document["prompt"]),
+            document=document,
+        )
+    except KeyError as error:
+        raise InputError(f"the latent tables have no {error}", file=file) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the latent tables are damaged: {error}", file=file) from None
+
+
+def _modules(document: dict[str, Any], name: str) -> Modules:
+    first, second = (read_axis(axis, name) for axis in document["axes"])
+    shape = (len(first.values), len(second.values))
+    found: dict[int, Module] = {}
+    for heads, part in document["heads"].items():
+        physics = read_physics(part["physics"], name)
+        measured = np.array([np.nan if value is None else value * SCALE for value in part["us"]]).reshape(shape)
+        found[int(heads)] = Module(physics, filled((first, second), physics, measured), ~np.isnan(measured))
+    return Modules(
+        dtype=str(document["dtype"]),
+        kv_dtype=str(document["kv"]),
+        kernels=tuple(map(str, document["kernels"])),
+        axes=(first, second),
+        by_heads=dict(sorted(found.items())),
+    )
+
+
+def filled(axes: tuple[Axis, Axis], physics: Physics, log_us: Array) -> Array:
+    """log(microseconds) with its holes filled: the physics there, corrected as their neighbours are."""
+    base = np.log(np.asarray(physics.us(module_features(axes)), dtype=np.float64))
+    residual = log_us - base
+    return np.asarray(base + fill(residual, steadiness(residual)))
+
+
+def module_features(axes: tuple[Axis, Axis]) -> dict[str, Array]:
+    """The counts at the places of a table."""
+    first, second = np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")
+    return counts(axes[0].name == "seqs", first, second)
+
+
+def counts(decodes: bool, first: Array, second: Array) -> dict[str, Array]:
+    """The work of equal decodes (how many, context), or of equal fresh prompts (how many, tokens of each)."""
+    if decodes:
+        return {"seqs": first, "keys": first * second, "chain": second}
+    return {"tokens": first * second, "pairs": 0.5 * first * second * (second + 1.0), "chain": second}
