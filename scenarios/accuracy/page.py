@@ -48,8 +48,9 @@ _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.*
 _MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
   to them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for,
   from Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes
-  unless told otherwise, they would be off by {} % ({:+.1f} %). Tokens are taken to choose experts evenly; above 8 at
-  once that is too dear, the more so where answers are long: these runs touch fewer experts than even choices would."""
+  unless told otherwise, they would be off by {} % ({:+.1f} %). With the number at once the error goes from below nought
+  to above: Marlin's least time is that of other models, and tokens are taken to choose experts evenly, where those of a
+  trained gate touch fewer."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
   constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
   synchronously."""
