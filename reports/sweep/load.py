@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times
+from reports.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times, time_text
 from reports.coincide import said
 from reports.style import CARD, INK, Picture, draw
 from reports.sweep.knee import RULE, knee
@@ -88,7 +88,7 @@ def finish(axes: Axes, result: SweepResult, key: str, x_title: str) -> None:
     low, high = min(known), max(known)
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=6)
-        axes.annotate(f"SLO {latency(limit)}", (0.0, limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
+        axes.annotate(f"SLO {time_text(limit)}", (0.0, limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
                       textcoords="offset points", ha="left", va="bottom", fontsize=8.0, color=INK, zorder=7,
                       bbox={"facecolor": CARD, "edgecolor": "none", "pad": 0.6, "alpha": 0.85})  # fmt: skip
     if low > 0 and high / low > LOG_FROM:
