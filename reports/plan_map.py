@@ -9,14 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
-from reports.sweep.colours import text_on
+from reports.sweep.colours import printed, shading, text_on
 from reports.units import short
 
-SAME = 0.005
 Cells = Mapping[tuple[int, int], float]
 
 
@@ -64,12 +62,8 @@ def over_keys_picture(grid: OverKeys) -> Picture:
 def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int) -> None:
     values = np.full((len(grid.y_labels), len(grid.x_labels)), np.nan)
     for (x, y), value in cells.items():
-        values[y, x] = value
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
-    if high - low < SAME * abs(high):  # what reads the same looks the same
-        low, high = low - 1.0, high + 1.0
-    norm = Normalize(low, high)
+        values[y, x] = printed(float(f"{value:.3g}"))
+    norm = shading(values)
     colours = colormaps[MAP if better > 0 else f"{MAP}_r"]
     axes.grid(visible=False)
     axes.set_facecolor(GRID)
@@ -77,7 +71,7 @@ def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int) -> None:
     for (row, column), value in np.ndenumerate(values):
         known_here = math.isfinite(value)
         color = text_on(colours(norm(value))) if known_here else MUTED
-        text = short(float(f"{value:.3g}")) if known_here else "–"
+        text = short(value) if known_here else "–"
         axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=8.0, color=color)
     axes.set_xticks(np.arange(len(grid.x_labels)) + 0.5, [shorten(label, 20) for label in grid.x_labels])
     axes.set_yticks(np.arange(len(grid.y_labels)) + 0.5, [shorten(label, 20) for label in grid.y_labels])

@@ -10,13 +10,12 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports.axes import LOG_FROM
 from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
-from reports.sweep.colours import text_on
+from reports.sweep.colours import printed, shading, text_on
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short
 
@@ -80,10 +79,7 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     xs, ys = _order(across.numbers, len(across.labels)), _order(up.numbers, len(up.labels))
     cells = _cells(result, x, y, key)
     values = np.array([[_value(cells.get((a, b)), key) for a in xs] for b in ys])
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
-    is_log = low > 0 and high / low > LOG_FROM
-    norm = LogNorm(low, high) if is_log else Normalize(low, high if high > low else low + 1)
+    norm = shading(values)
     worse_is_more = column(key).better < 0
     colours = colormaps[f"{MAP}_r" if worse_is_more else MAP]  # better is lighter
     axes.grid(visible=False)
@@ -109,7 +105,7 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     axes.set_title(titled(key))
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
-    _ticks(bar.ax, is_log=is_log)
+    _ticks(bar.ax, is_log=isinstance(norm, LogNorm))
 
 
 def _ticks(axes: Axes, *, is_log: bool) -> None:
@@ -146,7 +142,7 @@ def _failed(result: SweepResult, x: int, y: int, a: int, b: int) -> bool:
 
 
 def _value(point: SweepPoint | None, key: str) -> float:
-    return math.nan if point is None else mean_of(point, key)
+    return math.nan if point is None else printed(mean_of(point, key))
 
 
 def _text(point: SweepPoint | None, value: float, *, failed: bool) -> str:
