@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from reports.marks import Mark, Painted
 from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
 from reports.sweep.colours import printed, shading, text_on
 from reports.units import short
@@ -47,19 +48,22 @@ def over_keys_picture(grid: OverKeys) -> Picture:
     ]
     size = (max(5.0, 1.9 + 0.7 * len(grid.x_labels)) * max(len(maps), 1), max(3.2, 1.3 + 0.45 * len(grid.y_labels)))
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
+        marks: list[Mark] = []
         for axes, (title, cells, better) in zip(
             figure.subplots(1, max(len(maps), 1), squeeze=False)[0], maps, strict=False
         ):
-            _paint(axes, grid, cells, better)
+            marks += _paint(axes, grid, cells, better, title)
             axes.set_title(title)
         others = " Each cell has the best over the other settings." if grid.best_of_others else ""
-        return f"Lighter is better. A dash: limits not kept, load not carried, or settings that do not fit.{others}"
+        said = "Lighter is better. A dash: limits not kept, load not carried, or settings that do not fit."
+        return Painted(said + others, marks)
 
     return draw("settings", size, paint)
 
 
-def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int) -> None:
+def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int, title: str) -> list[Mark]:
+    """The map of a quantity; gives what its cells say."""
     values = np.full((len(grid.y_labels), len(grid.x_labels)), np.nan)
     for (x, y), value in cells.items():
         values[y, x] = printed(float(f"{value:.3g}"))
@@ -78,3 +82,13 @@ def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int) -> None:
     axes.tick_params(length=0)
     axes.set_xlabel(grid.x)
     axes.set_ylabel(grid.y)
+    return [
+        Mark(
+            axes,
+            x + 0.5,
+            y + 0.5,
+            f"{grid.x} {grid.x_labels[x]}, {grid.y} {grid.y_labels[y]}: {title} {short(values[y, x])}",
+            y,
+        )
+        for x, y in sorted(cells, key=lambda cell: (cell[1], cell[0]))
+    ]

@@ -15,6 +15,7 @@ from simulator.results.records import Floats
 
 DARK, LIGHT = "#10141a", "#fafbfc"  # text on a cell: no ink of the page's, which changes with its theme
 MARKS = "osD^vPX*"
+LEAST_SPAN = 0.05  # of the largest value of a map
 
 
 def colours(axis: SweepAxis) -> list[str]:
@@ -42,10 +43,11 @@ def printed(value: float) -> float:
 def shading(values: Floats) -> Normalize:
     """From values to shades, over those that are finite: a logarithm where they lie far apart.
 
-    Values as `printed` that are all equal have the shade in the middle.
+    Small differences have shades that hardly differ: the ends are at least `LEAST_SPAN` apart, around the middle.
     """
     known = values[np.isfinite(values)]
     low, high = float(known.min()), float(known.max())
-    if high == low:
-        return Normalize(low - 1.0, high + 1.0)
+    if high - low < (least := LEAST_SPAN * max(abs(low), abs(high)) or 1.0):
+        middle = (low + high) / 2
+        return Normalize(middle - least / 2, middle + least / 2)
     return LogNorm(low, high) if low > 0 and high / low > LOG_FROM else Normalize(low, high)

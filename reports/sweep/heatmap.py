@@ -14,8 +14,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from reports.marks import Mark, Painted
 from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
 from reports.sweep.colours import printed, shading, text_on
+from reports.sweep.load import value_words
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short
 
@@ -52,20 +54,18 @@ def _picture(result: SweepResult, x: int, y: int, shown: Sequence[str]) -> Pictu
         max(3.0, 1.3 + 0.42 * len(up.labels)) * rows,
     )
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        marks: list[Mark] = []
         for axes, key in zip(panels, shown, strict=False):
-            _paint(figure, axes, result, x, y, key)
+            marks += _paint(figure, axes, result, x, y, key)
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
         best = " Each cell shows the best value over the other keys." if several else ""
         marked = " † saturated: no steady state." if any(point.is_saturated for point in result.done) else ""
         failed = " × failed." if any(point.error for point in result.points) else ""
-        return (
-            f"Means over {result.seeds} seeds.{best}{marked}{failed}"
-            if result.seeds > 1
-            else (f"One seed.{best}{marked}{failed}")
-        )
+        seeds = f"Means over {result.seeds} seeds." if result.seeds > 1 else "One seed."
+        return Painted(f"{seeds}{best}{marked}{failed}", marks)
 
     return draw(f"heatmap_{_word(up.title)}_{_word(across.title)}", size, paint)
 
@@ -74,7 +74,8 @@ def _word(title: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in title.partition(" (")[0]).strip("_")
 
 
-def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key: str) -> None:
+def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key: str) -> list[Mark]:
+    """The map of a metric; gives what its cells say."""
     across, up = result.axes[x], result.axes[y]
     xs, ys = _order(across.numbers, len(across.labels)), _order(up.numbers, len(up.labels))
     cells = _cells(result, x, y, key)
@@ -106,6 +107,12 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
     _ticks(bar.ax, is_log=isinstance(norm, LogNorm))
+    return [
+        Mark(axes, place + 0.5, row + 0.5, f"{point.label}: {value_words(point, key)}", row)
+        for row, b in enumerate(ys)
+        for place, a in enumerate(xs)
+        if (point := cells.get((a, b))) is not None
+    ]
 
 
 def _ticks(axes: Axes, *, is_log: bool) -> None:

@@ -106,6 +106,3 @@ function slots(host) {
   return new View(host, { from, to, paint, read, jump, start: chosen });
 }
 if (explorer("slots") && data.slots.runs.some((run) => run.slot.length)) slots(explorer("slots"));
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
-changed();

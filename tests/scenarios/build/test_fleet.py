@@ -167,7 +167,8 @@ def test_a_routers_defaults_are_written_out() -> None:
 
 def test_resolving_twice_is_the_identity() -> None:
     """Of every shipped scenario, and of a fleet whose groups differ in policy, hardware, role and number."""
-    unlike = fleet({"name": "new"}, {**OLD, "engine": {"policy": "static", "max_num_seqs": 2}}, router={"kind": "least_kv"})  # fmt: skip
+    old = {**OLD, "engine": {"policy": "static", "max_num_seqs": 2}}
+    unlike = fleet({"name": "new"}, old, router={"kind": "least_kv"})
     for scenario in [*map(partial(load, check_files=False), shipped()), load(unlike)]:
         once = resolved_yaml(scenario)
         assert resolved_yaml(load(yaml.safe_load(once), check_files=False)) == once, scenario.name
