@@ -43,6 +43,7 @@ TITLES = {
     "timeline": "Queue, batch, memory and step time over time",
     "fairness": "Waits by class over time",
     "prefix_hits": "Prefix cache over time",
+    "prefix_tree": "Prefixes that prompts share",
     "balance": "Requests at each replica over time",
     "throughput": "Throughput and goodput",
     "latency": "Latency percentiles",

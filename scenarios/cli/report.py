@@ -239,6 +239,7 @@ def _read(folder: Path) -> list[_Found]:
             first.scenario_yaml,
             first.records,
             [first.summary, *(summary for summary, _ in others)],
+            prefixes=first.prefixes,
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
         found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))
