@@ -20,7 +20,7 @@ from simulator.results.records import Floats, Ints, Records
 
 MOST_BOXES = 1500  # those of the most repeated tokens; smaller ones would be hairlines
 MOST_MARKS = 300
-_LABELLED = 0.055  # of the picture's width: a box that wide has room for its number
+_LABELLED = 0.035  # of the picture's width: a box that wide has room for its number
 
 
 def prefix_tree(prefixes: PrefixColumns, records: Records) -> Picture:
