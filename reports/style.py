@@ -56,7 +56,7 @@ SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white
 
 ORDERED_FROM = 3  # so many runs of one policy alone are values of a setting
 MAP = "viridis"
-_FIRST, _LAST = 0.15, 0.86  # of the map: its ends are hard to see, on a dark page and on a white one
+_FIRST, _LAST = 0.28, 0.84  # of the map: its ends are hard to see, on a dark page and on a white one
 
 PNG_DPI = 160
 RC: dict[str, Any] = {

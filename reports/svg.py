@@ -37,6 +37,11 @@ def inline(svg: str, name: str) -> str:
     return text
 
 
+def themed(color: str) -> str:
+    """A colour as a page has it: an ink follows the page's theme."""
+    return _COLORS.get(color, color)
+
+
 def _attributes(found: re.Match[str]) -> str:
     """`style="fill: none; stroke-width: 0.8"` as ` fill="none" stroke-width="0.8"`."""
     parts = (part.partition(":") for part in found[1].split(";") if part.strip())

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from reports import html
+from reports import html, svg
 from reports.axes import LOG_FROM, log_times, plain_numbers, plain_times
 from reports.cdf import GRID, SCALE, Curve, Quantity, cdf
 from reports.files import write
@@ -29,6 +29,7 @@ from simulator.results.records import Floats
 
 MEASURED, SIMULATED = "measured", "simulated"
 STYLE = {MEASURED: Style(INK, "-"), SIMULATED: Style("#d55e00", (0, (5.0, 1.8)))}
+_SIDES = [{"label": label, "color": svg.themed(look.color)} for label, look in STYLE.items()]
 STATISTICS = ("mean", "p50", "p90", "p99")
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 QUANTITIES = {
@@ -136,7 +137,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
             shade = "#9ecae1" if size <= GOOD else "#0072b2" if size <= FAIR else "#d55e00"
             axes.barh(place, value, height=0.66, color=shade, zorder=2)
             axes.annotate(
-                f"{value:+.1f}",
+                f"{value:+.1f}" if round(value, 1) else "0.0",
                 (value, place),
                 xytext=(4 if value >= 0 else -4, 0),
                 textcoords="offset points",
@@ -250,7 +251,7 @@ def _data(facing: Facing, pictures: Mapping[str, Picture]) -> Json:
     """What the script draws from, as on the page of runs: the two sides are its runs."""
     panels, end_s = _panels(facing.over_time, BUCKETS)
     return {
-        "runs": [{"label": label, "color": look.color} for label, look in STYLE.items()],
+        "runs": _SIDES,
         "curves": curves_data([QUANTITIES[metric] for metric in _known(facing)], _lines(facing)),
         "timeline": timeline_data(panels, (MEASURED, SIMULATED), end_s),
         "marks": marks_data(pictures.values()),
@@ -259,9 +260,8 @@ def _data(facing: Facing, pictures: Mapping[str, Picture]) -> Json:
 
 def _controls(facing: Facing) -> Markup:
     """The latencies of both at a percentile that readers choose."""
-    both = [{"label": label, "color": look.color} for label, look in STYLE.items()]
     titles = {QUANTITIES[metric].name: TITLES[metric] for metric in _known(facing)}
-    return html.latencies(both, titles, _lines(facing))
+    return html.latencies(_SIDES, titles, _lines(facing))
 
 
 def _statistics(values_ms: Floats) -> list[float]:

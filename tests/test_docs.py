@@ -86,9 +86,9 @@ def test_no_picture_is_left_over() -> None:
 
 
 def given() -> list[tuple[str, str]]:
-    """Page and command of every block of commands without their outputs."""
+    """Page and command of every block of commands without their outputs, those of README.md among them."""
     found = []
-    for path in PAGES:
+    for path in [ROOT / "README.md", *PAGES]:
         for block in SHELL.findall(path.read_text(encoding="utf-8")):
             joined = block.replace("\\\n", " ")
             found += [(path.stem, command) for command in GIVEN.findall(joined)]

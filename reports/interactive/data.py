@@ -41,7 +41,7 @@ def curves_data(shown: Sequence[Quantity], lines: Sequence[Mapping[str, Curve]])
         found[quantity.name] = {
             "title": quantity.title,
             "drawn": top_percent(quantity, [one for one in of_runs if len(one.at_ms)]),
-            "ms": [rounded(np.interp(grid, GRID, one.at_ms)) if len(one.at_ms) else None for one in of_runs],
+            "ms": [rounded(np.interp(grid, GRID, one.at_ms), 4) if len(one.at_ms) else None for one in of_runs],
             "samples": [one.samples for one in of_runs],
         }
     return {"percents": rounded(grid, 6), "quantities": found}

@@ -54,3 +54,4 @@ function made(name, properties, ...inside) {
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const tint = (run) => run.color.replace(/^var\(--(\w+)\)$/, (_, name) => ink(name)); // a canvas knows no variables

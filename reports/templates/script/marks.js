@@ -25,7 +25,7 @@ class Marks {
       act("All", () => this.zoom(1e9)));
     bar.setAttribute("role", "group");
     bar.setAttribute("aria-label", `${name}: what is shown`);
-    return [...(this.words.length > 24 ? [bar] : []), ...(this.series.length > 1 ? [this.choice(figure)] : [])];
+    return [...(this.words.length > 48 ? [bar] : []), ...(this.series.length > 1 ? [this.choice(figure)] : [])];
   }
 
   choice(figure) {

@@ -29,7 +29,7 @@ function slots(host) {
     let above = 0;
     view.tops = runs.map((run, number) => {
       if (!shown[number]) return null;
-      const row = rowHeight(run, view), mine = above + title, color = data.runs[number].color;
+      const row = rowHeight(run, view), mine = above + title, color = tint(data.runs[number]);
       pen.textAlign = "left";
       pen.textBaseline = "alphabetic";
       pen.fillStyle = ink("ink");
