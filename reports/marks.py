@@ -56,9 +56,10 @@ def in_series(axes: Axes, number: int) -> Iterator[None]:
     """Whatever is drawn on `axes` meanwhile belongs to the series of this number, and goes with it."""
     before = set(axes.get_children())
     yield
-    for artist in axes.get_children():
+    panel = figure.axes.index(axes) if (figure := axes.figure) is not None else 0
+    for place, artist in enumerate(axes.get_children()):
         if artist not in before and artist.get_gid() is None:
-            artist.set_gid(f"run-{number}")
+            artist.set_gid(f"run-{number}-{panel}-{place}")  # an id is one element's alone
 
 
 def spots(figure: Figure, marks: Sequence[Mark]) -> tuple[Spot, ...]:

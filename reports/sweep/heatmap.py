@@ -31,9 +31,14 @@ _MOST_PAIRS = 3
 
 def heatmaps(result: SweepResult) -> list[Picture]:
     """A picture for each pair of axes that the points fill, of up to four metrics; of several pairs the first three."""
-    shown = [key for key in METRICS_SHOWN if result.varies(key)][:MOST_PANELS]
+    shown = [key for key in METRICS_SHOWN if _reads_differently(result, key)][:MOST_PANELS]
     pairs = [pair for pair in combinations(range(len(result.axes)), 2) if _is_filled(result, *pair)]
     return [_picture(result, x, y, shown) for y, x in pairs[:_MOST_PAIRS] if shown]
+
+
+def _reads_differently(result: SweepResult, key: str) -> bool:
+    """Whether the cells of a metric say more than one figure."""
+    return len({printed(mean) for point in result.done if math.isfinite(mean := mean_of(point, key))}) > 1
 
 
 def _is_filled(result: SweepResult, one: int, other: int) -> bool:
@@ -106,6 +111,9 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     axes.set_title(titled(key))
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if high > low:  # no further than there are values; cells that each have the best of others may be equal
+        bar.ax.set_ylim(low, high)
     _ticks(bar.ax, is_log=isinstance(norm, LogNorm))
     return [
         Mark(axes, place + 0.5, row + 0.5, f"{point.label}: {value_words(point, key)}", row)
