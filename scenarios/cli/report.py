@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,8 +23,11 @@ _COSTS = "warning: the runs have different step costs ({}): what differs between
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
 
 
-def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The verdict table, the table by class where there are several, and what the figures rest on."""
+def tables(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, Path] | None = None) -> str:
+    """The verdict table, the table by class where there are several, and what the figures rest on.
+
+    `folders` are the runs' own by label, where it is known.
+    """
     from reports.judged import facts
     from reports.provenance import provenance_words
     from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
@@ -42,7 +46,7 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
     if found := [run for run in runs if run.told is not None]:
-        parts.append(_findings(found, terminal))
+        parts.append(_findings(found, terminal, folders or {}))
     if paired and len(runs) > 1:
         parts += _difference_lines(runs, cuts, terminal)
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
@@ -71,7 +75,7 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
     ]
 
 
-def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
+def _findings(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, Path]) -> str:
     """The diagnosis in a line or two a run."""
     from reports.table import wrapped
 
@@ -83,8 +87,10 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
         lines += [
             wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
         ]
-    if any(run.told is not None and run.told.rows for run in runs):
-        lines.append(terminal.paint("batchlab explain RUN_DIR tries what helps.", "dim"))
+    ill = next((run.label for run in runs if run.told is not None and run.told.rows), None)
+    if ill is not None:
+        place = shlex.quote(folders[ill].as_posix()) if ill in folders else "RUN_DIR"
+        lines.append(terminal.paint(f"batchlab explain {place} tries what helps.", "dim"))
     return "\n".join(lines) + "\n"
 
 

@@ -116,7 +116,7 @@ def run(
     if json:
         console.out(to_json(result.summary))
     else:
-        console.out(tables(shown, console.terminal) + "\n")
+        console.out(tables(shown, console.terminal, {each.label: target for each in shown}) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if report:
@@ -177,7 +177,8 @@ def compare(
     if json:
         console.out(to_json(means))
     else:
-        console.out(tables(shown, console.terminal) + "\n")
+        first = {label: target / of_label[0] for label, of_label in places.items()}
+        console.out(tables(shown, console.terminal, first) + "\n")
     say = console.note if json else console.out
     say(f"run folders: {target}\n")
     if not no_report:
