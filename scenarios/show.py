@@ -44,6 +44,7 @@ class Shown:
     told: Told | None = None
     workload: Workload | None = None  # the requests, where they are at hand
     prefixes: PrefixColumns | None = None  # that their prompts share, where they are not
+    folder: Path | None = None  # its run folder, where it is known
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:

@@ -23,11 +23,8 @@ _COSTS = "warning: the runs have different step costs ({}): what differs between
 _UNEQUAL = "the folders hold different numbers of seeds: the first of each is shown"
 
 
-def tables(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, Path] | None = None) -> str:
-    """The verdict table, the table by class where there are several, and what the figures rest on.
-
-    `folders` are the runs' own by label, where it is known.
-    """
+def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
+    """The verdict table, the table by class where there are several, and what the figures rest on."""
     from reports.judged import facts
     from reports.provenance import provenance_words
     from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
@@ -46,7 +43,7 @@ def tables(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, Path
     }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
     if found := [run for run in runs if run.told is not None]:
-        parts.append(_findings(found, terminal, folders or {}))
+        parts.append(_findings(found, terminal))
     if paired and len(runs) > 1:
         parts += _difference_lines(runs, cuts, terminal)
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
@@ -75,7 +72,7 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
     ]
 
 
-def _findings(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, Path]) -> str:
+def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
     """The diagnosis in a line or two a run."""
     from reports.table import wrapped
 
@@ -87,9 +84,9 @@ def _findings(runs: Sequence[Shown], terminal: Terminal, folders: Mapping[str, P
         lines += [
             wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
         ]
-    ill = next((run.label for run in runs if run.told is not None and run.told.rows), None)
+    ill = next((run for run in runs if run.told is not None and run.told.rows), None)
     if ill is not None:
-        place = shlex.quote(folders[ill].as_posix()) if ill in folders else "RUN_DIR"
+        place = "RUN_DIR" if ill.folder is None else shlex.quote(ill.folder.as_posix())
         lines.append(terminal.paint(f"batchlab explain {place} tries what helps.", "dim"))
     return "\n".join(lines) + "\n"
 
@@ -246,6 +243,7 @@ def _read(folder: Path) -> list[_Found]:
             first.records,
             [first.summary, *(summary for summary, _ in others)],
             prefixes=first.prefixes,
+            folder=places[0],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
         found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))

@@ -109,14 +109,14 @@ def run(
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)
-        shown = diagnosed([result.shown()]) if report or not json else []
+        shown = diagnosed([replace(result.shown(), folder=target)]) if report or not json else []
         if report:
             console.note("drawing the report")
             write_pictures(folder, shown, result.notes)
     if json:
         console.out(to_json(result.summary))
     else:
-        console.out(tables(shown, console.terminal, {each.label: target for each in shown}) + "\n")
+        console.out(tables(shown, console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folder: {target}\n")
     if report:
@@ -170,15 +170,15 @@ def compare(
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
         write_means(folder, comparing.base, means)
-        shown = diagnosed(found.shown()) if not (json and no_report) else []
+        lines = [replace(each, folder=target / places[each.label][0]) for each in found.shown()]
+        shown = diagnosed(lines) if not (json and no_report) else []
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, shown, found.notes)
     if json:
         console.out(to_json(means))
     else:
-        first = {label: target / of_label[0] for label, of_label in places.items()}
-        console.out(tables(shown, console.terminal, first) + "\n")
+        console.out(tables(shown, console.terminal) + "\n")
     say = console.note if json else console.out
     say(f"run folders: {target}\n")
     if not no_report:
