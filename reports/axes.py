@@ -10,7 +10,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from reports.style import INK
-from reports.units import TimeUnit, latency, short
+from reports.units import TimeUnit, short
 
 LOG_FROM = 20.0  # a range of values wider than this factor gets a logarithmic axis
 
@@ -111,7 +111,7 @@ class _Scaled(MaxNLocator):
 def slo_line(axes: Axes, limit_ms: float, of: str = "") -> None:
     """A vertical line at the SLO over all curves, named above the plot; `of` says whose limit it is."""
     axes.axvline(limit_ms, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=6)
-    text = f"SLO {latency(limit_ms)}{of and f' ({of})'}"
+    text = f"SLO {time_text(limit_ms)}{of and f' ({of})'}"
     at = axes.transAxes.inverted().transform(axes.transData.transform((limit_ms, 0.0)))[0]
     axes.annotate(
         text,

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import log_times, plain_numbers, plain_times
+from reports.axes import log_times, plain_numbers, plain_times, time_text
 from reports.coincide import said
 from reports.columns import Column, Summaries, column_of
 from reports.compare import Estimate, estimate, seeds
 from reports.style import CARD, INK, MUTED, Picture, Style, draw, shorten
-from reports.units import decimals, intervals, latency, number, time_unit
+from reports.units import decimals, intervals, number, time_unit
 from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS
 
@@ -160,7 +160,7 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
         axes.axvline(shown, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=6)
     if panel.slo is not None:
         where = "" if shown is not None else ", far to the right"
-        axes.set_title(f"SLO {latency(panel.slo)}{where}", loc="right", fontsize=8.5, fontweight="normal")
+        axes.set_title(f"SLO {time_text(panel.slo)}{where}", loc="right", fontsize=8.5, fontweight="normal")
 
 
 def _bracket(panel: Panel) -> str:

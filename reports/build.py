@@ -19,14 +19,14 @@ from reports.cost_parts import cost_tables, is_of_steps
 from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
 from reports.files import write
 from reports.interactive.data import page_data
+from reports.interactive.marks import marks_data
 from reports.judged import facts
 from reports.pictures import all_curves, plots
 from reports.provenance import provenance_words
 from reports.run import ReportRun
 from reports.style import Picture, Style, styles
 from reports.tables import class_rows, class_summaries, class_words, rejection_table, replica_table, starvation_table
-from reports.tails import highest
-from reports.units import MISSING, fitted, latency, number, one_line
+from reports.units import fitted, number, one_line
 from reports.verdict import verdict_words
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
@@ -113,7 +113,8 @@ def _page(
             html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
-    return html.page(_title(runs), _subtitle(runs), sections, page_data(labelled, style, lines))
+    data = {**page_data(labelled, style, lines), "marks": marks_data(pictures.values())}
+    return html.page(_title(runs), _subtitle(runs), sections, data)
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
@@ -173,13 +174,8 @@ def _explorer(name: str) -> Markup:
 def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
     """The latencies of all runs at a percentile, which readers choose, as they do the runs."""
     of_runs = [{"label": run.label, "color": style[run.label].color} for run in runs]
-    rows = [{name: _latency_at(curve, 99.0) for name, curve in each.items()} for each in lines]
     titles = {each.name: each.title.partition("(")[2].removesuffix(")") for each in quantities(None)}
-    return html.section("Latency percentiles", html.controls(of_runs, titles, rows))
-
-
-def _latency_at(curve: Curve, percent: float) -> str:
-    return latency(curve.percentile(percent)) if percent <= highest(curve.samples) else MISSING
+    return html.section("Latency percentiles", html.latencies(of_runs, titles, lines))
 
 
 def _title(runs: Sequence[ReportRun]) -> str:

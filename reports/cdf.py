@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import latency_axis, slo_line
+from reports.axes import latency_axis, slo_line, time_text
 from reports.coincide import coinciding, said
 from reports.judged import classes_of
 from reports.style import INK, MUTED, Picture, Style, draw, shorten
@@ -202,7 +202,7 @@ def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style],
         if not len(curve.at_ms):
             text = ":  no samples"
         elif slo_ms is not None and curve.within_slo is not None:
-            whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {latency(slo_ms)}"
+            whose = f"of {shorten(curve.limited, 24)} in SLO" if curve.limited else f"within {time_text(slo_ms)}"
             text += f", {100 * curve.within_slo:.1f} % {whose}"
         text = shorten(curve.label, min(44, LINE - len(text))) + text
         texts.append(text)

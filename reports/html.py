@@ -17,6 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from reports.cdf import Curve
 from reports.columns import BLOCKS, Column, Summaries
 from reports.enough import own_intervals
 from reports.interactive.data import PERCENTILES
@@ -26,11 +27,12 @@ from reports.style import Picture, Style
 from reports.svg import inline
 from reports.table import Cell, note, shown
 from reports.tables import TableRows
-from reports.units import tied
+from reports.tails import highest
+from reports.units import MISSING, latency, tied
 
 MAX_SVG = 600_000  # characters; a larger picture goes in as PNG
 WIDE = 500.0  # points: a wider picture cannot be read on a phone, and scrolls by itself there
-SCRIPTS = ("base", "choose", "hover", "view", "timeline", "slots")
+SCRIPTS = ("base", "choose", "hover", "view", "timeline", "slots", "marks", "tables", "start")
 TITLES = {
     "gantt": "What the slots did",
     "kv_by_request": "KV memory by request",
@@ -41,9 +43,17 @@ TITLES = {
     "timeline": "Queue, batch, memory and step time over time",
     "fairness": "Waits by class over time",
     "prefix_hits": "Prefix cache over time",
+    "prefix_tree": "Prefixes that prompts share",
     "balance": "Requests at each replica over time",
     "throughput": "Throughput and goodput",
     "latency": "Latency percentiles",
+    "load": "Latency over the load",
+    "throughput_latency": "Latency over throughput",
+    "front_speed": "Throughput against speed",
+    "front_cost": "Cost against the SLO",
+    "rates": "How each limit is used over the rate",
+    "settings": "Largest rate and cost over two settings",
+    "requests": "End-to-end latency, request by request",
 }
 
 
@@ -120,12 +130,19 @@ def _width(svg: str) -> float:
     return float(found[1]) if found else 0.0
 
 
-def controls(runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> Markup:
-    """Which `runs` (label and color) are shown, and the latencies at a percentile of the reader's choice.
+def latencies(
+    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
+) -> Markup:
+    """Which `runs` (label and color) are shown, and their latencies at a percentile of the reader's choice.
 
-    `titles` names the latencies, `rows` has the p99 of each for every run. Choosing needs the page's data.
+    `titles` names the latencies, `lines` has the curve of each for every run. Choosing needs the page's data.
     """
+    rows = [{name: _latency_at(each[name], 99.0) for name in titles} for each in lines]
     return _render("controls", runs, [f"{each:g}" for each in PERCENTILES], titles, rows)
+
+
+def _latency_at(curve: Curve, percent: float) -> str:
+    return latency(curve.percentile(percent)) if percent <= highest(curve.samples) else MISSING
 
 
 def explorer(kind: str, label: str, *, steps: bool = False) -> Markup:
@@ -173,13 +190,20 @@ def verdict_tables(
     return _render("verdict_tables", blocks, note(summaries, own, paired=paired).replace("* best", "Highlighted: best"))
 
 
-def table(rows: TableRows | None, *, prose: bool = False, title: str = "") -> Markup:
-    """A table of text; with `prose`, its cells may break into lines. Nothing without rows."""
+def table(
+    rows: TableRows | None, *, prose: bool = False, title: str = "", sortable: bool = False, hidden: Sequence[int] = ()
+) -> Markup:
+    """A table of text; with `prose`, its cells may break into lines. Nothing without rows.
+
+    The script sorts a `sortable` one by any of its columns, and lets readers choose among them where some are `hidden`
+    at first.
+    """
     if rows is None:
         return Markup()
     kinds = ["text prose" if prose else "text"] * rows.text_columns
     kinds += [""] * (len(rows.head) - rows.text_columns)
-    return _render("table", title, [_name_and_unit(name) for name in rows.head], kinds, rows.body)
+    kinds = [f"{kind} off".lstrip() if place in hidden else kind for place, kind in enumerate(kinds)]
+    return _render("table", title, [_name_and_unit(name) for name in rows.head], kinds, rows.body, sortable)
 
 
 def _name_and_unit(name: str) -> tuple[str, str]:
@@ -191,6 +215,11 @@ def _name_and_unit(name: str) -> tuple[str, str]:
 def details(title: str, content: str) -> Markup:
     """Text as it is, folded away; nothing where it is empty."""
     return _render("details", title, content) if content else Markup()
+
+
+def command(words: str, line: str) -> Markup:
+    """A command to copy, and what it does; nothing without one."""
+    return _render("command", words, line) if line else Markup()
 
 
 def _render(macro: str, *arguments: object) -> Markup:

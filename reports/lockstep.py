@@ -14,15 +14,19 @@ from reports import html
 from reports.axes import log_times, plain_numbers
 from reports.cdf import SCALE
 from reports.files import write
+from reports.interactive.marks import marks_data
+from reports.marks import Mark, Painted, Series, in_series
+from reports.marks import some as places
 from reports.style import INK, MUTED, Picture, draw
 from reports.tables import TableRows
 from reports.tails import height, tail_axis
-from reports.units import MISSING
+from reports.units import MISSING, short
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement, drift_curve, errors
 from simulator.results.records import Ints
 
 COLORS = dict(zip(REGIMES, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=True))
 TITLES = {"decode": "decodes alone", "prefill": "prompts alone", "mixed": "both", "swap": "with swapping"}
+MOST_MARKS = 800  # of a picture
 MOST_POINTS = 4000  # of the scatter; of more steps, evenly spaced ones are drawn
 
 
@@ -59,7 +63,7 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
     ]
     path = folder / "report.html"
     what = f"{found.all.steps:,} steps, predicted and executed. Errors are (predicted − measured) / measured."
-    write(path, html.page(report.title, what, sections))
+    write(path, html.page(report.title, what, sections, {"marks": marks_data(pictures)}))
     return path
 
 
@@ -81,13 +85,23 @@ def _by_regime(steps: Sequence[ComparedStep]) -> dict[str, Ints]:
     return {name: index for name, index in found.items() if len(index)}
 
 
+def _step_words(step: ComparedStep) -> str:
+    """What was computed, and how long it took there and here."""
+    shape = step.shape
+    parts = [f"{shape.decode_seqs:,} decodes" if shape.decode_seqs else ""]
+    parts.append(f"{shape.prefill_tokens:,} prompt tokens" if shape.prefill_tokens else "")
+    off = f", {100.0 * (step.predicted_s / step.device_s - 1.0):+.1f} %" if step.device_s > 0 else ""
+    took = f"{short(1e3 * step.device_s)} ms measured, {short(1e3 * step.predicted_s)} ms predicted{off}"
+    return f"{' and '.join(filter(None, parts)) or step.regime}: {took}"
+
+
 def _legend(figure: Figure, names: Sequence[str]) -> None:
     marks = [Line2D([], [], color=COLORS[name], marker="o", linestyle="", label=TITLES[name]) for name in names]
     figure.legend(handles=marks, loc="outside lower center", ncols=4)
 
 
 def _scatter(steps: Sequence[ComparedStep]) -> Picture:
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         every = max(1, -(-len(steps) // MOST_POINTS))
         device = np.array([step.device_s for step in steps]) * 1e3
@@ -96,9 +110,17 @@ def _scatter(steps: Sequence[ComparedStep]) -> Picture:
         low, high = float(both[both > 0].min()) / 1.2, float(both.max()) * 1.2
         axes.plot([low, high], [low, high], color=INK, linewidth=1.0, zorder=2)
         groups = _by_regime(steps)
+        marks: list[Mark] = []
+        series: list[Series] = []
         for name, index in groups.items():
             some = index[::every]
-            axes.scatter(device[some], predicted[some], s=7, color=COLORS[name], alpha=0.55, linewidths=0, zorder=3)
+            with in_series(axes, len(series)):
+                axes.scatter(device[some], predicted[some], s=7, color=COLORS[name], alpha=0.55, linewidths=0, zorder=3)
+            marks += [
+                Mark(axes, device[at], predicted[at], _step_words(steps[at]), len(series))
+                for at in some[:: max(1, -(-len(some) * len(groups) // MOST_MARKS))].tolist()
+            ]
+            series.append(Series(TITLES[name], COLORS[name]))
         log_times(axes.xaxis, low, high)
         log_times(axes.yaxis, low, high)
         axes.set_xlim(low, high)
@@ -107,20 +129,28 @@ def _scatter(steps: Sequence[ComparedStep]) -> Picture:
         axes.set_ylabel("predicted")
         axes.set_title("Each step")
         _legend(figure, list(groups))
-        return "A step a point; on the line, prediction and measurement are equal, above it the prediction is too long."
+        said = "A step a point; on the line, prediction and measurement are equal, above it the prediction is too long."
+        return Painted(said, marks, series)
 
     return draw("lockstep_scatter", (5.6, 4.6), paint)
 
 
 def _distribution(steps: Sequence[ComparedStep], found: LockstepErrors) -> Picture:
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         size = np.abs(errors(steps)) * 100
         groups = _by_regime(steps)
+        marks: list[Mark] = []
+        series: list[Series] = []
         for name, index in groups.items():
             ordered = np.sort(size[index])
             share = np.arange(len(ordered)) / len(ordered) * 100  # below each: 100 % has no place among nines
-            axes.step(ordered, height(share), where="post", color=COLORS[name])
+            with in_series(axes, len(series)):
+                axes.step(ordered, height(share), where="post", color=COLORS[name])
+            for at in places(len(ordered), MOST_MARKS // 4):
+                said = f"{short(share[at])} % of the steps are off by at most {short(ordered[at])} %"
+                marks.append(Mark(axes, ordered[at], height(share)[at], f"{TITLES[name]}: {said}", len(series)))
+            series.append(Series(TITLES[name], COLORS[name]))
         top = 99.9 if len(steps) >= 1000 else 99.0
         axes.set_xlim(0, max(1.0, float(np.quantile(size, top / 100)) * 1.1))
         tail_axis(axes.yaxis, top)
@@ -132,13 +162,14 @@ def _distribution(steps: Sequence[ComparedStep], found: LockstepErrors) -> Pictu
         axes.set_title("How large the errors are")
         _legend(figure, list(groups))
         floor = "" if found.floor is None else " Dotted: how far two replays of the same steps are apart on average."
-        return "Share of the steps whose error is at most so large: the further left, the better. " + SCALE + floor
+        said = "Share of the steps whose error is at most so large: the further left, the better. " + SCALE + floor
+        return Painted(said, marks, series)
 
     return draw("lockstep_errors", (5.6, 4.6), paint)
 
 
 def _drift(steps: Sequence[ComparedStep]) -> Picture:
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         axes.axhline(0.0, color=INK, linewidth=1.0)
         curve = drift_curve(steps) * 100
@@ -153,6 +184,10 @@ def _drift(steps: Sequence[ComparedStep]) -> Picture:
         axes.set_xlabel("steps")
         axes.set_ylabel("drift (%)")
         axes.set_title("Busy time, predicted over measured")
-        return "How far the sums of all steps so far are apart: errors that cancel out leave it at zero."
+        said = "How far the sums of all steps so far are apart: errors that cancel out leave it at zero."
+        told = [
+            (at + 1, curve[at], f"after {at + 1:,} steps: {curve[at]:+.2f} %") for at in places(len(curve), MOST_MARKS)
+        ]
+        return Painted(said, [Mark(axes, *each) for each in told])
 
     return draw("lockstep_drift", (9.0, 3.0), paint)

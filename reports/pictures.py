@@ -17,6 +17,7 @@ from reports.fairness import fairness, has_classes
 from reports.gantt import gantt
 from reports.occupancy import occupancy
 from reports.prefix_hits import has_hits, prefix_hits
+from reports.prefix_tree import prefix_tree
 from reports.run import ReportRun
 from reports.style import Picture, Style
 from reports.timeline import timeline
@@ -56,6 +57,7 @@ def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
         *(Plot(each.name, "Latency", partial(distribution, each), small=True) for each in quantities(slo)),
         Plot("timeline", "Over time", lambda: timeline(labelled, style)),
         *_where_there_is_something(labelled, style),
+        *_of_prompts(runs),
         Plot("throughput", "Throughput and latency", lambda: throughput_bars(summaries, style)),
         Plot("latency", "Throughput and latency", lambda: latency_bars(summaries, style, slo)),
     ]
@@ -72,13 +74,21 @@ def all_curves(runs: Sequence[ReportRun]) -> list[dict[str, Curve]]:
     return [curves(run.label, run.records, common_slo(runs), **times) for run, times in zip(runs, cut, strict=True)]
 
 
+def _of_prompts(runs: Sequence[ReportRun]) -> list[Plot]:
+    """What prompts share: of the first run that says so, as compared runs have the same requests."""
+    first = next((run for run in runs if run.prefixes is not None and len(run.prefixes.parent) > 1), None)
+    if first is None or first.prefixes is None:
+        return []
+    return [Plot("prefix_tree", "Prefix cache", partial(prefix_tree, first.prefixes, first.records))]
+
+
 def _where_there_is_something(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> list[Plot]:
     """Pictures over time that only some runs have: of classes, of a prefix cache, of a fleet."""
     found = []
     if any(has_classes(records) for _, records in runs):
         found.append(Plot("fairness", "Over time", lambda: fairness(runs)))
-    if any(has_hits(records) for _, records in runs):
-        found.append(Plot("prefix_hits", "Over time", lambda: prefix_hits(runs, style)))
     if any(has_replicas(records) for _, records in runs):
         found.append(Plot("balance", "Over time", lambda: balance(runs)))
+    if any(has_hits(records) for _, records in runs):
+        found.append(Plot("prefix_hits", "Prefix cache", lambda: prefix_hits(runs, style)))
     return found

@@ -14,7 +14,9 @@ from matplotlib.lines import Line2D
 from reports.axes import log_numbers, plain_numbers
 from reports.columns import column_of
 from reports.files import write
-from reports.html import figure, page, paragraphs, section, table
+from reports.html import command, figure, page, paragraphs, section, table
+from reports.interactive.marks import marks_data
+from reports.marks import Mark, Painted, Series, in_series
 from reports.plan_map import OverKeys, over_keys_picture
 from reports.style import INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.tables import TableRows
@@ -55,6 +57,7 @@ class PlanPage:
     over_keys: OverKeys | None = None
 
 
+_DEPLOY = "On each replica, this starts the server:"
 METHOD = (
     "Rates are requests per second of all replicas together. A rate holds where every limit does and the queue does "
     "not keep growing. The largest is bracketed, and the bracket narrowed to 2 % or to a fifth of the interval, with "
@@ -72,15 +75,18 @@ def write_report(folder: Path, content: PlanPage) -> None:
     for picture in [*pictures, *maps]:
         for ending in (".png", ".svg"):
             picture.save(folder / "plots" / f"{picture.name}{ending}")
+    below = [each for each in content.below if not each.startswith("deploy:")]
+    line = next((each.removeprefix("deploy:").strip() for each in content.below if each not in below), "")
     sections = [
-        section("Answer", paragraphs([content.answer], "verdict"), paragraphs(list(content.below), "notes")),
-        section("Candidates", table(content.rows)),
+        section("Answer", paragraphs([content.answer], "verdict"), paragraphs(below, "notes"), command(_DEPLOY, line)),
+        section("Candidates", table(content.rows, sortable=True)),
         section("Over two settings", *map(figure, maps)),
         section("How each limit is used", *map(figure, pictures)),
         section("Remarks", paragraphs(list(content.remarks), "notes")),
         section("Method", paragraphs(METHOD, "notes")),
     ]
-    write(folder / "report.html", page(content.title, content.subtitle, [each for each in sections if each]))
+    data = {"marks": marks_data([*pictures, *maps])}
+    write(folder / "report.html", page(content.title, content.subtitle, [each for each in sections if each], data))
 
 
 def search_picture(searched: Sequence[Searched]) -> Picture:
@@ -95,19 +101,21 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
     across = min(2, len(shown))
     down = -(-len(shown) // across)
 
-    def paint(canvas: Figure) -> str:
+    def paint(canvas: Figure) -> Painted:
         grid = canvas.subplots(down, across, squeeze=False)
+        marks: list[Mark] = []
         for index, axes in enumerate(grid.flat):
             if index < len(shown):
-                _panel(axes, shown[index], colors)
+                marks += _panel(axes, shown[index], colors)
             else:
                 axes.set_axis_off()
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
-        return (
+        said = (
             "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
             "of the largest rate at 95 %; the line in it is the rate itself."
         )
+        return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
     return draw("rates", (10.0, 2.7 * down + 0.5), paint)
 
@@ -123,7 +131,8 @@ def limit_words(text: str) -> str:
     return shorten(f"{shown.title}{' of ' + found['name'] if found['name'] else ''} {sign} {size}")
 
 
-def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
+def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
+    """A candidate's search; gives what its runs say."""
     axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=6)
     if one.interval is not None:
         low, value, high = one.interval
@@ -132,14 +141,22 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
     if one.asked is not None:
         axes.axvline(one.asked, color=INK, linewidth=1.1, linestyle=(0, (1.2, 1.3)))
     rates = [rate for lines in one.used.values() for points in lines for rate, _ in points]
+    marks: list[Mark] = []
     for name, lines in one.used.items():
+        limit = list(colors).index(name)
         width, size = (1.8, 3.5) if len(lines) == 1 else (1.0, 2.5)
         for points in lines:
             ordered = sorted(points)
             shares = [min(max(share, 1 / _FAR), _FAR) for _, share in ordered]
-            axes.plot(
-                [rate for rate, _ in ordered], shares, color=colors[name], marker="o", markersize=size, linewidth=width
-            )
+            rising = [rate for rate, _ in ordered]
+            with in_series(axes, limit):
+                axes.plot(rising, shares, color=colors[name], marker="o", markersize=size, linewidth=width)
+            marks += [
+                Mark(
+                    axes, rate, at, f"{one.label} at {short(rate)} requests/s: {short(100 * share)} % of {name}", limit
+                )
+                for (rate, share), at in zip(ordered, shares, strict=True)
+            ]
     axes.set_yscale("log")
     axes.set_ylim(1 / _FAR, _FAR)
     axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])
@@ -150,3 +167,4 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> None:
         plain_numbers(axes.xaxis)
     axes.set_xlabel("requests/s")
     axes.set_title(shorten(one.label))
+    return marks

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from reports.columns import Summary
 from simulator.metrics.slo import Slo
+from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
 
 
@@ -17,7 +18,7 @@ class ReportRun:
     `records` are those of the first seed: pictures show one run. `summaries` hold one summary a seed, in the same
     order of seeds for every run, as comparisons are paired. `warmup_s` and `cooldown_s` are the cuts that the
     summaries were made with. `state` says in a sentence how the run is, `findings` are rows of finding, weight, time,
-    evidence and remedy, of the first seed.
+    evidence and remedy, of the first seed. `prefixes` are those that its prompts share, where a prefix cache found any.
     """
 
     label: str
@@ -30,3 +31,4 @@ class ReportRun:
     cooldown_s: float = 0.0
     state: str = ""
     findings: Sequence[tuple[str, str, str, str, str]] = ()
+    prefixes: PrefixColumns | None = None

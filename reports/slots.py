@@ -93,6 +93,27 @@ def _steps(records: Records, replica: int) -> _Steps:
 def stays(records: Records, replica: int = 0) -> Stays:
     """Every stay of every request in a slot of `replica`. An unfinished request stays to the end of the run.
 
+    A request whose KV moved stays where it was prefilled up to its first token, and where it is decoded from the end of
+    the transfer on.
+    """
+    stay, moved = _assigned(records, replica), records.transfers
+    if moved is None:
+        return stay
+    came = np.full(len(records.requests.row), -np.inf)
+    came[moved.row] = np.nan_to_num(moved.end_s, nan=np.inf)
+    start = np.minimum(np.maximum(stay.start_s, came[stay.row]), stay.end_s)
+    computed, prefilled, done = (np.maximum(edge, start) for edge in (stay.computed_s, stay.prefilled_s, stay.done_s))
+    from_here = moved.from_replica == replica
+    row, ready = moved.row[from_here], moved.ready_s[from_here]
+    here = np.concatenate((stay.row, row)), np.concatenate((start, records.requests.scheduled_s[row]))
+    edges = (np.concatenate((edge, ready)) for edge in (computed, prefilled, done, stay.end_s))
+    both = Stays(*here, *edges)
+    return both.pick(np.lexsort((both.row, both.start_s)))
+
+
+def _assigned(records: Records, replica: int) -> Stays:
+    """Every stay of the requests that `replica` is said to have served: of those whose KV moved, where they decode.
+
     A recomputation after a preemption counts as prefill until the replica has computed as many prompt tokens as the
     request's own prompt has. Where tokens reach the client only with the batch, the end of a request's computing is
     counted in steps: one token a step after the batch's prefill.

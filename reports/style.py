@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from reports.files import write
+from reports.marks import Painted, Series, Spot, spots
 from reports.units import fitted
 from simulator.errors import InputError
 
@@ -55,7 +56,7 @@ SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white
 
 ORDERED_FROM = 3  # so many runs of one policy alone are values of a setting
 MAP = "viridis"
-_FIRST, _LAST = 0.15, 0.86  # of the map: its ends are hard to see, on a dark page and on a white one
+_FIRST, _LAST = 0.28, 0.84  # of the map: its ends are hard to see, on a dark page and on a white one
 
 PNG_DPI = 160
 RC: dict[str, Any] = {
@@ -111,12 +112,17 @@ class Style:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawn figure: its file name without ending, both renderings, and what to look for in it."""
+    """A drawn figure: its file name without ending, both renderings, what to look for in it, and what can be read off.
+
+    `series` are the curves that a reader of a page can hide, in the order of the numbers that `spots` have.
+    """
 
     name: str
     caption: str = field(repr=False)
     png: bytes = field(repr=False)
     svg: str = field(repr=False)
+    spots: Sequence[Spot] = field(default=(), repr=False)
+    series: Sequence[Series] = field(default=(), repr=False)
 
     def _repr_png_(self) -> bytes:
         return self.png
@@ -179,18 +185,20 @@ def look() -> Iterator[None]:
         yield
 
 
-def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str]) -> Picture:
-    """A picture of `size` inches. `paint` draws on the figure and returns the caption (plain text)."""
+def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str | Painted]) -> Picture:
+    """A picture of `size` inches. `paint` draws on the figure and returns the caption (plain text), or more with it."""
     with look():
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(hspace=0.04))
         FigureCanvasAgg(figure)
-        caption = paint(figure)
+        said = paint(figure)
+        painted = said if isinstance(said, Painted) else Painted(said)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, for both renderings
+        found = spots(figure, painted.marks)
         png, svg = io.BytesIO(), io.StringIO()
         figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return Picture(name, caption, png.getvalue(), svg.getvalue())
+    return Picture(name, painted.caption, png.getvalue(), svg.getvalue(), found, tuple(painted.series))
 
 
 def shorten(label: str, most: int = 44) -> str:

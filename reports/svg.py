@@ -16,6 +16,7 @@ _COLORS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: 
 _RUN = re.compile(r'<g id="run-(\d+)[^"]*"')
 _STYLE = re.compile(r'\sstyle="([^"]*)"')
 _PATH = re.compile(r'(?<=\sd=")[^"]*')
+_BETWEEN = re.compile(r">\s+<")  # matplotlib's indentation: half of what a browser would have to keep
 _LONG = re.compile(r"(\d\.\d\d)\d+")
 
 
@@ -26,7 +27,7 @@ def inline(svg: str, name: str) -> str:
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<style\b.*?</style>\s*", "", text, flags=re.DOTALL)  # joins and caps: report.css says the same
     text = re.sub(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"', "", text, count=3)
-    text = text.replace("xlink:href=", "href=")
+    text = _BETWEEN.sub("><", text.replace("xlink:href=", "href="))
     text = _RUN.sub(r'<g class="run-\1"', text)
     text = _IDS.sub(rf"\g<1>{name}-", text)
     text = _STYLE.sub(_attributes, text)
@@ -34,6 +35,11 @@ def inline(svg: str, name: str) -> str:
     for color, variable in _COLORS.items():
         text = text.replace(color, variable)
     return text
+
+
+def themed(color: str) -> str:
+    """A colour as a page has it: an ink follows the page's theme."""
+    return _COLORS.get(color, color)
 
 
 def _attributes(found: re.Match[str]) -> str:

@@ -8,21 +8,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from reports import html
+from reports import html, svg
 from reports.axes import LOG_FROM, log_times, plain_numbers, plain_times
 from reports.cdf import GRID, SCALE, Curve, Quantity, cdf
 from reports.files import write
+from reports.interactive.data import BUCKETS, curves_data, timeline_data
+from reports.interactive.marks import marks_data
+from reports.interactive.packed import Json
+from reports.marks import Mark, Painted, some
 from reports.style import INK, MUTED, Picture, Style, draw
 from reports.tables import TableRows
+from reports.timeline import BUCKETS as PICTURE_BUCKETS
 from reports.timeline import Strip, band, draw_strips
-from reports.units import decimals, number, short
+from reports.units import decimals, latency, number, short
 from simulator.metrics.series import StepFunction
 from simulator.results.records import Floats
 
 MEASURED, SIMULATED = "measured", "simulated"
 STYLE = {MEASURED: Style(INK, "-"), SIMULATED: Style("#d55e00", (0, (5.0, 1.8)))}
+_SIDES = [{"label": label, "color": svg.themed(look.color)} for label, look in STYLE.items()]
 STATISTICS = ("mean", "p50", "p90", "p99")
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 QUANTITIES = {
@@ -34,6 +41,7 @@ CURVES = (
     f"Share of requests at or below a latency. {SCALE} One curve beside the other is a bias, another slope another "
     "spread."
 )
+MOST_MARKS = 1500
 GOOD, FAIR = 0.05, 0.10  # bars within the first are drawn light, beyond the second dark
 
 
@@ -120,7 +128,7 @@ def draw_validation(facing: Facing) -> dict[str, Picture]:
 def error_bars(errors: Mapping[str, float]) -> Picture:
     """The errors behind the score as bars to either side of zero."""
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         names, values = list(errors), [100.0 * error for error in errors.values()]
         reach = max([*map(abs, values), 1.0])
@@ -129,7 +137,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
             shade = "#9ecae1" if size <= GOOD else "#0072b2" if size <= FAIR else "#d55e00"
             axes.barh(place, value, height=0.66, color=shade, zorder=2)
             axes.annotate(
-                f"{value:+.1f}",
+                f"{value:+.1f}" if round(value, 1) else "0.0",
                 (value, place),
                 xytext=(4 if value >= 0 else -4, 0),
                 textcoords="offset points",
@@ -146,10 +154,15 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
         axes.set_xlabel("error of the simulation (%)")
         mean = np.mean(np.abs(values))
         axes.set_title(f"Errors: {mean:.1f} % on average, {max(values, key=abs):+.1f} % the worst", pad=10.0)
-        return (
+        said = (
             "Simulated over measured, less one: right of zero the simulation is slower. "
             f"Pale within {100 * GOOD:.0f} %, orange beyond {100 * FAIR:.0f} %."
         )
+        marks = [
+            Mark(axes, value, place, f"{_named(name)}: {percent(value / 100.0)}", place)
+            for place, (name, value) in enumerate(zip(names, values, strict=True))
+        ]
+        return Painted(said, marks)
 
     return draw("errors", (10.0, 0.9 + 0.27 * len(errors)), paint)
 
@@ -157,7 +170,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
 def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
     """Each matched request as a point: its end-to-end latency there and here."""
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         both = np.concatenate((measured_ms, simulated_ms))
         low, high = (float(end) for end in np.percentile(both, (0, 100)))
@@ -175,37 +188,80 @@ def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
         axes.set_xlabel("measured")
         axes.set_ylabel("simulated")
         axes.set_title("End-to-end latency, request by request", pad=10.0)
-        return (
+        said = (
             "A point a request; on the line both agree. A cloud beside the line is a bias, a wide one is luck of order."
         )
+        two = zip(measured_ms.tolist(), simulated_ms.tolist(), strict=True)
+        words = [
+            (a, b, f"{latency(a)} measured, {latency(b)} simulated: {percent(b / a - 1 if a else 0)}") for a, b in two
+        ]
+        return Painted(said, [Mark(axes, *words[place]) for place in some(len(words), MOST_MARKS)])
 
     return draw("requests", (5.6, 4.6), paint)
 
 
 def over_time(functions: Mapping[str, tuple[StepFunction, StepFunction]]) -> Picture:
     """Queue and batch of both, one below the other."""
-    end_s = max(side.end_s for both in functions.values() for side in both)
-    panels = [
-        Strip(title, {MEASURED: band(there, end_s), SIMULATED: band(here, end_s)})
-        for title, (there, here) in functions.items()
-    ]
+    panels, end_s = _panels(functions)
     picture = draw_strips("timeline", panels, (MEASURED, SIMULATED), STYLE, end_s)
     caption = "The batch and the queue of both over time. Where the queues part, look at what the batch did before."
     return replace(picture, caption=caption)
 
 
+def _panels(
+    functions: Mapping[str, tuple[StepFunction, StepFunction]], buckets: int = PICTURE_BUCKETS
+) -> tuple[list[Strip], float]:
+    """A panel a function, and where their common axis of time ends."""
+    end_s = max((side.end_s for both in functions.values() for side in both), default=0.0)
+    panels = [
+        Strip(title, {MEASURED: band(there, end_s, buckets=buckets), SIMULATED: band(here, end_s, buckets=buckets)})
+        for title, (there, here) in functions.items()
+    ]
+    return panels, end_s
+
+
 def _page(facing: Facing, pictures: Mapping[str, Picture]) -> str:
     curves = [pictures[quantity.name] for quantity in QUANTITIES.values() if quantity.name in pictures]
     curves += [pictures["requests"]] if "requests" in pictures else []
+    zooms = html.explorer("timeline", html.title_of("timeline"))
+    over = [html.figure(pictures["timeline"], zooms)] if "timeline" in pictures else []
     sections = [
         html.section("Verdict", html.paragraphs(list(facing.words), "verdict"), html.table(facing.parts)),
         html.section("Errors", html.figure(pictures["errors"]), html.table(error_table(facing))),
+        html.section("Latency percentiles", _controls(facing)),
         html.section("Latency", html.pair(curves)),
-        html.section("Over time", *([html.figure(pictures["timeline"])] if "timeline" in pictures else [])),
+        html.section("Over time", *over),
         html.section("Notes", html.paragraphs(list(facing.notes), "notes")),
         html.section("Scenario", html.details("Resolved scenario", facing.scenario_yaml)),
     ]
-    return html.page(facing.title, facing.subtitle, sections)
+    return html.page(facing.title, facing.subtitle, sections, _data(facing, pictures))
+
+
+def _lines(facing: Facing) -> list[dict[str, Curve]]:
+    """The curves of both sides by the names of their quantities."""
+    sides = ((MEASURED, facing.measured_ms), (SIMULATED, facing.simulated_ms))
+    return [{QUANTITIES[key].name: _curve(label, side[key]) for key in _known(facing)} for label, side in sides]
+
+
+def _known(facing: Facing) -> list[str]:
+    return [metric for metric in QUANTITIES if metric in facing.measured_ms]
+
+
+def _data(facing: Facing, pictures: Mapping[str, Picture]) -> Json:
+    """What the script draws from, as on the page of runs: the two sides are its runs."""
+    panels, end_s = _panels(facing.over_time, BUCKETS)
+    return {
+        "runs": _SIDES,
+        "curves": curves_data([QUANTITIES[metric] for metric in _known(facing)], _lines(facing)),
+        "timeline": timeline_data(panels, (MEASURED, SIMULATED), end_s),
+        "marks": marks_data(pictures.values()),
+    }
+
+
+def _controls(facing: Facing) -> Markup:
+    """The latencies of both at a percentile that readers choose."""
+    titles = {QUANTITIES[metric].name: TITLES[metric] for metric in _known(facing)}
+    return html.latencies(_SIDES, titles, _lines(facing))
 
 
 def _statistics(values_ms: Floats) -> list[float]:

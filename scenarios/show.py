@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
+from simulator.results.prefixes import PrefixColumns, shared_prefixes
 from simulator.results.records import Records
 from simulator.workload import Workload
 
@@ -42,6 +43,8 @@ class Shown:
     summaries: Sequence[Mapping[str, Any]]
     told: Told | None = None
     workload: Workload | None = None  # the requests, where they are at hand
+    prefixes: PrefixColumns | None = None  # that their prompts share, where they are not
+    folder: Path | None = None  # its run folder, where it is known
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:
@@ -108,4 +111,5 @@ def report_run(run: Shown) -> ReportRun:
         **run.scenario.measure.window(run.records),
         state="" if run.told is None else run.told.state,
         findings=() if run.told is None else run.told.rows,
+        prefixes=run.prefixes or shared_prefixes(run.workload, run.records),
     )

@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from scenarios.cli import commands, gallery
 from scenarios.cli.app import app
+from tests.browser import chromium
 from tests.command import batchlab
 
 ROOT = Path(__file__).parents[1]
@@ -35,13 +36,20 @@ def test_pages_from_code_are_as_written(name: str, module: Any) -> None:
     assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == module.page(), f"write it again: {again[name]}"
 
 
-@pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the extra `docs`")
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    if find_spec("mkdocs") is None:
+        pytest.skip("needs the extra `docs`")
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    site = tmp_path / "site"
+    return folder
+
+
+def test_the_site_has_every_page_and_fetches_nothing(site: Path) -> None:
     assert {path.relative_to(DOCS).with_suffix(".html") for path in PAGES} <= {
         path.relative_to(site) for path in site.rglob("*.html")
     }
@@ -55,15 +63,32 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert fetched == []
 
 
+@pytest.mark.browser
+def test_search_works_when_the_site_is_opened_from_a_folder(site: Path) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "studies/retries.html").as_uri())
+        page.locator("input[name=query]").click()
+        page.keyboard.type("preemption")
+        first = page.locator("a.md-search-result__link").first
+        first.wait_for()
+        assert (
+            site / (first.get_attribute("href") or "").removeprefix(f"{site.as_uri()}/").partition("#")[0]
+        ).is_file()
+        assert [address for address in asked if not address.startswith("file:")] == []
+
+
 def test_no_picture_is_left_over() -> None:
     texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert [path.name for path in (DOCS / "pictures").iterdir() if f"pictures/{path.name}" not in texts] == []
 
 
 def given() -> list[tuple[str, str]]:
-    """Page and command of every block of commands without their outputs."""
+    """Page and command of every block of commands without their outputs, those of README.md among them."""
     found = []
-    for path in PAGES:
+    for path in [ROOT / "README.md", *PAGES]:
         for block in SHELL.findall(path.read_text(encoding="utf-8")):
             joined = block.replace("\\\n", " ")
             found += [(path.stem, command) for command in GIVEN.findall(joined)]

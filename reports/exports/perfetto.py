@@ -57,7 +57,7 @@ def _events(run: Exported) -> Iterator[Event]:
         name = f"replica {replica}" + (f" ({group})" if records.groups else "")
         process = tracks.process(name)
         yield from _steps(run, records, replica, tracks, process)
-        stay = _stays(records, replica)
+        stay = stays(records, replica)
         yield from _slots(run, stay, tracks, process, replica, chunks)
         yield from _preempted(run, records, replica, tracks, process)
         yield from _counters(records, replica, tracks, process)
@@ -81,24 +81,6 @@ def _steps(run: Exported, records: Records, replica: int, tracks: Tracks, proces
             "context_tokens": int(rows.context_tokens[row]),
         }
         yield track.slice(name, "step", float(rows.start_s[row]), float(rows.end_s[row]), told)
-
-
-def _stays(records: Records, replica: int) -> Stays:
-    """The stays in its slots. A request whose KV moved stays where it was prefilled up to its first token, and where it
-    is decoded from the end of the transfer on.
-    """
-    stay, moved = stays(records, replica), records.transfers
-    if moved is None:
-        return stay
-    came = np.full(len(records.requests.row), -np.inf)
-    came[moved.row] = np.nan_to_num(moved.end_s, nan=np.inf)
-    start = np.minimum(np.maximum(stay.start_s, came[stay.row]), stay.end_s)
-    computed, prefilled, done = (np.maximum(edge, start) for edge in (stay.computed_s, stay.prefilled_s, stay.done_s))
-    row = moved.row[moved.from_replica == replica]
-    first, ready = records.requests.scheduled_s[row], moved.ready_s[moved.from_replica == replica]
-    here = np.concatenate((stay.row, row)), np.concatenate((start, first)), np.concatenate((computed, ready))
-    both = Stays(*here, *(np.concatenate((edge, ready)) for edge in (prefilled, done, stay.end_s)))
-    return both.pick(np.lexsort((both.row, both.start_s)))
 
 
 def _slots(

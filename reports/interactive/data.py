@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reports.cdf import GRID, Curve, quantities, top_percent
+from reports.cdf import GRID, Curve, Quantity, quantities, top_percent
 from reports.interactive.packed import Json, rounded, steps_between
 from reports.slots import Stays, assign, stalls, stays, window
 from reports.style import Style
@@ -25,30 +25,31 @@ def page_data(runs: Runs, style: Mapping[str, Style], lines: Sequence[Mapping[st
     """All of it, in the order of the runs. `lines` are each run's curves by their names."""
     return {
         "runs": [{"label": label, "color": style[label].color} for label, _ in runs],
-        "curves": _curves(lines),
-        "timeline": _timeline(runs),
+        "curves": curves_data(quantities(None), lines),
+        "timeline": timeline_data(strips(runs, BUCKETS), [label for label, _ in runs], shown_until(runs)),
         "slots": _slots(runs),
     }
 
 
-def _curves(lines: Sequence[Mapping[str, Curve]]) -> Json:
+def curves_data(shown: Sequence[Quantity], lines: Sequence[Mapping[str, Curve]]) -> Json:
+    """The latencies of the quantities at a few percentiles, for each run its `lines` by their names."""
     some = GRID[::4]
     grid = np.unique(np.concatenate((some, np.array(PERCENTILES), GRID[-41::8])))
     found = {}
-    for quantity in quantities(None):
+    for quantity in shown:
         of_runs = [each[quantity.name] for each in lines]
         found[quantity.name] = {
             "title": quantity.title,
             "drawn": top_percent(quantity, [one for one in of_runs if len(one.at_ms)]),
-            "ms": [rounded(np.interp(grid, GRID, one.at_ms)) if len(one.at_ms) else None for one in of_runs],
+            "ms": [rounded(np.interp(grid, GRID, one.at_ms), 4) if len(one.at_ms) else None for one in of_runs],
             "samples": [one.samples for one in of_runs],
         }
     return {"percents": rounded(grid, 6), "quantities": found}
 
 
-def _timeline(runs: Runs) -> Json:
-    end_s = shown_until(runs)
-    return {"end": end_s, "panels": [_panel(panel, [label for label, _ in runs]) for panel in strips(runs, BUCKETS)]}
+def timeline_data(panels: Sequence[Strip], labels: Sequence[str], end_s: float) -> Json:
+    """The panels over [0, end_s], a line in each for every label."""
+    return {"end": end_s, "panels": [_panel(panel, labels) for panel in panels]}
 
 
 def _panel(panel: Strip, labels: Sequence[str]) -> Json:

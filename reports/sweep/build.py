@@ -11,6 +11,7 @@ from reports import html
 from reports.columns import Column
 from reports.compare import Estimate
 from reports.files import write
+from reports.interactive.marks import marks_data
 from reports.style import Picture
 from reports.sweep.best import Best, best_points
 from reports.sweep.front import front_pictures, front_table
@@ -18,13 +19,17 @@ from reports.sweep.goodput import goodput_picture, throughput_picture
 from reports.sweep.heatmap import heatmaps
 from reports.sweep.load import knee_table, load_picture
 from reports.sweep.pareto import trades
-from reports.sweep.points import SweepPoint, SweepResult, column, points_named
+from reports.sweep.points import SweepPoint, SweepResult, column, points_named, titled
 from reports.tables import TableRows
 from reports.units import decimals, intervals, number
 
 MOST_ROWS = 200
 _TABLE = ("request_throughput", "output_throughput", "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "p99_e2el_ms",
           "usd_per_million_output_tokens", "saturated")  # fmt: skip
+_MORE = ("request_goodput", "p50_ttft_ms", "p50_tpot_ms", "p50_e2el_ms", "p99_itl_ms", "mean_batch_size",
+         "batch_occupancy", "kv_utilization_peak", "queue_depth_mean", "preemptions",
+         "prefix_cache_hit_rate", "rejected")  # fmt: skip
+"""Columns that readers may add."""
 
 
 def write_sweep_report(folder: Path, result: SweepResult) -> Path:
@@ -44,6 +49,7 @@ def write_sweep_report(folder: Path, result: SweepResult) -> Path:
 
 def _page(result: SweepResult, load: Sequence[Picture], fronts: Sequence[Picture], maps: Sequence[Picture]) -> str:
     found = best_points(result)
+    rows, hidden = all_table(result)
     sections = [
         html.section(
             "The best points", html.paragraphs(best_words(result, found), "verdict"), html.table(best_table(found))
@@ -55,11 +61,14 @@ def _page(result: SweepResult, load: Sequence[Picture], fronts: Sequence[Picture
         ),
         html.section("Over two keys", *map(html.figure, maps)),
         html.section("Failed points", html.table(failed_table(result))),
-        html.section("All points", html.table(_all(result)), *_more(result)),
+        html.section("All points", html.table(rows, sortable=True, hidden=hidden), *_more(result)),
         html.section("Study", html.details("The study, as it was run", result.study)),
     ]
     return html.page(
-        f"{result.name}: a sweep of {', '.join(axis.title for axis in result.axes)}", _head(result), sections
+        f"{result.name}: a sweep of {', '.join(axis.title for axis in result.axes)}",
+        _head(result),
+        sections,
+        {"marks": marks_data([*load, *fronts, *maps])},
     )
 
 
@@ -115,15 +124,14 @@ def failed_table(result: SweepResult) -> TableRows | None:
     return TableRows(("point", "error"), body[:MOST_ROWS], text_columns=2) if body else None
 
 
-def _all(result: SweepResult) -> TableRows | None:
-    keys = [key for key in _TABLE if result.known(key)]
+def all_table(result: SweepResult) -> tuple[TableRows, list[int]]:
+    """Every point with what varies among its metrics, and the columns that are hidden until readers choose them."""
+    first = [key for key in _TABLE if result.known(key)]
+    keys = first + [key for key in _MORE if key not in first and result.varies(key)]
     points = result.done[:MOST_ROWS]
     columns = [_column(points, column(key), result) for key in keys]
-    head = (
-        "point",
-        *(f"{column(key).title} ({column(key).unit})" if column(key).unit else column(key).title for key in keys),
-    )
-    return TableRows(head, tuple((point.label, *cells) for point, *cells in zip(points, *columns, strict=True)))
+    body = tuple((point.label, *cells) for point, *cells in zip(points, *columns, strict=True))
+    return TableRows(("point", *map(titled, keys)), body), list(range(1 + len(first), 1 + len(keys)))
 
 
 def _more(result: SweepResult) -> list[Markup]:

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.marks import Mark, Painted, Series, in_series
 from reports.style import CARD, INK, MUTED, Picture, draw, shorten
 from reports.sweep.colours import MARKS, colours
 from reports.sweep.pareto import Trade, eligible, trades
@@ -33,7 +34,7 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
     front = trade.front(eligible(result))
     by = _coloured(result)
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
         handles = []
         if by is None:
@@ -42,7 +43,8 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
             axis = result.axes[by]
             for place, tint in enumerate(colours(axis)):
                 mark = MARKS[place % len(MARKS)]
-                _scatter(axes, [point for point in result.done if point.places[by] == place], trade, tint, mark)
+                with in_series(axes, place):
+                    _scatter(axes, [point for point in result.done if point.places[by] == place], trade, tint, mark)
                 handles.append(
                     Line2D(
                         [], [], color=tint, marker=mark, markersize=5, linestyle="", label=shorten(axis.labels[place])
@@ -63,12 +65,35 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
         axes.set_title(trade.title)
         axes.set_xlabel(trade.x_title)
         axes.set_ylabel(trade.y_title)
-        return (
+        said = (
             "Points on the front are numbered as in the table, the first of those that lie together: no other is "
             "better in both. Saturated points are not on it, unless all are."
         )
+        return Painted(said, _marks(axes, result, trade, by), _series(result, by))
 
     return draw(f"front_{trade.name}", (8.6, 4.4), paint)
+
+
+def _marks(axes: Axes, result: SweepResult, trade: Trade, by: int | None) -> list[Mark]:
+    """Each point with both of its values."""
+    return [
+        Mark(
+            axes,
+            trade.x(point),
+            trade.y(point),
+            f"{point.label}: {short(trade.x(point))} {trade.x_title}, {short(trade.y(point))} {trade.y_title}"
+            + (", saturated" if point.is_saturated else ""),
+            0 if by is None else point.places[by],
+        )
+        for point in result.done
+    ]
+
+
+def _series(result: SweepResult, by: int | None) -> list[Series]:
+    if by is None:
+        return []
+    axis = result.axes[by]
+    return [Series(f"{axis.title} {label}", tint) for label, tint in zip(axis.labels, colours(axis), strict=True)]
 
 
 def _coloured(result: SweepResult) -> int | None:

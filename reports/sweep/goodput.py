@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 
 from reports.axes import plain_numbers
+from reports.marks import in_series
 from reports.style import MUTED, Picture
 from reports.sweep.lines import Lines, lines_over_load
-from reports.sweep.load import draw_line, finish, lines_picture
+from reports.sweep.load import draw_lines, finish, lines_picture
 from reports.sweep.points import SweepPoint, SweepResult, mean_of, titled
 
 GOODPUT, THROUGHPUT, ATTAINMENT = "request_goodput", "request_throughput", "slo_attainment"
@@ -27,9 +28,8 @@ def goodput_picture(result: SweepResult) -> Picture | None:
 
     def paint(panels: Sequence[Axes]) -> str:
         for axes, key in zip(panels, shown, strict=True):
-            for line in lines.drawn:
-                draw_line(axes, line, lines.load, key)
-            axes.set_ylim(bottom=0.0, top=101.0 if key == ATTAINMENT else None)
+            draw_lines(axes, lines, lines.load, key)
+            axes.set_ylim(bottom=0.0, top=101.0 if key == ATTAINMENT else _top(axes, lines, key))
             plain_numbers(axes.xaxis)
             plain_numbers(axes.yaxis)
             axes.set_title(titled(key))
@@ -39,7 +39,7 @@ def goodput_picture(result: SweepResult) -> Picture | None:
         ideal = " On the dashed line every request keeps the SLO." if _is_rate(lines) else ""
         return f"Goodput is what is left when late requests do not count.{ideal}"
 
-    return lines_picture("goodput", lines, shown, paint)
+    return lines_picture("goodput", lines, shown, paint, lines.load)
 
 
 def throughput_picture(result: SweepResult) -> Picture | None:
@@ -54,16 +54,23 @@ def throughput_picture(result: SweepResult) -> Picture | None:
 
     def paint(panels: Sequence[Axes]) -> str:
         for axes, key in zip(panels, shown, strict=True):
-            for line in lines.drawn:
-                draw_line(axes, line, carried, key)
-                _sideways(axes, line.points, line.tint, key)
+            draw_lines(axes, lines, carried, key)
+            for place, line in enumerate(lines.drawn):
+                with in_series(axes, place):
+                    _sideways(axes, line.points, line.tint, key)
             finish(axes, result, key, titled(THROUGHPUT))
         return (
             "Along a line the load rises. Where it turns upwards, more load buys latency and no throughput: further "
             "right and lower is better."
         )
 
-    return lines_picture("throughput_latency", lines, shown, paint)
+    return lines_picture("throughput_latency", lines, shown, paint, carried)
+
+
+def _top(axes: Axes, lines: Lines, key: str) -> float:
+    """The end of the axis: an interval that reaches far beyond all means is cut off, or it would flatten them."""
+    most = max(mean for line in lines.drawn for point in line.points if math.isfinite(mean := mean_of(point, key)))
+    return min(float(axes.get_ylim()[1]), 1.6 * most)
 
 
 def _is_rate(lines: Lines) -> bool:

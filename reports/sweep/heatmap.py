@@ -10,13 +10,14 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports.axes import LOG_FROM
+from reports.marks import Mark, Painted
 from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
-from reports.sweep.colours import text_on
+from reports.sweep.colours import printed, shading, text_on
+from reports.sweep.load import value_words
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short
 
@@ -30,9 +31,14 @@ _MOST_PAIRS = 3
 
 def heatmaps(result: SweepResult) -> list[Picture]:
     """A picture for each pair of axes that the points fill, of up to four metrics; of several pairs the first three."""
-    shown = [key for key in METRICS_SHOWN if result.varies(key)][:MOST_PANELS]
+    shown = [key for key in METRICS_SHOWN if _reads_differently(result, key)][:MOST_PANELS]
     pairs = [pair for pair in combinations(range(len(result.axes)), 2) if _is_filled(result, *pair)]
     return [_picture(result, x, y, shown) for y, x in pairs[:_MOST_PAIRS] if shown]
+
+
+def _reads_differently(result: SweepResult, key: str) -> bool:
+    """Whether the cells of a metric say more than one figure."""
+    return len({printed(mean) for point in result.done if math.isfinite(mean := mean_of(point, key))}) > 1
 
 
 def _is_filled(result: SweepResult, one: int, other: int) -> bool:
@@ -53,20 +59,18 @@ def _picture(result: SweepResult, x: int, y: int, shown: Sequence[str]) -> Pictu
         max(3.0, 1.3 + 0.42 * len(up.labels)) * rows,
     )
 
-    def paint(figure: Figure) -> str:
+    def paint(figure: Figure) -> Painted:
         panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        marks: list[Mark] = []
         for axes, key in zip(panels, shown, strict=False):
-            _paint(figure, axes, result, x, y, key)
+            marks += _paint(figure, axes, result, x, y, key)
         for axes in panels[len(shown) :]:
             axes.set_axis_off()
         best = " Each cell shows the best value over the other keys." if several else ""
         marked = " † saturated: no steady state." if any(point.is_saturated for point in result.done) else ""
         failed = " × failed." if any(point.error for point in result.points) else ""
-        return (
-            f"Means over {result.seeds} seeds.{best}{marked}{failed}"
-            if result.seeds > 1
-            else (f"One seed.{best}{marked}{failed}")
-        )
+        seeds = f"Means over {result.seeds} seeds." if result.seeds > 1 else "One seed."
+        return Painted(f"{seeds}{best}{marked}{failed}", marks)
 
     return draw(f"heatmap_{_word(up.title)}_{_word(across.title)}", size, paint)
 
@@ -75,15 +79,13 @@ def _word(title: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in title.partition(" (")[0]).strip("_")
 
 
-def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key: str) -> None:
+def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key: str) -> list[Mark]:
+    """The map of a metric; gives what its cells say."""
     across, up = result.axes[x], result.axes[y]
     xs, ys = _order(across.numbers, len(across.labels)), _order(up.numbers, len(up.labels))
     cells = _cells(result, x, y, key)
     values = np.array([[_value(cells.get((a, b)), key) for a in xs] for b in ys])
-    known = values[np.isfinite(values)]
-    low, high = float(known.min()), float(known.max())
-    is_log = low > 0 and high / low > LOG_FROM
-    norm = LogNorm(low, high) if is_log else Normalize(low, high if high > low else low + 1)
+    norm = shading(values)
     worse_is_more = column(key).better < 0
     colours = colormaps[f"{MAP}_r" if worse_is_more else MAP]  # better is lighter
     axes.grid(visible=False)
@@ -109,7 +111,16 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     axes.set_title(titled(key))
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
-    _ticks(bar.ax, is_log=is_log)
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if high > low:  # no further than there are values; cells that each have the best of others may be equal
+        bar.ax.set_ylim(low, high)
+    _ticks(bar.ax, is_log=isinstance(norm, LogNorm))
+    return [
+        Mark(axes, place + 0.5, row + 0.5, f"{point.label}: {value_words(point, key)}", row)
+        for row, b in enumerate(ys)
+        for place, a in enumerate(xs)
+        if (point := cells.get((a, b))) is not None
+    ]
 
 
 def _ticks(axes: Axes, *, is_log: bool) -> None:
@@ -146,7 +157,7 @@ def _failed(result: SweepResult, x: int, y: int, a: int, b: int) -> bool:
 
 
 def _value(point: SweepPoint | None, key: str) -> float:
-    return math.nan if point is None else mean_of(point, key)
+    return math.nan if point is None else printed(mean_of(point, key))
 
 
 def _text(point: SweepPoint | None, value: float, *, failed: bool) -> str:

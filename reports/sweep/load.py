@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times
+from reports.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times, time_text
 from reports.coincide import said
+from reports.marks import Mark, Painted, Series, in_series
 from reports.style import CARD, INK, Picture, draw
 from reports.sweep.knee import RULE, knee
 from reports.sweep.lines import Drawn, Lines, lines_over_load, load_axis
@@ -30,21 +31,36 @@ def load_picture(result: SweepResult) -> Picture | None:
 
     def paint(panels: Sequence[Axes]) -> str:
         for axes, key in zip(panels, shown, strict=True):
-            for line in lines.drawn:
-                draw_line(axes, line, lines.load, key)
+            draw_lines(axes, lines, lines.load, key)
             finish(axes, result, key, title)
         return RULE
 
-    return lines_picture("load", lines, shown, paint)
+    return lines_picture("load", lines, shown, paint, lines.load)
 
 
-def lines_picture(name: str, lines: Lines, shown: Sequence[str], paint: Callable[[Sequence[Axes]], str]) -> Picture:
-    """A panel for each metric of `shown`, which `paint` fills and says something of; one legend below all."""
+def lines_picture(
+    name: str,
+    lines: Lines,
+    shown: Sequence[str],
+    paint: Callable[[Sequence[Axes]], str],
+    x_of: Callable[[SweepPoint], float],
+) -> Picture:
+    """A panel for each metric of `shown`, which `paint` fills and says something of; one legend below all.
 
-    def painted(figure: Figure) -> str:
-        said = paint(figure.subplots(1, len(shown), squeeze=False)[0])
+    `x_of` is where a point stands along the axis.
+    """
+
+    def painted(figure: Figure) -> Painted:
+        panels = figure.subplots(1, len(shown), squeeze=False)[0]
+        said = paint(panels)
         figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
-        return said + foot(lines, shown)
+        marks = [
+            Mark(axes, x_of(point), mean_of(point, key), f"{point.label}: {value_words(point, key)}", place)
+            for axes, key in zip(panels, shown, strict=True)
+            for place, line in enumerate(lines.drawn)
+            for point in line.points
+        ]
+        return Painted(said + foot(lines, shown), marks, [Series(line.label, line.tint) for line in lines.drawn])
 
     rows = math.ceil((len(lines.drawn) + 2) / 3)
     return draw(name, (5.6 * len(shown), 3.6 + 0.24 * rows), painted)
@@ -55,6 +71,25 @@ def foot(lines: Lines, shown: Sequence[str]) -> str:
     bars = " Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else " One seed: no intervals."
     rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
     return f"{bars}{said(lines.coinciding(shown))}{rest}"
+
+
+def value_words(point: SweepPoint, key: str) -> str:
+    """A metric of a point with its interval over seeds."""
+    shown = column(key)
+    found = point.estimate(key, shown.scale)
+    mean, *ends = (
+        latency(each) if shown.unit == "ms" else f"{short(each)} {shown.unit}".rstrip()
+        for each in (found.mean, *(() if found.low is None else found.ends))
+    )
+    between = f" (95 %: {ends[0]} to {ends[1]})" if ends else ""
+    return f"{shown.title} {mean}{between}{', saturated' if point.is_saturated else ''}"
+
+
+def draw_lines(axes: Axes, lines: Lines, x_of: Callable[[SweepPoint], float], key: str) -> None:
+    """A metric of every line over `x_of`, each as a series of its own."""
+    for place, line in enumerate(lines.drawn):
+        with in_series(axes, place):
+            draw_line(axes, line, x_of, key)
 
 
 def draw_line(axes: Axes, line: Drawn, x_of: Callable[[SweepPoint], float], key: str) -> None:
@@ -88,7 +123,7 @@ def finish(axes: Axes, result: SweepResult, key: str, x_title: str) -> None:
     low, high = min(known), max(known)
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1.1, linestyle=(0, (2.0, 2.0)), zorder=6)
-        axes.annotate(f"SLO {latency(limit)}", (0.0, limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
+        axes.annotate(f"SLO {time_text(limit)}", (0.0, limit), xycoords=("axes fraction", "data"), xytext=(3, 2),
                       textcoords="offset points", ha="left", va="bottom", fontsize=8.0, color=INK, zorder=7,
                       bbox={"facecolor": CARD, "edgecolor": "none", "pad": 0.6, "alpha": 0.85})  # fmt: skip
     if low > 0 and high / low > LOG_FROM:

@@ -55,7 +55,7 @@ TRADES = (
     Trade(
         "speed",
         "Throughput against speed",
-        "output tokens/s of a user, 1 / (TPOT p50)",
+        "output tokens/s of a user (1 / TPOT p50)",
         "output tokens/s of a GPU",
         _per_user,
         _per_gpu,

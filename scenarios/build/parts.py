@@ -264,7 +264,7 @@ def _resolved_engine(scenario: Scenario) -> dict[str, object]:
 
 
 def _resolved_group(group: Group) -> dict[str, object]:
-    whole = group.scenario.model_dump()
+    whole, engine = group.scenario.model_dump(), group.scenario.engine
     host = group.scenario.resolved_around()["host"]
     rule = group.autoscaling
     scales = {} if rule is None else {"autoscaling": rule.model_dump(exclude_none=True)}
@@ -274,7 +274,7 @@ def _resolved_group(group: Group) -> dict[str, object]:
         **scales,
         **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
         **({} if host is None else {"host": host}),
-        "engine": _resolved_engine(group.scenario),
+        "engine": type(engine).model_validate(_resolved_engine(group.scenario)).resolved(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -83,8 +84,10 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
         lines += [
             wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
         ]
-    if any(run.told is not None and run.told.rows for run in runs):
-        lines.append(terminal.paint("batchlab explain RUN_DIR tries what helps.", "dim"))
+    ill = next((run for run in runs if run.told is not None and run.told.rows), None)
+    if ill is not None:
+        place = "RUN_DIR" if ill.folder is None else shlex.quote(ill.folder.as_posix())
+        lines.append(terminal.paint(f"batchlab explain {place} tries what helps.", "dim"))
     return "\n".join(lines) + "\n"
 
 
@@ -239,6 +242,8 @@ def _read(folder: Path) -> list[_Found]:
             first.scenario_yaml,
             first.records,
             [first.summary, *(summary for summary, _ in others)],
+            prefixes=first.prefixes,
+            folder=places[0],
         )
         notes = dict.fromkeys([*first.notes, *(note for _, noted in others for note in noted)])
         found.append(_Found(shown, folder, yaml.safe_load(first.scenario_yaml), list(notes)))

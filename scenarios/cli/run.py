@@ -109,7 +109,7 @@ def run(
         timed.simulated()
         console.notes(result.notes)
         result.write(folder)
-        shown = diagnosed([result.shown()]) if report or not json else []
+        shown = diagnosed([replace(result.shown(), folder=target)]) if report or not json else []
         if report:
             console.note("drawing the report")
             write_pictures(folder, shown, result.notes)
@@ -170,7 +170,8 @@ def compare(
         console.notes(found.notes)
         means = {label: {**entry, "runs": places[label]} for label, entry in found.means().items()}
         write_means(folder, comparing.base, means)
-        shown = diagnosed(found.shown()) if not (json and no_report) else []
+        lines = [replace(each, folder=target / places[each.label][0]) for each in found.shown()]
+        shown = diagnosed(lines) if not (json and no_report) else []
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, shown, found.notes)

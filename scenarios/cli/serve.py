@@ -6,19 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.cli.flags import (
-    Console,
-    Json,
-    LogDecisions,
-    Out,
-    Overwrite,
-    Quiet,
-    Report,
-    Scenario,
-    Seed,
-    Set,
-    overrides,
-)
+from scenarios.cli import flags
 from scenarios.cli.report import tables
 from simulator.errors import InputError
 
@@ -26,7 +14,7 @@ _NEEDS = ("starlette", "uvicorn", "prometheus_client")
 
 
 def serve(
-    scenario: Scenario,
+    scenario: flags.Scenario,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 is any that is free.")
@@ -41,14 +29,14 @@ def serve(
     served_model_name: Annotated[
         str | None, typer.Option("--served-model-name", metavar="NAME", help="What clients call the model.")
     ] = None,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    report: Report = False,
-    log_decisions: LogDecisions = False,
+    set_: flags.Set = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    overwrite: flags.Overwrite = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+    report: flags.Report = False,
+    log_decisions: flags.LogDecisions = False,
 ) -> None:
     """Serve OpenAI's API from the simulation, in real time.
 
@@ -65,8 +53,8 @@ def serve(
     from scenarios.serve.server import Address, Serving
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console = flags.Console(quiet=quiet)
+    changed = flags.overrides(set_, seed)
     chosen = load(scenario, changed)
     target = out or default_folder(chosen.name, "serve", changed=changed)
     with output(target, overwrite=overwrite) as folder:

@@ -14,6 +14,7 @@ from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.tables import Column, replica_columns, request_columns, step_columns
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
+from simulator.results.prefixes import shared_prefixes
 from simulator.results.records import Records
 from simulator.workload import Workload
 
@@ -97,6 +98,7 @@ class Result:
             decisions=self.decisions,
             notes=self.notes,
             cuts=self.scenario.measure.window(self.records),
+            prefixes=shared_prefixes(self.workload, self.records),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ class Session:
         write_native(workload, folder / ARRIVALS)
         scenario = on_recorded(self.scenario, target / ARRIVALS, workload.class_names)
         notes = read_trace(folder / ARRIVALS).notes
-        result = sum_up(scenario, notes, self.fleet, Run(records, live.decisions(), live.delays_s()))
+        done = Run(records, live.decisions(), live.delays_s())
+        result = replace(sum_up(scenario, notes, self.fleet, done), workload=workload)
         result.write(folder)
         return result
 

@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from reports.build import write_report
+from reports.lockstep import LockstepReport, write_lockstep
+from reports.plan import PlanPage, Searched
+from reports.plan import write_report as write_plan_report
 from reports.run import ReportRun
 from reports.sweep.build import write_sweep_report
+from reports.sweep.points import SweepAxis, SweepResult
+from reports.tables import TableRows
 from reports.validation import write_validation
+from simulator.lockstep.csv import read_csv
 from simulator.metrics.summary import summarize
-from tests.conftest import BROWSERS
-from tests.reports.sweep.results import made
+from tests.browser import Opened, chromium
+from tests.reports.sweep.results import RATES, made
 from tests.reports.test_build import PLOTS, SLO
+from tests.reports.test_plan import GRID
 from tests.reports.test_validation import facing
 from tests.reports_maker import continuous, static
+from tests.scenarios.validate.test_lockstep import RECORDED
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 NASTY = "<script>alert(1)</script>"
 WORSE = '"><img src=x onerror=alert(1) style="position:fixed">'
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
-PAGES = ("runs", "sweep", "validation")
+PAGES = ("runs", "sweep", "plan", "validation", "lockstep")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    found = next(path for name in BROWSERS if (path := shutil.which(name)))
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=list(FLAGS))
+    with chromium() as started:
         yield started
-        started.close()
 
 
 def some_runs() -> list[ReportRun]:
@@ -55,6 +56,22 @@ def some_runs() -> list[ReportRun]:
     ]  # fmt: skip
 
 
+def some_sweep() -> SweepResult:
+    """Rates over two policies whose names would like to be markup, and a point that failed."""
+    policies = SweepAxis(("engine.policy",), NASTY, (NASTY, WORSE))
+    found = made((RATES, policies), errors={(1, 0): WORSE}, limits={"p99_ttft_ms": 1e3})
+    return replace(found, name=NASTY, study=f"name: {NASTY}\n")
+
+
+def some_plan() -> PlanPage:
+    """Two candidates, searched with two seeds, and a map of two settings."""
+    used = {f"{NASTY}:p99_ttft_ms<=500": [[(4.0, 0.5), (6.0, 0.9), (8.0, 1.6)]] * 2, "p99_tpot_ms<=50": [[(4.0, 0.2)]]}
+    searched = [Searched(label, used, (5.5, 6.2, 7.1), 5.0) for label in (NASTY, WORSE)]
+    rows = TableRows(("candidate", "rate (req/s)", "TTFT p99"), ((NASTY, "6.2", "9,120 ms"), (WORSE, "11", "35.4 s")))
+    grid = replace(GRID, x=NASTY, y_labels=(NASTY, WORSE))
+    return PlanPage(NASTY, WORSE, NASTY, [f"binds: {WORSE}", f"deploy: vllm {NASTY}"], rows, [WORSE], searched, grid)
+
+
 @pytest.fixture(scope="module")
 def runs() -> list[ReportRun]:
     return some_runs()
@@ -64,32 +81,12 @@ def runs() -> list[ReportRun]:
 def folder(tmp_path_factory: pytest.TempPathFactory, runs: list[ReportRun]) -> Path:
     path = tmp_path_factory.mktemp("pages")
     write_report(path / "runs", runs, [NASTY, WORSE])
-    write_sweep_report(path / "sweep", made(errors={(1, 0): WORSE}, limits={"p99_ttft_ms": 1e3}))
-    write_validation(path / "validation", replace(facing(), title=NASTY, notes=[WORSE]))
+    write_sweep_report(path / "sweep", some_sweep())
+    write_plan_report(path / "plan", some_plan())
+    write_validation(path / "validation", replace(facing(), title=NASTY, words=[NASTY, WORSE], notes=[WORSE]))
+    steps = read_csv(RECORDED)[:600]
+    write_lockstep(path / "lockstep", LockstepReport(NASTY, steps, {NASTY: WORSE}, [NASTY, WORSE], NASTY, [WORSE]))
     return path
-
-
-class Opened:
-    """A page that has loaded, with everything that it said, asked for, or put in the reader's way."""
-
-    def __init__(self, browser: Browser, file: Path, width: int = 1280, **options: Any) -> None:
-        self.events: list[str] = []
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        self.page: Page = context.new_page()
-        self.page.on("console", lambda message: self.events.append(f"console: {message.text}"))
-        self.page.on("pageerror", lambda error: self.events.append(f"error: {error}"))
-        self.page.on("dialog", self._dismiss)
-        self.page.on("request", lambda request: self.events.append(f"request: {request.url}"))
-        self.page.goto(file.as_uri())
-        self.page.wait_for_timeout(150)
-        assert self.events.pop(0) == f"request: {file.as_uri()}"
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.events.append("dialog")
-        dialog.dismiss()
-
-    def close(self) -> None:
-        self.page.context.close()
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +108,7 @@ def test_pages_are_silent_fetch_nothing_fit_and_can_be_read_by_all(browser: Brow
     from axe_playwright_python.sync_playwright import Axe
 
     one = Opened(browser, folder / name / "report.html")
-    for width, theme in ((1280, "light"), (390, "dark")):
+    for width, theme in ((1280, "light"), (1280, "dark"), (390, "dark"), (390, "light")):
         one.page.set_viewport_size({"width": width, "height": 900})
         one.page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
         one.page.wait_for_timeout(100)
@@ -124,6 +121,12 @@ def test_pages_are_silent_fetch_nothing_fit_and_can_be_read_by_all(browser: Brow
             assert figure.locator("svg[role=img]:visible, canvas:visible, img:visible").count() == 1
         found = Axe().run(one.page).response["violations"]
         assert [(each["id"], [node["html"][:160] for node in each["nodes"][:3]]) for each in found] == []
+    one.page.emulate_media(media="print", color_scheme="dark")
+    assert (
+        one.page.locator("button.tools, fieldset:visible, .tools:visible, canvas:visible, output:visible").count() == 0
+    )
+    assert one.page.locator("figure svg[role=img]:visible").count() == len(seen)
+    assert one.page.locator("h1").inner_text().startswith((NASTY, WORSE, "a <server>"))
     one.close()
     assert one.events == []
 
@@ -247,5 +250,121 @@ def test_without_its_script_the_page_is_whole(browser: Browser, folder: Path) ->
     cells = one.page.locator("#controls td[data-of]").all_inner_texts()
     assert cells
     assert all(cells)
+    one.close()
+    assert one.events == []
+
+
+def test_values_of_a_sweep_are_read_off_toggled_and_zoomed(browser: Browser, folder: Path) -> None:
+    one = Opened(browser, folder / "sweep/report.html")
+    figure = one.page.locator('figure[data-name="throughput_latency"]')
+    svg, says, frame = figure.locator("svg[role=img]"), figure.locator("output"), figure.locator(".picture")
+    frame.focus()
+    one.page.keyboard.press("ArrowRight")
+    first = says.inner_text()
+    assert "TTFT p99" in first or "E2E p99" in first
+    assert re.search(r"[\d.,]+ m?s", first)
+    one.page.keyboard.press("ArrowRight")
+    assert says.inner_text() != first
+    ring = figure.locator("circle.ring")
+    box = ring.bounding_box()
+    assert box is not None
+    before = says.inner_text()
+    one.page.keyboard.press("ArrowRight")
+    one.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert says.inner_text() == before, "by mouse as by keyboard"
+    whole = svg.get_attribute("viewBox")
+    one.page.keyboard.press("+")
+    assert svg.get_attribute("viewBox") != whole
+    one.page.keyboard.press("Home")
+    assert svg.get_attribute("viewBox") == whole
+    lines = figure.locator(".run-0:visible")
+    there = lines.count()
+    assert there >= 4
+    figure.get_by_label(NASTY).uncheck()
+    assert lines.count() == 0
+    assert figure.locator(".run-1:visible").count() >= 4
+    figure.get_by_label(NASTY).check()
+    assert lines.count() == there
+    one.close()
+    assert one.events == []
+
+
+def test_points_of_a_sweep_are_sorted_and_their_columns_chosen(browser: Browser, folder: Path) -> None:
+    one = Opened(browser, folder / "sweep/report.html")
+    table = one.page.locator("table.sortable")
+    column = [head.inner_text().split("\n")[0] for head in table.locator("thead th").all()].index("TTFT p99")
+
+    def values() -> list[float]:
+        cells = table.locator(f"tbody td:nth-child({column + 1})").all_inner_texts()
+        return [float(re.split("[ ±[]", cell)[0].replace(",", "")) for cell in cells]
+
+    assert values() != sorted(values())
+    button = table.locator("th").nth(column).get_by_role("button")
+    button.click()
+    assert values() == sorted(values())
+    button.press("Enter")
+    assert values() == sorted(values(), reverse=True)
+    head = table.locator("thead th", has_text="TPOT p50")
+    assert head.is_hidden()
+    one.page.get_by_label("TPOT p50 (ms)").check()
+    assert head.is_visible()
+    one.page.get_by_label("TTFT p99 (ms)").uncheck()
+    assert table.locator("th").nth(column).is_hidden()
+    one.close()
+    assert one.events == []
+
+
+def test_runs_of_a_plan_are_read_off_and_candidates_sorted(browser: Browser, folder: Path) -> None:
+    one = Opened(browser, folder / "plan/report.html")
+    figure = one.page.locator('figure[data-name="rates"]')
+    figure.locator(".picture").focus()
+    one.page.keyboard.press("ArrowRight")
+    assert re.search(r"at [\d.]+ requests/s: [\d.]+ % of ", figure.locator("output").inner_text())
+    figure.get_by_label("TPOT p99").uncheck()
+    assert figure.locator(".run-1:visible").count() == 0
+    cells = one.page.locator('figure[data-name="settings"]')
+    cells.locator("svg[role=img]").hover()
+    cells.locator(".picture").focus()
+    one.page.keyboard.press("ArrowRight")
+    assert "largest rate" in cells.locator("output").inner_text()
+    table = one.page.locator("table.sortable")
+    table.get_by_role("button", name="TTFT p99").click()
+    table.get_by_role("button", name="TTFT p99").click()
+    assert table.locator("tbody td:first-child").all_inner_texts() == [WORSE, NASTY], "35.4 s is more than 9,120 ms"
+    one.close()
+    assert one.events == []
+
+
+def test_a_validation_has_the_controls_of_a_report(browser: Browser, folder: Path) -> None:
+    one = Opened(browser, folder / "validation/report.html")
+    cell = one.page.locator('#controls td[data-of="1"][data-quantity="ttft_cdf"]')
+    of_p99 = cell.inner_text()
+    one.page.locator('#controls input[value="50"]').check()
+    assert cell.inner_text() != of_p99
+    figure = one.page.locator('figure[data-name="ttft_cdf"]')
+    figure.locator("svg[role=img]").hover()
+    assert re.match(r"p[\d.]+: measured [\d.,]+ m?s, simulated ", figure.locator("output").inner_text())
+    one.page.locator('#controls input[data-run="0"]').uncheck()
+    assert figure.locator(".run-0:visible").count() == 0
+    one.page.locator('.explorer[data-kind="timeline"]').get_by_role("button", name="Zoom in").click()
+    pairs = one.page.locator('figure[data-name="requests"]')
+    pairs.locator(".picture").focus()
+    one.page.keyboard.press("ArrowRight")
+    assert re.search(r"measured, .* simulated: [+-]", pairs.locator("output").inner_text())
+    one.close()
+    assert one.events == []
+
+
+def test_steps_of_a_lockstep_are_read_off(browser: Browser, folder: Path) -> None:
+    one = Opened(browser, folder / "lockstep/report.html")
+    for name, words in (
+        ("lockstep_scatter", "ms measured"),
+        ("lockstep_errors", "of the steps"),
+        ("lockstep_drift", "after"),
+    ):
+        figure = one.page.locator(f'figure[data-name="{name}"]')
+        figure.locator(".picture").focus()
+        one.page.keyboard.press("ArrowRight")
+        assert words in figure.locator("output").inner_text()
     one.close()
     assert one.events == []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from reports.balance import BUCKETS, balance, loads
 from reports.fairness import fairness, has_classes, waits_by_class
 from reports.occupancy import LARGEST, occupancy, occupied
 from reports.prefix_hits import hit_rate, prefix_hits
+from reports.prefix_tree import layout
 from reports.slots import stays
 from reports.style import styles
+from scenarios.runs.storage.saved_run import read_run
 from simulator.metrics.latency import ttft_s
+from simulator.results.prefixes import PrefixColumns, shared_prefixes
 from simulator.results.records import LifeColumns, Records
 from tests.columns import as_floats, as_ints
 from tests.reports.test_pictures import everything
@@ -25,19 +29,21 @@ from tests.reports_maker import continuous, static
 LOOK = styles([("a", "continuous")])
 
 
-@cache
-def fleet(**engine: Any) -> Records:
+def shared() -> dict[str, Any]:
     """Three replicas, and prompts of which half are shared."""
     lengths = {"dist": "fixed", "value": 400}
     chat = {"name": "chat", "arrival": {"process": "poisson", "rate": 12}, "input": lengths,
             "output": {"dist": "fixed", "value": 60}, "prefix": {"groups": 2, "tokens": 200}}  # fmt: skip
-    return scenarios.run(
-        {
+    return {
             "name": "three", "model": "llama-3.1-8b", "hardware": {"gpu": "h200"}, "cost": {"kind": "roofline"},
             "workload": {"requests": 120, "classes": [chat]}, "replicas": 3,
             "engine": {"policy": "chunked_prefill", "enable_prefix_caching": True},
-        }
-    ).records  # fmt: skip
+        }  # fmt: skip
+
+
+@cache
+def fleet() -> Records:
+    return scenarios.run(shared()).records
 
 
 def test_kv_of_requests_adds_up_to_what_is_in_use() -> None:
@@ -116,3 +122,31 @@ def test_replicas_that_are_not_there_are_blank() -> None:
     assert np.isnan(found[2, : BUCKETS // 2 - 1]).all()
     assert np.isfinite(found[2, BUCKETS // 2 + 1 :]).all()
     assert np.isfinite(found[:2]).all()
+
+
+def test_boxes_of_the_prefix_tree_lie_inside_their_parents_and_beside_their_siblings() -> None:
+    tree = PrefixColumns(
+        *(
+            as_ints(column)
+            for column in ([-1, 0, 0, 1, 1], [0, 0, 0, 512, 512], [0, 512, 64, 900, 700], [10, 6, 3, 2, 4])
+        )
+    )
+    assert layout(tree).tolist() == [0.0, 0.0, 6.0, 4.0, 0.0]
+    assert tree.repeated_tokens == 512 * 5 + 64 * 2 + 388 + 188 * 3
+
+
+def test_the_prefix_tree_is_drawn_of_a_run_and_of_its_folder(tmp_path: Path) -> None:
+    result = scenarios.run(shared())
+    picture = result.plot("prefix_tree")
+    said = everything(picture)
+    assert "Prefixes that prompts share" in said
+    assert "2 prefixes of two requests or more" in said
+    asked = 100 * result.records.requests.cached_tokens.sum() / result.records.requests.input_tokens.sum()
+    assert f"the cache found {asked:.3g} %" in picture.caption
+    assert any("tokens 0 to 200" in spot.words for spot in picture.spots)
+    saved = read_run(result.save(tmp_path / "run"))
+    drawn = shared_prefixes(result.workload, result.records)
+    assert saved.prefixes is not None
+    assert drawn is not None
+    for field in fields(PrefixColumns):
+        assert getattr(saved.prefixes, field.name).tolist() == getattr(drawn, field.name).tolist()

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scenarios
 from reports.slots import Phase, Stays, assign, integral, stalls, stays, window
 from simulator.hardware.kv import KVCache
 from simulator.plan import Policy
@@ -203,3 +204,21 @@ def test_stays_of_each_replica_are_its_own(policy: Policy) -> None:
         start, end = stay.bounds(Phase.HELD)
         assert float((end - start).sum()) == pytest.approx(float(np.dot(rows.held[mine], seconds)))
         assert (records.requests.replica[stay.row] == replica).all()
+
+
+def test_a_request_whose_kv_moved_was_prefilled_where_it_was() -> None:
+    """Prefilled by one replica up to its first token, and decoded by the other from the end of its transfer on."""
+    lengths = {"dist": "fixed", "value": 300}
+    chat = {"name": "chat", "arrival": {"process": "poisson", "rate": 8}, "input": lengths, "output": lengths}
+    scenario = {"name": "apart", "workload": {"requests": 30, "classes": [chat]},
+                "fleet": [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}]}  # fmt: skip
+    records = scenarios.run(scenario).records
+    there, here, moved = stays(records, 0), stays(records, 1), records.transfers
+    assert moved is not None
+    assert len(there) == len(here) == len(moved.row) == 30
+    for phase in (Phase.DECODE, Phase.HELD):
+        assert np.ptp(there.bounds(phase), axis=0).max() == 0.0
+    assert np.ptp(here.bounds(Phase.PREFILL), axis=0).max() == 0.0
+    order, by_row = np.argsort(moved.row), np.argsort(there.row)
+    assert there.end_s[by_row].tolist() == moved.ready_s[order].tolist()
+    assert (here.start_s[np.argsort(here.row)] == moved.end_s[order]).all()

@@ -1,6 +1,7 @@
 // What the other files share: the page's data, which runs are shown, words for numbers. Texts go in as text only.
 const data = JSON.parse(document.getElementById("data").textContent);
-const shown = data.runs.map(() => true);
+const runs = data.runs || [];
+const shown = runs.map(() => true);
 const watchers = []; // called when runs or percentile changed, the window or the theme
 const changed = () => watchers.forEach((watcher) => watcher());
 const all = (selector, within) => Array.from((within || document).querySelectorAll(selector));
@@ -44,5 +45,13 @@ function summed(distances, unit) {
   return distances.map((each) => (sum += each) * unit);
 }
 
+// An element of these properties and contents.
+function made(name, properties, ...inside) {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...inside);
+  return element;
+}
+
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const tint = (run) => run.color.replace(/^var\(--(\w+)\)$/, (_, name) => ink(name)); // a canvas knows no variables

@@ -1,10 +1,11 @@
 // Which runs are shown, everywhere on the page, and the latencies at the percentile that was chosen.
-const percents = data.curves.percents;
+const curves = data.curves || { percents: [], quantities: {} };
+const { percents } = curves;
 let percentile = 99;
 
 // A run's latency at a percentile, between the points of its curve; null where it has too few samples.
 function latencyAt(name, run, percent) {
-  const quantity = data.curves.quantities[name];
+  const quantity = curves.quantities[name];
   const ms = quantity.ms[run];
   if (!ms || percent > 100 * (1 - 1 / quantity.samples[run]) + 1e-9) return null;
   const at = clamp(place(percents, percent), 0, percents.length - 2);
@@ -21,11 +22,13 @@ function fill() {
 }
 
 const panel = document.getElementById("controls");
-all("fieldset", panel).forEach((each) => { each.hidden = false; });
-panel.addEventListener("change", (event) => {
-  const { run } = event.target.dataset;
-  if (run === undefined) percentile = Number(event.target.value);
-  else shown[Number(run)] = event.target.checked;
-  changed();
-});
-watchers.push(fill);
+if (panel) {
+  all("fieldset", panel).forEach((each) => { each.hidden = false; });
+  panel.addEventListener("change", (event) => {
+    const { run } = event.target.dataset;
+    if (run === undefined) percentile = Number(event.target.value);
+    else shown[Number(run)] = event.target.checked;
+    changed();
+  });
+  watchers.push(fill);
+}

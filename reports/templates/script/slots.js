@@ -29,7 +29,7 @@ function slots(host) {
     let above = 0;
     view.tops = runs.map((run, number) => {
       if (!shown[number]) return null;
-      const row = rowHeight(run, view), mine = above + title, color = data.runs[number].color;
+      const row = rowHeight(run, view), mine = above + title, color = tint(data.runs[number]);
       pen.textAlign = "left";
       pen.textBaseline = "alphabetic";
       pen.fillStyle = ink("ink");
@@ -106,6 +106,3 @@ function slots(host) {
   return new View(host, { from, to, paint, read, jump, start: chosen });
 }
 if (explorer("slots") && data.slots.runs.some((run) => run.slot.length)) slots(explorer("slots"));
-
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
-changed();

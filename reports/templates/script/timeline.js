@@ -62,7 +62,7 @@ function timeline(host) {
       pen.clip();
       data.runs.forEach((run, number) => {
         if (!shown[number]) return;
-        pen.strokeStyle = run.color;
+        pen.strokeStyle = tint(run);
         [["high", 0.35, 1], ["mean", 1, 1.8]].forEach(([which, alpha, width]) => {
           pen.globalAlpha = alpha;
           pen.lineWidth = width;

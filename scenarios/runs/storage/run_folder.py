@@ -29,6 +29,7 @@ from scenarios.runs.storage.tables import (
     write_csv,
 )
 from scenarios.schema.loader import dump
+from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ REQUESTS, STEPS, REST, DECISIONS = "requests.csv.gz", "steps.csv.gz", "records.n
 REPLICAS = "replicas.csv.gz"  # of a run with several
 LIVES = "lives.csv.gz"  # of replicas whose number changes
 TRANSFERS = "transfers.csv.gz"  # of KV that was prefilled elsewhere
+PREFIXES = "prefixes.csv.gz"  # that prompts share, where a prefix cache found any
 ARRIVALS = "arrivals.jsonl.gz"  # of `serve`: the requests that came, as a trace
 VALIDATION, MEASURED = "validation.json", "measured.csv.gz"  # beside a run: a server's log of the same requests
 LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING = "lockstep.json", "lockstep.csv", "free-running.json"
@@ -54,8 +56,8 @@ EXPORTS = (
 """What `export` writes."""
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED,
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, ARRIVALS, STUDY, TABLE,
-    PARQUET, EXPLANATION, PLAN, *EXPORTS,
+    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, PREFIXES, ARRIVALS, STUDY,
+    TABLE, PARQUET, EXPLANATION, PLAN, *EXPORTS,
 )  # fmt: skip
 OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS, CANDIDATES})
 """What batchlab calls the files and folders that it writes at the top of a folder."""
@@ -84,10 +86,12 @@ def write_run(
     decisions: Iterable[Mapping[str, object]] | None = None,
     notes: Sequence[str] = (),
     cuts: Mapping[str, float] | None = None,
+    prefixes: PrefixColumns | None = None,
 ) -> None:
     """Write a run's files into an existing folder; `notes` are kept for a report that is drawn later.
 
-    `cuts` are those that the summary was made with, for the table of the replicas of a fleet.
+    `cuts` are those that the summary was made with, for the table of the replicas of a fleet, `prefixes` what prompts
+    share.
 
     Raises InputError where the disk does not take the files.
     """
@@ -96,6 +100,8 @@ def write_run(
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
         for name, table in run_tables(records, cuts).items():
             write_csv(folder / name, table)
+        if prefixes is not None:
+            write_csv(folder / PREFIXES, plain_columns(prefixes))
         _write_rest(folder / REST, records, notes)
         if decisions is not None:
             with open_deterministic(folder / DECISIONS) as out:

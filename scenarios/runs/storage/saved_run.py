@@ -19,6 +19,7 @@ from scenarios.runs.storage.run_folder import (
     COMPARISON,
     FORMAT,
     LIVES,
+    PREFIXES,
     REQUESTS,
     REST,
     SCALARS,
@@ -30,6 +31,7 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.tables import (
     calls_from,
     lives_from,
+    prefixes_from,
     read_csv,
     requests_from,
     rows_from,
@@ -37,6 +39,7 @@ from scenarios.runs.storage.tables import (
     transfers_from,
 )
 from simulator.errors import InputError
+from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
@@ -72,6 +75,7 @@ class SavedRun:
     summary: dict[str, Any]
     records: Records
     notes: tuple[str, ...]
+    prefixes: PrefixColumns | None = None
 
 
 def read_run(folder: Path) -> SavedRun:
@@ -98,7 +102,9 @@ def read_run(folder: Path) -> SavedRun:
         records = replace(records, lives=_read(lives, lambda path: lives_from(read_csv(path))))
     if (transfers := folder / TRANSFERS).is_file():
         records = replace(records, transfers=_read(transfers, lambda path: transfers_from(read_csv(path))))
-    return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]))
+    known = (folder / PREFIXES).is_file()
+    prefixes = _read(folder / PREFIXES, lambda path: prefixes_from(read_csv(path))) if known else None
+    return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)
 
 
 def _neighbours(folder: Path) -> list[Path]:

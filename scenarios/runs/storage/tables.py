@@ -19,6 +19,7 @@ import numpy as np
 
 from simulator.metrics.fleet import by_replica
 from simulator.metrics.latency import request_latencies
+from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import (
     CallColumns,
     Floats,
@@ -131,8 +132,8 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
     return {"replica": np.arange(records.replicas), "group": names, **columns}
 
 
-def plain_columns(columns: LifeColumns | TransferColumns) -> dict[str, Column]:
-    """The columns as they are: one row a life of an autoscaled replica, or a transfer of KV."""
+def plain_columns(columns: LifeColumns | TransferColumns | PrefixColumns) -> dict[str, Column]:
+    """The columns as they are: one row a life of an autoscaled replica, a transfer of KV, or a shared prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
@@ -144,6 +145,11 @@ def lives_from(table: Mapping[str, Any]) -> LifeColumns:
 def transfers_from(table: Mapping[str, Any]) -> TransferColumns:
     """The inverse, for transfers. Raises KeyError for another table."""
     return TransferColumns(**{field.name: table[field.name] for field in fields(TransferColumns)})
+
+
+def prefixes_from(table: Mapping[str, Any]) -> PrefixColumns:
+    """The inverse, for prefixes. Raises KeyError for another table."""
+    return PrefixColumns(**{field.name: table[field.name] for field in fields(PrefixColumns)})
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:

@@ -104,6 +104,13 @@ TRANSFERS: Columns = {
     "end_s": (_S, "all is there"),
 }
 
+PREFIXES: Columns = {
+    "parent": ("", "the line, from 0, of the stretch before it; -1 for the first, which stands for all requests"),
+    "from_tokens": (_TOKENS, "of the prompt, before it"),
+    "to_tokens": (_TOKENS, "of the prompt, up to its end"),
+    "requests": ("", "whose prompts begin with all of it"),
+}
+
 DECISIONS: Columns = {
     "replica": ("", "the number of the replica"),
     "step": ("", "counts the replica's steps from 0"),
@@ -147,6 +154,10 @@ TABLES: Mapping[str, tuple[str, Columns]] = {
     names.REPLICAS: ("A row a replica, where there are several.", REPLICAS),
     names.LIVES: ("A row a life of a replica, where an autoscaler changes their number.", LIVES),
     names.TRANSFERS: ("A row a request whose KV moved, where prefill and decode are apart.", TRANSFERS),
+    names.PREFIXES: (
+        "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
+        PREFIXES,
+    ),
     names.DECISIONS: ("An object a step, with `--log-decisions`. Ids are `request_id`s.", DECISIONS),
     names.REST: (
         "What pictures need beyond the tables: numpy arrays, read by `numpy.load`. Not meant for other programs.",

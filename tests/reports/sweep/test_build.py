@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reports.sweep.best import best_points
 from reports.sweep.build import best_table, best_words, write_sweep_report
-from reports.sweep.colours import colours
+from reports.sweep.colours import colours, printed, shading
 from reports.sweep.heatmap import heatmaps
 from reports.sweep.load import load_picture
 from reports.sweep.points import SweepAxis
+from reports.units import short
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue, summary
 
 LIMITS = {"p99_ttft_ms": 1_000.0}
@@ -107,3 +110,15 @@ def test_the_words_say_what_equality_rests_on() -> None:
     assert rows is not None
     assert rows.head == ("best by", "point", "value", "equal to it")
     assert "±" in rows.body[-1][2]
+
+
+def test_cells_that_read_the_same_have_one_shade() -> None:
+    """A colour says no more than the figure on it; where figures hardly differ, so do their shades."""
+    alike = np.array([[700.1, 700.4], [699.96, math.nan]])
+    values = np.array([[printed(value) for value in row] for row in alike])
+    assert [short(value) for value in values[0]] == [short(value) for value in alike[0]] == ["700", "700"]
+    assert {float(shading(values)(value)) for value in values[np.isfinite(values)]} == {0.5}
+    apart = np.array([printed(value) for value in (5.764, 5.769, 5.7611)])
+    assert [round(float(share), 2) for share in shading(apart)(apart)] == [0.48, 0.52, 0.48]
+    far = np.array([1.0, 1.5, 2.0])
+    assert [float(share) for share in shading(far)(far)] == [0.0, 0.5, 1.0]

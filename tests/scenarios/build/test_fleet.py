@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import yaml
 import scenarios
 from scenarios.build.fleet import build_router
 from scenarios.build.groups import groups_of
+from scenarios.build.parts import resolved_yaml
 from scenarios.check.differences import differences
 from scenarios.runs.storage.saved_run import read_run
-from scenarios.schema.loader import load
+from scenarios.schema.loader import load, shipped
 from simulator.errors import InputError
 from tests.scenarios.runs.test_runner import small
 
@@ -161,6 +163,15 @@ def test_a_routers_defaults_are_written_out() -> None:
     assert written["block_size"] == 4
     assert written["cache_threshold"] == 0.3
     assert written["signal_interval_s"] == 0
+
+
+def test_resolving_twice_is_the_identity() -> None:
+    """Of every shipped scenario, and of a fleet whose groups differ in policy, hardware, role and number."""
+    old = {**OLD, "engine": {"policy": "static", "max_num_seqs": 2}}
+    unlike = fleet({"name": "new"}, old, router={"kind": "least_kv"})
+    for scenario in [*map(partial(load, check_files=False), shipped()), load(unlike)]:
+        once = resolved_yaml(scenario)
+        assert resolved_yaml(load(yaml.safe_load(once), check_files=False)) == once, scenario.name
 
 
 def test_a_table_has_a_line_a_replica_or_a_group_where_they_are_many() -> None:

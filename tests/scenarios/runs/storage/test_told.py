@@ -14,6 +14,7 @@ from scenarios.runs.storage import run_folder, told
 from scenarios.runs.storage.run_folder import EXPORTS, OWN_NAMES
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
 from simulator.metrics.table import METRICS
+from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
 from tests.command import SMALL, batchlab, small
 from tests.records_maker import tell
@@ -43,6 +44,7 @@ def test_every_column_is_told() -> None:
     assert list(told.STEPS) == list(step_columns(full))
     assert list(told.REPLICAS) == list(replica_columns(full))
     assert list(told.LIVES) == [field.name for field in fields(LifeColumns)]
+    assert list(told.PREFIXES) == [field.name for field in fields(PrefixColumns)]
     assert list(told.TRANSFERS) == [field.name for field in fields(TransferColumns)]
 
 
