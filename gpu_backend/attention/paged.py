@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention import kernels
-from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, needed, offsets, pack, to_device
+from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, fill, needed, offsets
 from gpu_backend.attention.tiling import Tiling, Tilings, tilings
 from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, Longs, WorkList, work_list
 from gpu_backend.fp8 import E4M3
@@ -120,7 +120,7 @@ class PagedAttention:
         if into is None:
             room = needed(decode, prefill, step.tables, len(step.slots))
             into = self._lay_out(room, fixed=False)
-        to_device(pack(into.room, decode, prefill, step.tables, step.slots), into.buffer)
+        fill(into, decode, prefill, step.tables, step.slots)
         return into
 
     def reserve(self, seqs: int, max_context: int, *, cache_tokens: int | None = None) -> Prepared:

@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 
+from gpu_backend.campaign.job import DeadDeviceError, Job, write_json
 from gpu_backend.campaign.journal import Journal, Section
-from gpu_backend.campaign.parts import PARTS, DeadDeviceError, Job, write_json
+from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device import open_device

@@ -14,8 +14,9 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 
 from gpu_backend import kernel_bench
 from gpu_backend.campaign import run
+from gpu_backend.campaign.job import DeadDeviceError, Job
 from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
-from gpu_backend.campaign.parts import PARTS, DeadDeviceError, Job
+from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device_checks import CHECKS
