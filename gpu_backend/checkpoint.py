@@ -113,7 +113,7 @@ class _Reader:
         return quantised_dense(weight, bias) if in_fp8 else Dense(weight, bias)
 
     def _is_fp8(self, name: str) -> bool:
-        return self._there(f"{name}.weight").dtype == E4M3
+        return bool(self._there(f"{name}.weight").dtype == E4M3)
 
     def _scale(self, name: str) -> Tensor:
         """Of a matrix in fp8: one number, or one for each output channel."""

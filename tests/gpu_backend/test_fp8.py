@@ -70,7 +70,7 @@ def test_products_here_are_exact_and_those_of_torchs_operator(per: fp8.Per, toke
 
 def test_a_scale_a_channel_keeps_small_channels() -> None:
     weight = drawn(8, 64)
-    weight[3] *= 1e-4
+    weight[3] *= 1e-6
     by_channel, by_tensor = (fp8.quantised_weight(weight, per) for per in ("channel", "tensor"))
     assert apart(by_channel[0][3].float() * by_channel[1][3], weight[3]) < 0.04
     assert apart(by_tensor[0][3].float() * by_tensor[1], weight[3]) > 0.3
@@ -150,7 +150,7 @@ def _wide(dense: Dense) -> Any:
 class Half(Cpu):
     """Computes in bfloat16, as a GPU does."""
 
-    def dtype(self, model: Model) -> torch.dtype:
+    def dtype(self, model: Model) -> Any:
         del model
         return torch.bfloat16
 
@@ -159,7 +159,7 @@ class Half(Cpu):
     ("changes", "words"),
     [
         ({"dtype_bytes": 2, "kv_dtype_bytes": 2}, ("bf16", "bf16")),
-        ({"dtype_bytes": 1, "kv_dtype_bytes": 1}, ("fp8",) * 2),
+        ({"dtype_bytes": 1, "kv_dtype_bytes": 1}, ("fp8", "fp8")),
     ],
 )
 def test_a_gpus_rows_name_their_precision_in_the_cost_models_words(

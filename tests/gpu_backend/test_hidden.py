@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,12 @@ from tests.gpu_maker import TINY, policy_maker
 from tests.laws.scenarios import Memory, make_workload
 
 
-def kernels(queue: Queue, count: int) -> Any:
-    return lambda: [queue.launch(KERNEL_S) for _ in range(count)]
+def kernels(queue: Queue, count: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(count):
+            queue.launch(KERNEL_S)
+
+    return work
 
 
 def test_a_host_ten_times_slower_than_the_device_is_not_in_the_time() -> None:
@@ -36,7 +40,8 @@ def test_a_host_ten_times_slower_than_the_device_is_not_in_the_time() -> None:
     assert queue.between(first, queue.mark()) == pytest.approx(400 * LAUNCH_S, rel=0.01), "as it would be counted"
     found = timed(queue, exposed, 0.0)
     assert found.seconds == pytest.approx(400 * KERNEL_S)
-    assert (found.launch_s, found.is_hidden) == (pytest.approx(400 * LAUNCH_S), True)
+    assert found.launch_s == pytest.approx(400 * LAUNCH_S)
+    assert found.is_hidden
 
 
 @pytest.mark.parametrize("can_capture", [True, False])

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
+from calibration.rows import read_rows
 from gpu_backend import kernel_bench
 from gpu_backend.campaign import run
 from gpu_backend.campaign.job import DeadDeviceError, Job
@@ -59,6 +60,12 @@ def test_all_of_it_on_a_cpu(quick: None, tmp_path: Path, capsys: pytest.CaptureF
     assert "swap" in swapped["regimes"]
     with tarfile.open(tmp_path / "cpu.tar.gz") as packed:
         assert {"cpu/rows.jsonl.gz", "cpu/profile-steps.json", "cpu/cases.json"} <= set(packed.getnames())
+        assert {"cpu/fp8/rows.jsonl.gz", "cpu/profile-fp8-steps.json", "cpu/fp8-cases.json"} <= set(packed.getnames())
+    measured = read_rows(out / "fp8" / "rows.jsonl.gz")
+    assert (measured.dtype, measured.kv_dtype) == ("fp8", "fp8")
+    products = json.loads((out / "fp8-products.json").read_text())
+    assert len({row["kind"] for row in products}) == 4
+    assert all(row["seconds"] > 0 for row in products)
     said = capsys.readouterr().err
     assert "h200" in said
     assert "at most" in said, "the plan is printed"
