@@ -200,6 +200,7 @@ class Backend:
 
 
 def free_bytes() -> int:
-    """Bytes of device memory that are free."""
+    """Bytes of device memory that are free, what torch keeps for later given back first."""
+    torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     return int(free)

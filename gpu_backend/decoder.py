@@ -14,7 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import grouped_mm, linear
+from torch.nn import functional
+from torch.nn.functional import linear
 
 from gpu_backend.fp8 import product
 from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, activated, norm, normed_heads, turned
@@ -160,8 +161,9 @@ class Decoder:
         token = order // self.model.active_experts
         all_of_them = torch.arange(self.model.experts, device=x.device)
         ends = torch.searchsorted(chosen.flatten()[order], all_of_them, right=True).to(torch.int32)
-        up = self.activated(grouped_mm(x.index_select(0, token), experts.up.transpose(1, 2), offs=ends))
-        down = grouped_mm(up, experts.down.transpose(1, 2), offs=ends)
+        grouped = functional.grouped_mm  # looked up here: only mixtures need a torch that has it
+        up = self.activated(grouped(x.index_select(0, token), experts.up.transpose(1, 2), offs=ends))
+        down = grouped(up, experts.down.transpose(1, 2), offs=ends)
         gained = torch.empty_like(down)
         gained[order] = down * share.flatten().index_select(0, order).unsqueeze(1)
         return out + gained.view(len(x), self.model.active_experts, -1).sum(1)

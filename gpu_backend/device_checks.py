@@ -241,7 +241,7 @@ def fp8_pages_are_read_as_they_are(device: str) -> None:
     assert error <= FP8_CLOSE, f"attention is off by {error:.2g}"
     page, offset = (torch.from_numpy(part).to(device) for part in (rows.slot // 16, rows.slot % 16))
     for both, (given, scale) in enumerate(zip((key, value), scales, strict=True)):
-        kept = fp8.widened(kv[page, both, :, offset], scale, torch.float32)
+        kept = fp8.widened(fp8.as_bytes(kv)[page, both, :, offset].view(E4M3), scale, torch.float32)
         apart = float((kept - given.float()).norm() / given.float().norm())
         assert apart <= 1 / 16, f"what was written is off by {apart:.2g}"
 
@@ -281,13 +281,13 @@ CHECKS: dict[str, Callable[[str], None]] = {
         pages_survive_the_host,
         kernels_between_give_the_same_logits,
         graphs_give_eager_logits,
-        policies_give_the_same_tokens,
+        offsets_beyond_32_bits,
+        fp8_products_are_exact,
+        fp8_pages_are_read_as_they_are,
         preempted_requests_get_the_same_tokens,
         shared_prefixes_give_the_same_tokens,
         attentions_agree,
-        fp8_products_are_exact,
-        fp8_pages_are_read_as_they_are,
-        offsets_beyond_32_bits,
+        policies_give_the_same_tokens,
     )
 }
 """By name, the quickest first."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from gpu_backend.work import KVScales
 from simulator.hardware.models import Model
 
 E4M3 = torch.float8_e4m3fn
@@ -78,6 +79,18 @@ def widened(pages: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
 def as_bytes(tensor: Tensor) -> Tensor:
     """e4m3 numbers as the bytes they are: few operators take that type, and moving takes any."""
     return tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor
+
+
+def put(kv: Tensor, page: Tensor, offset: Tensor, key: Tensor, value: Tensor, scales: KVScales) -> None:
+    """Keys and values [tokens, kv_heads, head_dim] into their slots of one layer's pages."""
+    raw = as_bytes(kv)
+    raw[page, 0, :, offset] = as_bytes(stored(key, scales.key, kv.dtype))
+    raw[page, 1, :, offset] = as_bytes(stored(value, scales.value, kv.dtype))
+
+
+def taken(pages: Tensor, rows: Tensor) -> Tensor:
+    """Some rows of pages, in that order."""
+    return as_bytes(pages).index_select(0, rows).view(pages.dtype)
 
 
 def random_pages(pages: Tensor, seed: int, at_once: int = 2**26) -> None:

@@ -144,7 +144,7 @@ def profile(
     health = [device.health()]
     for number in range(PASSES):
         order = random.permutation(len(listed)).tolist()
-        for index, reading in _pass(device, listed, order, number, memory):
+        for index, reading in _pass(device, listed, order, number, memory, say):
             readings[index].append(reading)
         health.append(device.health())
         if memory.is_over():
@@ -167,7 +167,12 @@ def profile(
 
 
 def _pass(
-    device: Device, listed: Sequence[Probe], order: Sequence[int], number: int, memory: Memory
+    device: Device,
+    listed: Sequence[Probe],
+    order: Sequence[int],
+    number: int,
+    memory: Memory,
+    say: Callable[[str], None],
 ) -> Iterator[tuple[int, Reading]]:
     """One pass in stretches between two canaries; what is kept is a stretch."""
     for start in range(0, len(order), CANARY_EVERY):
@@ -180,13 +185,25 @@ def _pass(
             before = device.check()
             us, exposed = [], []
             for place, index in enumerate(stretch):
-                us.append(_us(device, listed[index]))
+                us.append(_tried(device, listed[index], say))
                 exposed += [] if device.is_hidden else [place]
             canary = max(before, device.check(), key=lambda reading: abs(reading - 1.0))
-            found = {"us": [round(each, 4) for each in us], "canary": round(canary, 5), "exposed": exposed}
+            found = {"us": us, "canary": round(canary, 5), "exposed": exposed}
             memory.keep(key, found)
         for place, (index, each) in enumerate(zip(stretch, found["us"], strict=True)):
+            if each is None:
+                continue
             yield index, Reading(float(each), float(found["canary"]), place not in found.get("exposed", ()))
+
+
+def _tried(device: Device, probe: Probe, say: Callable[[str], None]) -> float | None:
+    """As `_us`; None where the probe fails, which costs it alone. Raises what a device that is lost says next."""
+    try:
+        return round(_us(device, probe), 4)
+    except Exception as error:
+        say(f"{probe.kind} {dict(probe.columns)} failed: {type(error).__name__}: {error}"[:300])
+    device.check()
+    return None
 
 
 def _us(device: Device, probe: Probe) -> float:

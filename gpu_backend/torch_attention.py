@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_backend.fp8 import stored, widened
+from gpu_backend.fp8 import put, taken, widened
 from gpu_backend.work import AS_THEY_ARE, Int32s, Int64s, KVScales, StepArrays
 
 _BUCKET = 1.25  # longest context over shortest in a bucket of decodes
@@ -84,8 +84,7 @@ class TorchAttention:
         *,
         scales: KVScales = AS_THEY_ARE,
     ) -> Tensor:
-        kv[prepared.page, 0, :, prepared.offset] = stored(key, scales.key, kv.dtype)
-        kv[prepared.page, 1, :, prepared.offset] = stored(value, scales.value, kv.dtype)
+        put(kv, prepared.page, prepared.offset, key, value, scales)
         out = torch.empty_like(query)
         pages = kv.reshape(-1, self._size * self._head_dim)  # a row is one head of one page
         for bucket in prepared.buckets:
@@ -96,7 +95,7 @@ class TorchAttention:
 
     def _decode(self, query: Tensor, pages: Tensor, bucket: _Bucket, scales: KVScales) -> Tensor:
         count = len(bucket.rows)
-        both = pages.index_select(0, bucket.pages).view(2, count, self._kv_heads, -1, self._head_dim)
+        both = taken(pages, bucket.pages).view(2, count, self._kv_heads, -1, self._head_dim)
         packed = query.index_select(0, bucket.rows).view(count, self._kv_heads, self._group, self._head_dim)
         keys, values = self._widened(both, scales)
         return scaled_dot_product_attention(packed, keys, values, attn_mask=bucket.mask).reshape(
@@ -104,7 +103,7 @@ class TorchAttention:
         )
 
     def _prefill(self, query: Tensor, pages: Tensor, chunk: _Chunk, out: Tensor, scales: KVScales) -> None:
-        both = pages.index_select(0, chunk.pages).view(2, 1, self._kv_heads, -1, self._head_dim)
+        both = taken(pages, chunk.pages).view(2, 1, self._kv_heads, -1, self._head_dim)
         every_key, every_value = self._widened(both, scales)
         for tile in chunk.tiles:
             count = tile.stop - tile.start

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.shape import AttentionShape
-from gpu_backend.fp8 import stored, widened
+from gpu_backend.fp8 import put, stored, taken, widened
 from gpu_backend.work import AS_THEY_ARE, Attention, KVScales, StepArrays
 
 Kernel = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
@@ -107,8 +107,7 @@ class GatheredAttention:
             answer: Tensor = self._paged.attend(query, key, value, kv, prepared.paged, scales=scales)
             return answer
         # All slots first: a request may share a page that is filled in the same step.
-        kv[prepared.page, 0, :, prepared.offset] = stored(key[count:], scales.key, kv.dtype)
-        kv[prepared.page, 1, :, prepared.offset] = stored(value[count:], scales.value, kv.dtype)
+        put(kv, prepared.page, prepared.offset, key[count:], value[count:], scales)
         out = torch.empty_like(query)
         if count:
             mine = query[:count], key[:count], value[:count]
@@ -125,7 +124,7 @@ class GatheredAttention:
         asked, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
         out, log = self._kernel(asked, keys, values, True)
         if chunk.before:
-            both = kv.index_select(0, chunk.pages).permute(1, 2, 0, 3, 4)  # [2, kv_heads, pages, page, head_dim]
+            both = taken(kv, chunk.pages).permute(1, 2, 0, 3, 4)  # [2, kv_heads, pages, page, head_dim]
             both = both.reshape(2, 1, self._shape.kv_heads, -1, self._shape.head_dim)[:, :, :, : chunk.before]
             before = widened(both[0], scales.key, query.dtype), widened(both[1], scales.value, query.dtype)
             behind, behind_log = self._kernel(asked, *before, False)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpu_backend.fp8 import taken
+
 
 def reference_attention(
     q: Tensor,
@@ -34,7 +36,7 @@ def reference_attention(
             continue
         skip = 0 if first is None else int(first[index])
         blocks = block_tables[index, : -(-context // page)].long()
-        pages = kv_cache[blocks].double()  # [blocks, 2, kv_heads, page, head_dim]
+        pages = taken(kv_cache, blocks).double()  # [blocks, 2, kv_heads, page, head_dim]
         keys, values = pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, skip:context]
         keys, values = keys * kv_scales[0], values * kv_scales[1]
         keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)

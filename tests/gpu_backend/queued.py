@@ -88,6 +88,9 @@ class QueuedGpu(Cpu):
         """The same with all that is told of it."""
         return self._launches.timed(lambda: self._sent(work, self.takes or self.queue.launch), kind)
 
+    def host_s(self) -> float:
+        return self.queue.clock()
+
     def capture(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """A graph: one launch, which takes what its kernels take together."""
 
