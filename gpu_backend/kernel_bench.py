@@ -98,7 +98,8 @@ class Bench:
         self.device, self.dtype, self.scale = torch.device(device), dtype, scale
         self.real = self.device.type == "cuda"
         self.repeats = 30 if self.real else 3
-        self.choice = tilings(HEAD_DIM, str(dtype).removeprefix("torch."), HEADS // KV_HEADS)
+        name = str(dtype).removeprefix("torch.")
+        self.choice = tilings(HEAD_DIM, name, HEADS // KV_HEADS, fp8_kv=fp8_kv)
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         self.kernel: Kernel = triton_kernel(self.choice) if self.real or interpreted else stand_in
         self.cases = fp8_cases(scale) if fp8_kv else cases(scale)

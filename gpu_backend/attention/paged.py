@@ -94,7 +94,7 @@ class PagedAttention:
         self.kv_heads, self.group, self.head_dim, self.block_size = kv_heads, heads // kv_heads, head_dim, block_size
         self.dtype, self.kv_dtype = dtype, E4M3 if fp8_kv else dtype
         name = str(dtype).removeprefix("torch.")
-        self.tilings = choice or tilings(head_dim, name, self.group)
+        self.tilings = choice or tilings(head_dim, name, self.group, fp8_kv=fp8_kv)
         self.multiprocessors = _multiprocessors(self.device)
         self._scale_log2 = (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
         self._block_d = max(16, 1 << (head_dim - 1).bit_length())

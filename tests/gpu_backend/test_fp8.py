@@ -163,12 +163,13 @@ class Half(Cpu):
     ],
 )
 def test_a_gpus_rows_name_their_precision_in_the_cost_models_words(
-    changes: dict[str, int], words: tuple[str, str], tmp_path: Path
+    changes: dict[str, int], words: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The very words that a profile is held against, or nothing that a GPU measured could be fitted."""
     model = replace(WIDE, **changes)  # type: ignore[arg-type] # numbers all
     backend = Backend(model, Half(1), 64, 4)
     assert backend.precision == words == (precision(model), kv_precision(model))
+    monkeypatch.setattr("gpu_backend.profiler.PASSES", 1)
     found = profile(backend, Grid(2, 16, 16), kernels=False)
     header = {"device": "cuda", "gpu": "h200", "model": "m", "dtype": words[0], "kv_dtype": words[1]}
     write_profile(tmp_path, found, header)

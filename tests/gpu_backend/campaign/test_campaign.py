@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 
 from calibration.rows import read_rows
 from gpu_backend import kernel_bench
-from gpu_backend.campaign import run
+from gpu_backend.campaign import fp8, run
 from gpu_backend.campaign.job import DeadDeviceError, Job
 from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
 from gpu_backend.campaign.parts import PARTS
@@ -37,6 +37,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(CHECKS)[1:]:
         monkeypatch.delitem(CHECKS, name)
     monkeypatch.setattr(kernel_bench, "cases", lambda scale: cases(scale)[3:5])
+    monkeypatch.setattr(fp8, "LIMITS", (2, 32, 16))
+    monkeypatch.setattr(fp8, "TOKENS", (1,))
     whole = kernel_bench.variants
     monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
 
