@@ -14,6 +14,7 @@ from calibration.rows import read_rows
 from calibration.steps import fit_steps
 from gpu_backend import kernel_bench
 from gpu_backend.campaign.job import Job
+from gpu_backend.campaign.journal import Section
 from gpu_backend.fp8 import Per, product, quantised_weight
 from gpu_backend.kernel_bench_timing import measure
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
@@ -23,6 +24,7 @@ from simulator.hardware.models import Model
 from simulator.timing.tables.products import layer_products
 
 FOLDER, PROFILE = "fp8", "profile-fp8-steps.json"
+FIT_S = 6.0
 LIMITS = (256, 8192, 2048)
 """Decodes, context and tokens of the largest steps that are measured."""
 PRODUCTS = ("gate_up", "down")
@@ -100,13 +102,24 @@ def _steps(job: Job) -> None:
         limits = tuple(map(min, setting.limits, LIMITS))
         measure_into(
             folder, model, job.device, limits=(limits[0], limits[1], limits[2]), gpu=gpu, steps_only=True,
-            pointwise=job.pointwise, memory=job.section, say=job.say,
+            pointwise=job.pointwise, memory=Earlier(job.section), say=job.say,
         )  # fmt: skip
-        if not job.section.is_over():
+        if not Earlier(job.section).is_over():
             job.section.keep("done", {})
     found = job.once("profile", partial(_fitted, job, model))
     if found is not None and "mape" in found:
         job.say(f"{PROFILE}: {found['mape']:.1%} on steps held out")
+
+
+class Earlier:
+    """A `gpu_backend.profiler.Memory` whose time is up when there is still enough for a fit."""
+
+    def __init__(self, section: Section) -> None:
+        self.recall, self.keep = section.recall, section.keep
+        self._section = section
+
+    def is_over(self) -> bool:
+        return self._section.left_s < FIT_S
 
 
 def _fitted(job: Job, model: Model) -> dict[str, Any]:
