@@ -22,7 +22,7 @@ from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device_checks import CHECKS
-from gpu_backend.kernel_bench_cases import cases
+from gpu_backend.kernel_bench_cases import cases, fp8_cases
 from simulator.lockstep.csv import read_csv
 from tests.gpu_backend.counted import count_work
 
@@ -42,6 +42,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_bench, "cases", lambda scale: cases(scale)[3:5])
     monkeypatch.setattr(fp8, "LIMITS", (2, 32, 16))
     monkeypatch.setattr(fp8, "TOKENS", (1,))
+    monkeypatch.setattr(kernel_bench, "fp8_cases", lambda scale: fp8_cases(scale)[4:])
     whole = kernel_bench.variants
     monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
 
