@@ -81,6 +81,8 @@ def fit_profile(
         "host": dict(host) if host is not None else ASSUMED_HOST,
         "attention": fit_attention(rows.table("attention"), find_launch(model, gpu, rows.tensor_parallel)),
     }
+    if rows.kv_dtype:
+        document["kv_dtype"] = rows.kv_dtype
     if document["attention"]["prompts"] == "apart":
         heads = model.heads // rows.tensor_parallel, model.local_kv_heads(rows.tensor_parallel)
         if (beside := beside_factor(rows.gpu, *heads)) != 1.0:

@@ -3,7 +3,8 @@
 A file of rows is JSON lines, gzipped where the name ends in .gz. The first line is the header:
 
     {"schema": "batchlab rows", "version": 1, "gpu": "rtx-4090", "model": "llama-3.1-8b", "tensor_parallel": 1,
-     "dtype": "bf16", "software": "vLLM 0.19.0, CUDA 12.8", "sources": [{"source", "commit", "path", "licence"}]}
+     "dtype": "bf16", "kv_dtype": "bf16", "software": "vLLM 0.19.0, CUDA 12.8",
+     "sources": [{"source", "commit", "path", "licence"}]}
 
 Every further line is a row, {"kind": ..., columns ..., "us": microseconds}. Kinds and columns, all numbers but `op`:
 
@@ -75,6 +76,7 @@ class KernelRows:
     tensor_parallel: int = 1
     dtype: str = "bf16"
     software: str = ""
+    kv_dtype: str = ""  # "": the source does not say
     sources: tuple[Mapping[str, Any], ...] = ()
     tables: Mapping[str, Table] = field(default_factory=dict)
     flagged: Mapping[str, Table] = field(default_factory=dict)
@@ -146,6 +148,7 @@ def write_rows(rows: KernelRows, path: Path) -> None:
         "tensor_parallel": rows.tensor_parallel, "dtype": rows.dtype, "software": rows.software,
         "sources": [dict(source) for source in rows.sources],
     }  # fmt: skip
+    header |= {"kv_dtype": rows.kv_dtype} if rows.kv_dtype else {}
     lines = [json.dumps(header)]
     for tables, marked in ((rows.tables, {}), (rows.flagged, {"flagged": True})):
         for kind, table in tables.items():
@@ -190,6 +193,7 @@ def read_rows(path: Path) -> KernelRows:
         tensor_parallel=int(header.get("tensor_parallel", 1)),
         dtype=str(header.get("dtype", "bf16")),
         software=str(header.get("software", "")),
+        kv_dtype=str(header.get("kv_dtype", "")),
         sources=tuple(header.get("sources", ())),
         tables={kind: make_table(kind, table) for kind, table in columns.items()},
         flagged={kind: make_table(kind, table) for kind, table in flagged.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from calibration.rows import KernelRows
 from simulator.errors import InputError
 from simulator.hardware.models import Model
-from simulator.timing.profile.scope import precision
+from simulator.timing.profile.scope import kv_precision, precision
 
 
 def check_scope(rows: KernelRows, model: Model) -> None:
@@ -14,6 +14,9 @@ def check_scope(rows: KernelRows, model: Model) -> None:
     if rows.dtype and rows.dtype != needs:
         hint = "rows of that precision, or the model as it was measured"
         raise InputError(f"the rows are of {rows.dtype} weights, and {model.name} has {needs}", hint=hint)
+    if rows.kv_dtype and rows.kv_dtype != kv_precision(model):
+        what = f"the rows are of a KV cache in {rows.kv_dtype}, and that of {model.name} is in {kv_precision(model)}"
+        raise InputError(what, hint="rows of that precision, or model.kv_dtype_bytes as it was measured")
     has_experts = bool(len(rows.table("experts")["us"]))
     if model.experts and not has_experts:
         layers = f"{model.moe_layers} of its {model.layers} layers"

@@ -125,6 +125,8 @@ def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tenso
     document = _document(physics, table, name, model, gpu, tensor_parallel)
     document["software"] = rows.software
     document["sources"] = [dict(source) for source in rows.sources]
+    if rows.gpu and rows.kv_dtype:  # of a GPU; a CPU computes in float32, whatever it stands for
+        document |= {"dtype": rows.dtype, "kv_dtype": rows.kv_dtype}
     document["errors"] = {"step": errors}
     return StepFit(document, None, errors)
 

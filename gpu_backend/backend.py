@@ -15,6 +15,7 @@ from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
+from gpu_backend.fp8 import E4M3, has_fp8_weights, kv_type
 from gpu_backend.graphs import DecodeGraphs, Reserving
 from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
@@ -25,6 +26,8 @@ from simulator.hardware.models import Model
 
 _CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
 _MERGED_KEYS = 16384
+GRAPH, EAGER = "graph", "eager"
+"""How a forward pass is launched: at once, or kernel by kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class Done:
     """The result of a step: a token for each part that samples, in the order of the parts, and its time.
 
     `device_s` is the sum of its parts: the model's forward pass, and pages moved out and in. `host_s` is what the host
-    took to prepare and to launch it. `best` are the two largest logits of each token sampled.
+    took to prepare and to launch it, and `is_hidden` whether none of that is in the former. `best` are the two largest
+    logits of each token sampled.
     """
 
     tokens: list[int]
@@ -41,6 +45,7 @@ class Done:
     swap_out_s: float
     swap_in_s: float
     host_s: float
+    is_hidden: bool = True
 
     @property
     def device_s(self) -> float:
@@ -82,14 +87,16 @@ class Backend:
         self.device = device
         self.block_size = block_size
         dtype = device.dtype(model)
-        self.pool = PagedPool(self.model, num_blocks, block_size, num_host_blocks, device.name, dtype)
+        kept = kv_type(whole, dtype)
+        self.pool = PagedPool(self.model, num_blocks, block_size, num_host_blocks, device.name, kept)
         if weights is None:
             made = random_weights(whole, seed, device.name, dtype)
         else:
             made = load_weights(weights, whole, device.name, dtype)
         made = made if size == 1 else local_weights(whole, made, rank, size)
         self.attention = attention or default_attention(device.name)
-        shape = AttentionShape(self.model.heads, self.model.kv_heads, self.model.head_dim, block_size)
+        heads = self.model.heads, self.model.kv_heads, self.model.head_dim
+        shape = AttentionShape(*heads, block_size, fp8_kv=kept == E4M3)
         attend = open_attention(self.attention, shape, device.name, dtype)
         self.pointwise = pointwise or default_pointwise(device.name)
         between = open_pointwise(self.pointwise, made.norm_eps)
@@ -107,24 +114,27 @@ class Backend:
     def run(self, work: Work) -> Done:
         """Carry out the step. Doing it over changes nothing: the same numbers go to the same places."""
         device = self.device
-        swap_out_s = device.seconds(lambda: self.pool.swap_out(work.swap_out)) if work.swap_out.source else 0.0
-        swap_in_s = device.seconds(lambda: self.pool.swap_in(work.swap_in)) if work.swap_in.source else 0.0
+        swap_out_s = device.seconds(self.pool.moving_out(work.swap_out), "swap") if work.swap_out.source else 0.0
+        is_hidden = device.is_hidden
+        swap_in_s = device.seconds(self.pool.moving_in(work.swap_in), "swap") if work.swap_in.source else 0.0
+        is_hidden &= device.is_hidden
         parts = work.parts
         if not parts:
-            return Done([], [], 0.0, swap_out_s, swap_in_s, 0.0)
+            return Done([], [], 0.0, swap_out_s, swap_in_s, 0.0, is_hidden)
         start_s = device.host_s()
-        forward, count = self._prepared(parts, len(work.decodes))
+        forward, count, kind = self._prepared(parts, len(work.decodes))
         host_s = device.host_s() - start_s
         found: list[Tensor] = []
 
         def once() -> None:
             found[:] = [forward()]
 
-        forward_s = device.seconds(once)
+        forward_s = device.seconds(once, kind)
         host_s += device.launch_s
         top = found[0][:count].float().topk(2, dim=-1)
         best = [(first, second) for first, second in top.values.tolist()]
-        return Done(top.indices[:, 0].tolist(), best, forward_s, swap_out_s, swap_in_s, host_s)
+        tokens = top.indices[:, 0].tolist()
+        return Done(tokens, best, forward_s, swap_out_s, swap_in_s, host_s, is_hidden and device.is_hidden)
 
     def warm_up(self, max_num_seqs: int = 1, max_num_batched_tokens: int = 64) -> None:
         """Run every kernel and the largest step, nothing timed: none of it is compiled or allocated in a measured step.
@@ -158,6 +168,13 @@ class Backend:
         return {"attention": self.attention, "pointwise": self.pointwise}
 
     @property
+    def precision(self) -> tuple[str, str]:
+        """What weights and pages are kept in here, in the words of a profile's `dtype` and `kv_dtype`."""
+        wide = "float32" if self.decoder.weights.embedding.dtype == torch.float32 else "bf16"
+        is_fp8 = self.pool.kv.dtype == E4M3
+        return "fp8" if has_fp8_weights(self.model) else wide, "fp8" if is_fp8 else wide
+
+    @property
     def canary_name(self) -> str:
         """Equal for two backends whose canaries are: times in terms of one can then be compared with the other's."""
         what = repr((replace(self.model, name=""), self.block_size, self.kernels, str(self.pool.kv.dtype)))
@@ -171,18 +188,19 @@ class Backend:
         """Logits of the tokens sampled, nothing timed and no graph used."""
         return self.decoder.logits(self.decoder.prepare(step_arrays(work.parts, len(work.decodes), self.block_size)))
 
-    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int]:
-        """The forward pass as a call without arguments, and how many of its rows are real."""
+    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
+        """The forward pass as a call without arguments, how many of its rows are real, and how it is launched."""
         rows = step_arrays(parts, decodes, self.block_size)
         if self._graphs is not None and decodes == len(parts):
             ready = self._graphs.ready(rows)
             if ready is not None:
-                return ready, len(parts)
+                return ready, len(parts), GRAPH
         inputs = self.decoder.prepare(rows)
-        return lambda: self.decoder.sampled(inputs), len(rows.sampled)
+        return lambda: self.decoder.sampled(inputs), len(rows.sampled), EAGER
 
 
 def free_bytes() -> int:
-    """Bytes of device memory that are free."""
+    """Bytes of device memory that are free, what torch keeps for later given back first."""
+    torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     return int(free)

@@ -1,7 +1,9 @@
 """Real weights: a folder of safetensors and its config.json, as the hub keeps Llama, Mistral, Mixtral, Qwen2 and Qwen3.
 
 The format is read here (huggingface/safetensors: eight bytes of length, a JSON header, the numbers), so that nothing
-has to be installed for it. Files are mapped, not read whole.
+has to be installed for it. Files are mapped, not read whole. Matrices in fp8 have a `weight_scale` each, one number or
+one for each output channel, as llm-compressor and vLLM write them; those of a model in fp8 whose folder has wider ones
+are quantised here, and a cache in fp8 takes `k_scale` and `v_scale` of a layer where they are.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights, check_model
+from gpu_backend.fp8 import E4M3, as_bytes, has_fp8_weights
+from gpu_backend.weights import Dense, Experts, Layer, Mlp, Norm, Weights, check_model, quantised_dense
+from gpu_backend.work import KVScales
 from simulator.errors import InputError
 from simulator.hardware.models import Model
 
-_TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_TYPES = {
+    "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64, "F8_E4M3": E4M3,
+}  # fmt: skip
 _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -66,14 +72,15 @@ class _Reader:
             qkv=self._joined([f"{at}.self_attn.{name}_proj" for name in "qkv"], model.qkv_bias),
             query_norm=self._get(f"{at}.self_attn.q_norm.weight", (model.head_dim,)) if normed else None,
             key_norm=self._get(f"{at}.self_attn.k_norm.weight", (model.head_dim,)) if normed else None,
-            out=Dense(self._get(f"{at}.self_attn.o_proj.weight", (model.hidden, width)), None),
+            out=self._joined([f"{at}.self_attn.o_proj"], False, (model.hidden, width)),
             mlp_norm=self._norm(f"{at}.post_attention_layernorm"),
             mlp=self._experts(at) if model.experts and index >= model.dense_layers else self._mlp(f"{at}.mlp"),
+            kv_scales=KVScales(self._number(f"{at}.self_attn.k_scale"), self._number(f"{at}.self_attn.v_scale")),
         )
 
     def _mlp(self, at: str) -> Mlp:
         up = self._joined([f"{at}.gate_proj", f"{at}.up_proj"], False)
-        return Mlp(up, Dense(self._get(f"{at}.down_proj.weight"), None))
+        return Mlp(up, self._joined([f"{at}.down_proj"], False))
 
     def _experts(self, at: str) -> Experts:
         """Mixtral's names, or Qwen's."""
@@ -93,17 +100,46 @@ class _Reader:
     def _norm(self, name: str) -> Norm:
         return Norm(self._get(f"{name}.weight", (self._model.hidden,)), None)
 
-    def _joined(self, names: list[str], has_bias: bool) -> Dense:
+    def _joined(self, names: list[str], has_bias: bool, shape: tuple[int, ...] | None = None) -> Dense:
+        """Matrices above one another as one; `shape` is that of each."""
         bias = torch.cat([self._get(f"{name}.bias") for name in names]) if has_bias else None
-        return Dense(torch.cat([self._get(f"{name}.weight") for name in names]), bias)
+        in_fp8 = has_fp8_weights(self._model)
+        if in_fp8 and all(self._is_fp8(name) for name in names):
+            parts = [as_bytes(self._there(f"{name}.weight", shape)) for name in names]
+            scales = [self._scale(name).expand(len(part)) for name, part in zip(names, parts, strict=True)]
+            weight = torch.cat(parts).view(E4M3).to(self._device)
+            return Dense(weight, bias, torch.cat(scales).to(self._device).contiguous())
+        weight = torch.cat([self._get(f"{name}.weight", shape) for name in names])
+        return quantised_dense(weight, bias) if in_fp8 else Dense(weight, bias)
+
+    def _is_fp8(self, name: str) -> bool:
+        return bool(self._there(f"{name}.weight").dtype == E4M3)
+
+    def _scale(self, name: str) -> Tensor:
+        """Of a matrix in fp8: one number, or one for each output channel."""
+        scale = self._there(f"{name}.weight_scale").float().flatten()
+        if len(scale) not in (1, len(self._there(f"{name}.weight"))):
+            raise InputError(f"{name}.weight_scale has {len(scale)} numbers", file=str(self._folder))
+        return scale
+
+    def _number(self, name: str) -> float:
+        """A scale of the cache, where it is in fp8; 1.0 where the weights have none."""
+        found = self._found.get(name) if self._model.kv_dtype_bytes == 1 else None
+        return 1.0 if found is None else float(found.float())
 
     def _get(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+        tensor = self._there(name, shape)
+        if tensor.dtype == E4M3:
+            tensor = tensor.float() * self._scale(name.removesuffix(".weight"))[:, None]
+        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def _there(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         tensor = self._found.get(name)
         if tensor is None:
             raise InputError(f"the weights have no {name}", file=str(self._folder))
         if shape is not None and tuple(tensor.shape) != shape:
             raise InputError(f"{name} is {tuple(tensor.shape)}, and the model's {shape}", file=str(self._folder))
-        return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+        return tensor
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from gpu_backend.hidden import Launches
 from gpu_backend.nvml import Nvml, Pulse
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.hardware.models import Model
@@ -18,19 +19,34 @@ from simulator.hardware.models import Model
 Work = TypeVar("Work")
 
 _REFERENCE_RUNS = 9
-_SPIN_HZ = 2.0e9  # above the clock of any GPU so far: a wait lasts at least as long as it is meant to
-_SHORTEST_WAIT_S = 5e-5
-_LONGEST_WAIT_S = 0.25
+_LONG_S = 0.05  # of work that is not repeated any more: its time is that much steadier
+_SPIN_HZ = 2.2e9  # above the clock of any GPU so far: a wait lasts at least as long as it is meant to
+
+
+class _CudaStream:
+    """`gpu_backend.hidden.Stream`: the current stream."""
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def wait(self, seconds: float) -> None:
+        torch.cuda._sleep(int(seconds * _SPIN_HZ))
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        last.synchronize()
+        return float(first.elapsed_time(last)) / 1e3
+
+    def clock(self) -> float:
+        return time.perf_counter()
 
 
 class Cuda:
-    """The current CUDA device, timed by events on its stream.
-
-    Launches are hidden: a kernel that only waits stands before the first event, so that the host has queued the work by
-    the time it begins. A step of several hundred small kernels would else be timed by how fast Python launches them,
-    which is no property of its shape (servers capture such steps in graphs). Where the wait was too short, which
-    `launch_s` shows, the work is done over behind a longer one.
-    """
+    """The current CUDA device, timed by events on its stream, launches hidden (`gpu_backend.hidden`)."""
 
     name = "cuda"
 
@@ -38,6 +54,8 @@ class Cuda:
         self.repeats = repeats
         self.canary = 1.0
         self.launch_s = 0.0
+        self.is_hidden = True
+        self._launches = Launches(_CudaStream(), lambda work: self.capture(work, warm_ups=0))
         self._pool = torch.cuda.graph_pool_handle()
         self._watched: Callable[[], object] | None = None
         self._reference_s = 1.0
@@ -55,31 +73,25 @@ class Cuda:
 
     def check(self) -> float:
         if self._watched is not None:
-            launch_s = self.launch_s
+            before = self.launch_s, self.is_hidden
             self.canary = median([self._once(self._watched) for _ in range(3)]) / self._reference_s
-            self.launch_s = launch_s
+            self.launch_s, self.is_hidden = before
         return self.canary
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        return median([self._once(work) for _ in range(self.repeats)])
+    def seconds(self, work: Callable[[], object], kind: str = "") -> float:
+        took: list[float] = []
+        hidden = True
+        while len(took) < self.repeats and sum(took) < _LONG_S:
+            took.append(self._once(work, kind))
+            hidden &= self.is_hidden
+        self.is_hidden = hidden
+        return median(took)
 
-    def _once(self, work: Callable[[], object]) -> float:
+    def _once(self, work: Callable[[], object], kind: str = "canary") -> float:
         with no_garbage_collection():
-            wait_s = max(_SHORTEST_WAIT_S, 1.5 * self.launch_s)
-            for is_last in (False, True):
-                start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                torch.cuda.synchronize()
-                torch.cuda._sleep(int(wait_s * _SPIN_HZ))
-                start.record()
-                begin_s = time.perf_counter()
-                work()
-                self.launch_s = time.perf_counter() - begin_s
-                end.record()
-                end.synchronize()
-                if is_last or self.launch_s < 0.9 * wait_s:
-                    break
-                wait_s = min(_LONGEST_WAIT_S, 2.0 * self.launch_s)
-        return float(start.elapsed_time(end)) / 1e3
+            found = self._launches.timed(work, kind)
+        self.launch_s, self.is_hidden = found.launch_s, found.is_hidden
+        return found.seconds
 
     def heat(self, seconds: float) -> None:
         left = torch.randn((4096, 4096), device="cuda").to(torch.bfloat16)
@@ -90,11 +102,11 @@ class Cuda:
                 torch.mm(left, left, out=out)
             torch.cuda.synchronize()
 
-    def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
+    def capture(self, work: Callable[[], Work], warm_ups: int = 2) -> Callable[[], Work]:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # before: kernels are compiled, libraries set up
-            for _ in range(2):
+            for _ in range(warm_ups):
                 work()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
@@ -118,7 +130,7 @@ class Cuda:
             work()
             torch.cuda.current_stream().wait_stream(stream)
 
-        return self.seconds(both)
+        return self.seconds(both, "beside")
 
     def host_s(self) -> float:
         return time.perf_counter()

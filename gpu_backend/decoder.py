@@ -14,12 +14,14 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import grouped_mm, linear
+from torch.nn import functional
+from torch.nn.functional import linear
 
+from gpu_backend.fp8 import product
 from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, activated, norm, normed_heads, turned
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
-from gpu_backend.work import Attention, StepArrays
+from gpu_backend.work import AS_THEY_ARE, Attention, KVScales, StepArrays
 from simulator.hardware.models import Model
 
 
@@ -37,7 +39,7 @@ class Inputs:
 class Looking(Attention, Protocol):
     """Attention that takes keys and values from the pages: what it prepares has `slots` [tokens], where they go."""
 
-    def look(self, query: Tensor, kv: Tensor, prepared: Any) -> Tensor:
+    def look(self, query: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE) -> Tensor:
         """Attention of `query` to the pages, into which the step's own keys and values were put."""
 
 
@@ -111,17 +113,18 @@ class Decoder:
 
     def _attend(self, layer: Layer, kv: Tensor, normed: Tensor, turn: Tensor | None, inputs: Inputs) -> Tensor:
         model, eps = self.model, self.weights.norm_eps
-        mixed = dense(normed, layer.qkv).view(len(normed), -1, model.head_dim)
+        mixed = self.dense(normed, layer.qkv).view(len(normed), -1, model.head_dim)
         if self.placing is not None:
             prepared: Any = inputs.attention
             query = self.place(layer, mixed, inputs.position, kv, prepared.slots)
-            return dense(self.placing.look(query, kv, prepared).view(len(normed), -1), layer.out)
+            out = self.placing.look(query, kv, prepared, scales=layer.kv_scales)
+            return self.dense(out.view(len(normed), -1), layer.out)
         query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
         query, key = normed_heads(query, layer.query_norm, eps), normed_heads(key, layer.key_norm, eps)
         if turn is not None:
             query, key = turned(query, turn), turned(key, turn)
-        out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention)
-        return dense(out.view(len(normed), -1), layer.out)
+        out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention, scales=layer.kv_scales)
+        return self.dense(out.view(len(normed), -1), layer.out)
 
     def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
         """Queries ready for attention; keys and values of the step in the pages. Only where `placing`."""
@@ -132,7 +135,15 @@ class Decoder:
     def _feed_forward(self, mlp: Mlp | Experts, x: Tensor) -> Tensor:
         if isinstance(mlp, Experts):
             return self.routed(mlp, x)
-        return dense(self.activated(dense(x, mlp.up)), mlp.down)
+        return self.dense(self.activated(self.dense(x, mlp.up)), mlp.down)
+
+    def dense(self, x: Tensor, by: Dense) -> Tensor:
+        """x @ weight.T + bias; where the weight is in fp8, so are the activations, scaled token by token."""
+        if by.scale is None:
+            return linear(x, by.weight, by.bias)
+        rows, scale = self.pointwise.quantised(x)
+        out = product(rows, scale, by.weight, by.scale, x.dtype)
+        return out if by.bias is None else out + by.bias
 
     def activated(self, up: Tensor) -> Tensor:
         """SwiGLU of gate and value side by side, or GELU."""
@@ -150,16 +161,12 @@ class Decoder:
         token = order // self.model.active_experts
         all_of_them = torch.arange(self.model.experts, device=x.device)
         ends = torch.searchsorted(chosen.flatten()[order], all_of_them, right=True).to(torch.int32)
-        up = self.activated(grouped_mm(x.index_select(0, token), experts.up.transpose(1, 2), offs=ends))
-        down = grouped_mm(up, experts.down.transpose(1, 2), offs=ends)
+        grouped = functional.grouped_mm  # looked up here: only mixtures need a torch that has it
+        up = self.activated(grouped(x.index_select(0, token), experts.up.transpose(1, 2), offs=ends))
+        down = grouped(up, experts.down.transpose(1, 2), offs=ends)
         gained = torch.empty_like(down)
         gained[order] = down * share.flatten().index_select(0, order).unsqueeze(1)
         return out + gained.view(len(x), self.model.active_experts, -1).sum(1)
-
-
-def dense(x: Tensor, by: Dense) -> Tensor:
-    """x @ weight.T + bias."""
-    return linear(x, by.weight, by.bias)
 
 
 def _rope_table(model: Model, weights: Weights) -> Tensor:

@@ -49,8 +49,11 @@ class Device(Protocol):
     def dtype(self, model: Model) -> torch.dtype:
         """The type of weights, activations and pages."""
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Device seconds of `work`, which may be done over: the median of `repeats` times."""
+    def seconds(self, work: Callable[[], object], kind: str = "") -> float:
+        """Device seconds of `work`, which may be done over: the median of `repeats` times.
+
+        Work of one `kind` takes about as long to launch.
+        """
 
     def watch(self, canary: Callable[[], object], reference_s: float | None = None) -> float:
         """Let `canary` run beside what is timed from now on; returns its reference, measured unless it is given."""
@@ -65,6 +68,10 @@ class Device(Protocol):
     @property
     def launch_s(self) -> float:
         """What the host took to launch what was timed last; 0.0 where it computes itself."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the host's launches are not in the time of what was timed last: it says something of the device."""
 
     def heat(self, seconds: float) -> None:
         """Keep the device busy for so long, lest its clock be that of a cold one."""
@@ -100,6 +107,7 @@ class Cpu:
 
     name = "cpu"
     launch_s = 0.0
+    is_hidden = True
 
     def __init__(self, repeats: int = 9, settle_s: float = 0.005) -> None:
         self.repeats = repeats
@@ -129,7 +137,8 @@ class Cpu:
                 self.canary = median([_thread_seconds(self._watched) for _ in range(3)]) / self._reference_s
         return self.canary
 
-    def seconds(self, work: Callable[[], object]) -> float:
+    def seconds(self, work: Callable[[], object], kind: str = "") -> float:
+        del kind
         if self._watched is None or self.repeats == 1:
             return self._alone(work)
         return self._beside_canary(work, self._watched)

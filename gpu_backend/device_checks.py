@@ -13,14 +13,16 @@ from functools import partial
 import numpy as np
 import torch
 
+from gpu_backend import fp8
 from gpu_backend.attention.backends import available, default_attention, open_attention
 from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, Story
-from gpu_backend.pointwise_backends import default_pointwise
-from gpu_backend.work import Part, Swap, Work, step_arrays
+from gpu_backend.fp8 import E4M3, quantised_rows, quantised_weight, random_pages
+from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
+from gpu_backend.work import KVScales, Part, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model
 from simulator.memory.blocks import BlockManager, KVBlocks
@@ -32,6 +34,8 @@ from simulator.workload import Workload
 
 CLOSE = 2e-3
 """Logits of the same thing in float32, computed in another order; a GPU's products may be a little coarser."""
+FP8_CLOSE = 1e-2
+"""Results in bfloat16 of the same e4m3 numbers."""
 MODEL = custom_model(
     {
         "layers": 2, "hidden": 64, "intermediate": 96, "heads": 4, "kv_heads": 2, "vocab": 512, "max_model_len": 512,
@@ -108,7 +112,7 @@ def graphs_give_eager_logits(device: str) -> None:
     random = np.random.default_rng(0)
     for context in ((40,), (3, 130, 77), (9, 200, 31, 64, 18), (500, 1, 2)):
         for backend in (eager, captured):
-            backend.pool.kv.normal_(generator=torch.Generator(device=backend.pool.kv.device).manual_seed(7))
+            random_pages(backend.pool.kv, 7)
         pages = np.split(random.permutation(128) + 1, np.cumsum([-(-keys // 16) for keys in context]))
         parts = tuple([Part(row, keys - 1, [row + 5], pages[row].tolist()) for row, keys in enumerate(context)])
         one, two = eager.run(Work(parts)), captured.run(Work(parts))
@@ -125,7 +129,7 @@ def kernels_between_give_the_same_logits(device: str) -> None:
     best = []
     for name in ("torch", "triton"):
         backend = Backend(MODEL, made, 16, 16, seed=3, pointwise=name)
-        backend.pool.kv.normal_(generator=torch.Generator(device=backend.pool.kv.device).manual_seed(7))
+        random_pages(backend.pool.kv, 7)
         best.append(np.array(backend.run(Work(parts[:1], parts[1:])).best))
     apart = np.abs(best[0] - best[1]).max()
     assert apart <= CLOSE, f"best logits differ by {apart:.2g}"
@@ -186,6 +190,62 @@ _HALF_ONLY = ("gathered", "cudnn", "flashinfer", "flash-attn-3", "vllm")
 """On a GPU they take 16-bit numbers alone; `kernel_bench` compares them with float64 in those."""
 
 
+def fp8_products_are_exact(device: str) -> None:
+    """Products of e4m3 numbers on the device are those of the same numbers widened, a scale for each channel or one."""
+    cases: Sequence[tuple[fp8.Per, int]] = (
+        ("channel", 1),
+        ("channel", 5),
+        ("channel", 200),
+        ("tensor", 1),
+        ("tensor", 9),
+    )
+    for per, tokens in cases:
+        random = torch.Generator().manual_seed(tokens)
+        weight, scale = quantised_weight(torch.randn((96, 64), generator=random), per)
+        x, x_scale = quantised_rows(torch.randn((tokens, 64), generator=random) * 30)
+        expected = fp8.product(x, x_scale, weight, scale, torch.float32)
+        there = x.to(device), x_scale.to(device), weight.to(device), scale.to(device)
+        found = fp8.product(*there, torch.bfloat16)
+        error = float((found.cpu().float() - expected).norm() / expected.norm())
+        assert error <= FP8_CLOSE, f"{tokens} tokens, a scale for each {per}: off by {error:.2g}"
+    rows = torch.randn((7, 96), generator=torch.Generator().manual_seed(3)) * 9
+    ours = open_pointwise(default_pointwise(device), 1e-5).quantised(rows.to(device))
+    for mine, theirs in zip(ours, quantised_rows(rows), strict=True):
+        apart = (mine.cpu().float() - theirs.float()).abs() / theirs.float().abs().clamp_min(1e-6)
+        # A quotient that lies between two numbers may be rounded to either: one of eight parts.
+        assert float(apart.max()) <= 1 / 8, "activations are rounded to other numbers"
+        assert float((apart > 1e-5).float().mean()) <= 0.02, "activations are rounded to other numbers"
+
+
+def fp8_pages_are_read_as_they_are(device: str) -> None:
+    """Keys and values written into e4m3 pages, and attended to there, against float64."""
+    shape, scales = AttentionShape(4, 2, 32, 16, fp8_kv=True), KVScales(0.07, 0.3)
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    attention = open_attention(default_attention(device), shape, device, dtype)
+    kv = torch.zeros((40, 2, 2, 16, 32), device=device).to(E4M3)
+    random_pages(kv, 1)
+    order = (np.random.default_rng(0).permutation(39) + 1).tolist()
+    parts = [
+        Part(0, 99, [0], order[:7]),
+        Part(1, 30, [0] * 25, order[7:11]),
+        Part(2, 0, [0] * 70, order[11:16]),
+    ]
+    rows = step_arrays(parts, 1, 16)
+    tokens = len(rows.token)
+    query = torch.randn((tokens, 4, 32), device=device).to(dtype)
+    key, value = torch.randn((2, tokens, 2, 32), device=device).to(dtype)
+    out = attention.attend(query, key, value, kv, attention.prepare(rows), scales=scales)
+    lengths = rows.context.tolist(), np.diff(rows.query_start).tolist()
+    expected = reference_attention(query, kv, torch.from_numpy(rows.tables).to(device), *lengths, kv_scales=scales)
+    error = float((out.double() - expected).norm() / expected.norm())
+    assert error <= FP8_CLOSE, f"attention is off by {error:.2g}"
+    page, offset = (torch.from_numpy(part).to(device) for part in (rows.slot // 16, rows.slot % 16))
+    for both, (given, scale) in enumerate(zip((key, value), scales, strict=True)):
+        kept = fp8.widened(fp8.as_bytes(kv)[page, both, :, offset].view(E4M3), scale, torch.float32)
+        apart = float((kept - given.float()).norm() / given.float().norm())
+        assert apart <= 1 / 16, f"what was written is off by {apart:.2g}"
+
+
 def offsets_beyond_32_bits(device: str) -> None:
     """Pages whose elements lie beyond 2^31 are read and written where they are, by decodes and by chunks."""
     if device != "cuda":
@@ -221,11 +281,13 @@ CHECKS: dict[str, Callable[[str], None]] = {
         pages_survive_the_host,
         kernels_between_give_the_same_logits,
         graphs_give_eager_logits,
-        policies_give_the_same_tokens,
+        offsets_beyond_32_bits,
+        fp8_products_are_exact,
+        fp8_pages_are_read_as_they_are,
         preempted_requests_get_the_same_tokens,
         shared_prefixes_give_the_same_tokens,
         attentions_agree,
-        offsets_beyond_32_bits,
+        policies_give_the_same_tokens,
     )
 }
 """By name, the quickest first."""

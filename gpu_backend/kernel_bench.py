@@ -32,6 +32,7 @@ from torch import Tensor
 from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.tiling import Tiling, Tilings, tilings
 from gpu_backend.attention.worklist import decode_waves
+from gpu_backend.fp8 import E4M3
 from gpu_backend.kernel_bench_cases import (
     CACHE_BYTES,
     HEAD_DIM,
@@ -43,6 +44,7 @@ from gpu_backend.kernel_bench_cases import (
     Run,
     Table,
     cases,
+    fp8_cases,
     latency_cases,
 )
 from gpu_backend.kernel_bench_rivals import RIVALS, NotHereError
@@ -57,10 +59,10 @@ Row = dict[str, Any]
 
 
 @cache
-def _paged(device: torch.device, dtype: torch.dtype, choice: Tilings) -> Any:
+def _paged(device: torch.device, dtype: torch.dtype, choice: Tilings, fp8_kv: bool = False) -> Any:
     from gpu_backend.attention.paged import PagedAttention  # triton, which a CPU rehearsal does without
 
-    return PagedAttention(HEADS, KV_HEADS, HEAD_DIM, PAGE, device, dtype, choice=choice)
+    return PagedAttention(HEADS, KV_HEADS, HEAD_DIM, PAGE, device, dtype, choice=choice, fp8_kv=fp8_kv)
 
 
 def triton_kernel(choice: Tilings) -> Kernel:
@@ -69,7 +71,7 @@ def triton_kernel(choice: Tilings) -> Kernel:
     def kernel(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
         from gpu_backend.attention.paged import Step
 
-        attention = _paged(q.device, q.dtype, choice)
+        attention = _paged(q.device, q.dtype, choice, pool.kv.dtype == E4M3)
         context, query = np.array(case.context, np.int64), np.array(case.query, np.int64)
         step = Step(context, query, np.zeros_like(context), table, np.empty(0, np.int32))
         prepared, out = attention.prepare_step(step), torch.empty_like(q)
@@ -90,17 +92,21 @@ def stand_in(case: Case, pool: Pool, table: Table, q: Tensor) -> Run:
 
 
 class Bench:
-    """One device and one type; `scale` divides the contexts."""
+    """One device and one type; `scale` divides the contexts. `fp8_kv`: the cases over pages in fp8."""
 
-    def __init__(self, device: str, dtype: torch.dtype, scale: int) -> None:
+    def __init__(self, device: str, dtype: torch.dtype, scale: int, *, fp8_kv: bool = False) -> None:
         self.device, self.dtype, self.scale = torch.device(device), dtype, scale
         self.real = self.device.type == "cuda"
         self.repeats = 30 if self.real else 3
-        self.choice = tilings(HEAD_DIM, str(dtype).removeprefix("torch."), HEADS // KV_HEADS)
+        name = str(dtype).removeprefix("torch.")
+        self.choice = tilings(HEAD_DIM, name, HEADS // KV_HEADS, fp8_kv=fp8_kv)
         interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         self.kernel: Kernel = triton_kernel(self.choice) if self.real or interpreted else stand_in
-        self.cases, self.latencies = cases(scale), latency_cases(scale)
-        self.pool = Pool.random(max(case.pages for case in (*self.cases, *self.latencies)) + 1, self.device, dtype)
+        self.cases = fp8_cases(scale) if fp8_kv else cases(scale)
+        self.latencies = [] if fp8_kv else latency_cases(scale)
+        kept = E4M3 if fp8_kv else dtype
+        self.itemsizes = dtype.itemsize, kept.itemsize
+        self.pool = Pool.random(max(case.pages for case in (*self.cases, *self.latencies)) + 1, self.device, kept)
 
     def ceilings(self) -> Ceilings:
         """What the device can do."""
@@ -147,9 +153,12 @@ class Bench:
         return measure(self.runs(case, kernel), self.device, self.repeats)
 
 
-def row(case: Case, kernel: str, timing: Timing, limits: Ceilings, itemsize: int) -> Row:
-    """A measurement with its rates, and whether it breaks a physical limit, which means that it is wrong."""
-    gb_s, tflops = case.bytes(itemsize) / timing.seconds / 1e9, case.flops / timing.seconds / 1e12
+def row(case: Case, kernel: str, timing: Timing, limits: Ceilings, *itemsizes: int) -> Row:
+    """A measurement with its rates, and whether it breaks a physical limit, which means that it is wrong.
+
+    `itemsizes`: bytes of a query's number, and of a key's where that is another.
+    """
+    gb_s, tflops = case.bytes(*itemsizes) / timing.seconds / 1e9, case.flops / timing.seconds / 1e12
     share = gb_s / limits.copy_gb_s if case.bound == "bytes" else tflops / limits.matmul_tflops
     beyond = (limits.peak_gb_s is not None and gb_s > limits.peak_gb_s and case.bound == "bytes") or (
         limits.peak_tflops is not None and tflops > limits.peak_tflops
@@ -168,7 +177,7 @@ def case_row(bench: Bench, limits: Ceilings, case: Case, kernel: str) -> Row:
     call = bench.kernel if ours else RIVALS[kernel]
     try:
         error = bench.error(bench.small(case), call)
-        found = row(case, kernel, bench.measure(case, call), limits, bench.dtype.itemsize) | {"error": error}
+        found = row(case, kernel, bench.measure(case, call), limits, *bench.itemsizes) | {"error": error}
         return found | ({"waves": bench.waves(case)} if ours else {})
     except NotHereError as reason:
         return {"case": case.name, "kernel": kernel, "skipped": str(reason)}
@@ -264,7 +273,7 @@ def variant_rows(bench: Bench, limits: Ceilings, kind: str, tiling: Tiling) -> l
         shown = {"tiling": asdict(tiling)}
         try:
             error = bench.error(bench.small(case), kernel)
-            found = row(case, kind, bench.measure(case, kernel), limits, bench.dtype.itemsize) | {"error": error}
+            found = row(case, kind, bench.measure(case, kernel), limits, *bench.itemsizes) | {"error": error}
             rows.append(found | shown)
         except Exception as failure:
             rows.append({"case": case.name, "kernel": kind, "skipped": said(failure), "failed": True} | shown)

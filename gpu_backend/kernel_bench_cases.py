@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_backend.fp8 import random_pages
+
 PAGE = 16
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 """Of Llama-3.1-8B, and of many others."""
@@ -46,9 +48,10 @@ class Case:
         """Bytes of keys and values in 16-bit numbers."""
         return sum(self.context) * 2 * KV_HEADS * HEAD_DIM * 2
 
-    def bytes(self, itemsize: int) -> int:
-        """What must be moved: keys and values once, queries once, outputs once."""
-        return itemsize * HEAD_DIM * (sum(self.context) * 2 * KV_HEADS + sum(self.query) * 2 * HEADS)
+    def bytes(self, itemsize: int, kv_itemsize: int | None = None) -> int:
+        """What must be moved: keys and values once, queries once, outputs once; keys and values may be smaller."""
+        kept = sum(self.context) * 2 * KV_HEADS * (kv_itemsize or itemsize)
+        return HEAD_DIM * (kept + sum(self.query) * 2 * HEADS * itemsize)
 
     @property
     def flops(self) -> int:
@@ -78,6 +81,18 @@ def cases(scale: int) -> list[Case]:
     ]
 
 
+def fp8_cases(scale: int) -> list[Case]:
+    """Cases over pages in fp8, those first that should gain most: half the bytes, and as many operations."""
+    k = 1024 // scale
+    return [
+        decode("decode B64 ctx 4k, fp8 KV", 64, 4 * k),
+        decode("decode B1 ctx 32k, fp8 KV", 1, 32 * k),
+        Case("mixed: 64 decodes at 4k, chunk 1k, fp8 KV", (*(4 * k,) * 64, 2 * k), (*(1,) * 64, k), "bytes"),
+        decode("decode B8 ctx 4k, fp8 KV", 8, 4 * k),
+        Case("prefill 8k, fp8 KV", (8 * k,), (8 * k,), "flops"),
+    ]
+
+
 def latency_cases(scale: int) -> list[Case]:
     """Batches of 1 to 64 at 32k; some of them where contexts are scaled down, which is only a rehearsal."""
     batches = range(1, 65) if scale == 1 else (1, 2, 3, 4)
@@ -93,7 +108,9 @@ class Pool:
     @classmethod
     def random(cls, pages: int, device: torch.device, dtype: torch.dtype) -> Pool:
         """So many pages. Random, because zeros run faster than real data does."""
-        return cls(torch.empty((pages, 2, KV_HEADS, PAGE, HEAD_DIM), dtype=dtype, device=device).normal_())
+        kv = torch.empty((pages, 2, KV_HEADS, PAGE, HEAD_DIM), dtype=dtype, device=device)
+        random_pages(kv, 0)
+        return cls(kv)
 
     def tables(self, case: Case, copies: int, seed: int = 0) -> list[Table]:
         """Block tables of so many copies of a case, all of distinct pages in random order."""

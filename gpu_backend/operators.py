@@ -5,17 +5,17 @@ Each is done over all layers in turn, so that weights come from where a step fin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from gpu_backend.decoder import Decoder, dense
+from gpu_backend.decoder import Decoder
 from gpu_backend.pointwise import norm, turned
 from gpu_backend.weights import Experts, Layer, Mlp
-from gpu_backend.work import StepArrays
+from gpu_backend.work import KVScales, StepArrays
 
 Work = Callable[[], object]
 
@@ -33,8 +33,8 @@ class Operators:
         model, add_norm = self._decoder.model, self._decoder.pointwise.add_norm
         hidden, mixed = self._made_up(tokens, model.hidden), self._made_up(tokens, model.heads * model.head_dim)
         found: dict[str, Callable[[Layer], object]] = {
-            "qkv": lambda layer: dense(hidden, layer.qkv),
-            "output_projection": lambda layer: dense(mixed, layer.out),
+            "qkv": lambda layer: self._decoder.dense(hidden, layer.qkv),
+            "output_projection": lambda layer: self._decoder.dense(mixed, layer.out),
             # With the two additions to the residual stream.
             "norm": lambda layer: [add_norm(hidden, hidden, by) for by in (layer.attention_norm, layer.mlp_norm)],
         }
@@ -65,10 +65,10 @@ class Operators:
         up, inner = self._made_up(len(hidden), wide), self._made_up(len(hidden), width)
 
         def gate_up(layer: Layer) -> object:
-            return dense(hidden, layer.mlp.up) if isinstance(layer.mlp, Mlp) else None
+            return self._decoder.dense(hidden, layer.mlp.up) if isinstance(layer.mlp, Mlp) else None
 
         def down(layer: Layer) -> object:
-            return dense(inner, layer.mlp.down) if isinstance(layer.mlp, Mlp) else None
+            return self._decoder.dense(inner, layer.mlp.down) if isinstance(layer.mlp, Mlp) else None
 
         return {"gate_up": gate_up, "activation": lambda layer: self._decoder.activated(up), "down": down}
 
@@ -105,8 +105,14 @@ class Operators:
         key, value = both[:, : model.kv_heads], both[:, model.kv_heads :]
         prepared = attention.prepare(rows)
         if (placing := self._decoder.placing) is not None:
-            return lambda: [placing.look(query, kv, prepared) for kv in self._decoder.pool.kv]
-        return lambda: [attention.attend(query, key, value, kv, prepared) for kv in self._decoder.pool.kv]
+            return lambda: [placing.look(query, kv, prepared, scales=scales) for kv, scales in self._pages()]
+        return lambda: [
+            attention.attend(query, key, value, kv, prepared, scales=scales) for kv, scales in self._pages()
+        ]
+
+    def _pages(self) -> Iterator[tuple[Tensor, KVScales]]:
+        """Each layer's, and what they are scaled by."""
+        return zip(self._decoder.pool.kv, [layer.kv_scales for layer in self._layers], strict=True)
 
     def _over_layers(self, work: Callable[[Layer], object]) -> None:
         for layer in self._layers:

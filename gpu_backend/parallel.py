@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, distributed
 
+from gpu_backend.fp8 import as_bytes
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -74,15 +75,21 @@ def _experts(model: Model, experts: Experts, rank: int, size: int) -> Experts:
 
 def _by_outputs(dense: Dense, widths: Sequence[int], rank: int, size: int) -> Dense:
     """Rows of each of the matrices that stand above one another."""
-    weight = torch.cat([_share(part, 0, rank, size) for part in dense.weight.split(list(widths))])
-    if dense.bias is None:
-        return Dense(weight, None)
-    return Dense(weight, torch.cat([_share(part, 0, rank, size) for part in dense.bias.split(list(widths))]))
+
+    def mine(whole: Tensor | None) -> Tensor | None:
+        if whole is None or len(whole) == 1:  # nothing, or one scale for all
+            return whole
+        parts = [_share(part, 0, rank, size) for part in as_bytes(whole).split(list(widths))]
+        return torch.cat(parts).view(whole.dtype)
+
+    weight = mine(dense.weight)
+    assert weight is not None
+    return Dense(weight, mine(dense.bias), mine(dense.scale))
 
 
 def _by_inputs(dense: Dense, rank: int, size: int) -> Dense:
     """Columns; the bias is added once, by the first."""
-    return Dense(_share(dense.weight, 1, rank, size), dense.bias if rank == 0 else None)
+    return Dense(_share(dense.weight, 1, rank, size), dense.bias if rank == 0 else None, dense.scale)
 
 
 def _share(tensor: Tensor, dim: int, rank: int, size: int) -> Tensor:

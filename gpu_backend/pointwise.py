@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, rms_norm, silu
 
+from gpu_backend.fp8 import quantised_rows
 from gpu_backend.weights import Layer, Norm
 
 NORM_EPS = 1e-5
@@ -27,6 +28,9 @@ class Pointwise(Protocol):
     def gated(self, up: Tensor) -> Tensor:
         """SwiGLU: silu of the first half of a row times the second."""
 
+    def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`gpu_backend.fp8.quantised_rows`: in e4m3, and a scale [tokens, 1]."""
+
 
 @runtime_checkable
 class Placing(Pointwise, Protocol):
@@ -36,7 +40,8 @@ class Placing(Pointwise, Protocol):
         """Queries, normed and turned; the keys, so treated too, and the values go to their slots of the pages.
 
         `mixed` [tokens, heads + 2 kv_heads, head_dim] are queries, keys and values; `rope` [positions, 2, head_dim / 2]
-        cosines and sines; `position` [tokens]; `kv` one layer's pages; `slots` [tokens], negative for nowhere.
+        cosines and sines; `position` [tokens]; `kv` one layer's pages, in fp8 scaled by the layer's `kv_scales`;
+        `slots` [tokens], negative for nowhere.
         """
 
 
@@ -53,6 +58,9 @@ class TorchPointwise:
     def gated(self, up: Tensor) -> Tensor:
         gate, value = up.chunk(2, dim=-1)
         return silu(gate) * value
+
+    def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return quantised_rows(x)
 
 
 def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:

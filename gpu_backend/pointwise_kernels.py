@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gpu_backend.fp8_kernels import INTERPRETED, cut, quantised_rows, warps
 from gpu_backend.pointwise import NORM_EPS, norm
 from gpu_backend.weights import Layer, Norm
 
 GATED_BLOCK = 1024
-_WIDE = 4096  # elements of a row from which on eight warps share it
 
 
 @triton.jit(do_not_specialize=["eps"])
@@ -58,7 +58,7 @@ def _turned(left, right, cos, sin, weight, eps, pair, there, half: tl.constexpr,
     return left * cos - right * sin, right * cos + left * sin
 
 
-@triton.jit(do_not_specialize=["eps"])
+@triton.jit(do_not_specialize=["eps", "into_key", "into_value"])
 def place(
     mixed,  # [tokens, heads + 2 * kv_heads, head_dim], contiguous
     query,  # [tokens, heads, head_dim], contiguous
@@ -69,6 +69,8 @@ def place(
     query_weight,  # [head_dim], read where `normed`
     key_weight,
     eps,
+    into_key,  # what keys and values are multiplied by before they are stored
+    into_value,
     stride_block,
     kv_heads: tl.constexpr,
     group: tl.constexpr,
@@ -77,12 +79,14 @@ def place(
     block_d: tl.constexpr,
     page: tl.constexpr,
     normed: tl.constexpr,
+    emulated: tl.constexpr,
 ):
     """A token's query heads of one KV head, its key and its value. A program is a token and a KV head."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     head_dim: tl.constexpr = 2 * half
-    kind = kv.dtype.element_ty
+    kind = query.dtype.element_ty
+    kept = kv.dtype.element_ty
     pair = tl.arange(0, block_d)
     inside = pair < half
     angle = rope + tl.load(position + token) * head_dim + pair
@@ -108,12 +112,18 @@ def place(
         second = tl.load(key + half, mask=one, other=0.0).to(tl.float32)
         first, second = _turned(first, second, cos, sin, key_weight, eps, pair, inside, half, normed, kind)
         page_at = kv + (slot // page) * stride_block + (head * page + slot % page) * head_dim + pair[None, :]
-        tl.store(page_at, first.to(kind), mask=one)
-        tl.store(page_at + half, second.to(kind), mask=one)
         value = key + kv_heads * head_dim
-        page_at += kv_heads * page * head_dim
-        tl.store(page_at, tl.load(value, mask=one), mask=one)
-        tl.store(page_at + half, tl.load(value + half, mask=one), mask=one)
+        values_at = page_at + kv_heads * page * head_dim
+        third, fourth = tl.load(value, mask=one), tl.load(value + half, mask=one)
+        if kept != kind:  # rounded first, as a page of `kind` would keep them
+            first = first.to(kind).to(tl.float32) * into_key
+            second = second.to(kind).to(tl.float32) * into_key
+            third = third.to(tl.float32) * into_value
+            fourth = fourth.to(tl.float32) * into_value
+        tl.store(page_at, cut(first, kept, emulated), mask=one)
+        tl.store(page_at + half, cut(second, kept, emulated), mask=one)
+        tl.store(values_at, cut(third, kept, emulated), mask=one)
+        tl.store(values_at + half, cut(fourth, kept, emulated), mask=one)
 
 
 class TritonPointwise:
@@ -134,7 +144,7 @@ class TritonPointwise:
                 *(hidden.contiguous(), part.contiguous(), by.weight, total, normed, self._eps),
                 width=width,
                 block=block,
-                num_warps=8 if block >= _WIDE else 4,
+                num_warps=warps(block),
             )
         return total, normed
 
@@ -147,6 +157,9 @@ class TritonPointwise:
             )
         return out
 
+    def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return quantised_rows(x)
+
     def place(self, mixed: Tensor, layer: Layer, rope: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
         _, _, kv_heads, page, head_dim = kv.shape
         tokens, heads = len(mixed), mixed.shape[1] - 2 * kv_heads
@@ -156,7 +169,7 @@ class TritonPointwise:
             place[(tokens, kv_heads)](
                 *(mixed.contiguous(), query, kv, slots, rope, position),
                 *(layer.query_norm if is_normed else rope, layer.key_norm if is_normed else rope),
-                *(self._eps, kv.stride(0)),
+                *(self._eps, 1.0 / layer.kv_scales.key, 1.0 / layer.kv_scales.value, kv.stride(0)),
                 kv_heads=kv_heads,
                 group=heads // kv_heads,
                 block_g=triton.next_power_of_2(heads // kv_heads),
@@ -164,6 +177,7 @@ class TritonPointwise:
                 block_d=triton.next_power_of_2(head_dim // 2),
                 page=page,
                 normed=is_normed,
+                emulated=INTERPRETED,
                 num_warps=1 if heads // kv_heads <= 8 else 4,
             )
         return query

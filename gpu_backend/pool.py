@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from gpu_backend.fp8 import E4M3, LARGEST, as_bytes
 from gpu_backend.work import Swap
 from simulator.hardware.models import Model
 
@@ -16,8 +17,8 @@ _STAGED_BYTES = 256 * 2**20  # of a copy between device and host, at a time
 class PagedPool:
     """Keys and values of `num_blocks` pages and the null page 0, for every layer; and `num_host_blocks` on the host.
 
-    `kv` is [layer, block, 2, kv_head, block_size, head_dim], keys before values. The host's pages are whole, all layers
-    together, and pinned where the device is a CUDA one: each is one copy.
+    `kv` is [layer, block, 2, kv_head, block_size, head_dim] of `dtype`, keys before values. The host's pages are whole,
+    all layers together, and pinned where the device is a CUDA one: each is one copy.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class PagedPool:
         self.kv = torch.zeros((model.layers, num_blocks + 1, *page), device=device, dtype=dtype)
         self.host = torch.zeros((num_host_blocks, model.layers, *page), dtype=dtype, pin_memory=device == "cuda")
         self._is_cuda = device == "cuda"
+        self._moved = as_bytes(self.kv)
         self._staged = max(1, _STAGED_BYTES // max(1, self.bytes_per_block))
 
     @property
@@ -42,20 +44,44 @@ class PagedPool:
 
     def swap_out(self, swap: Swap) -> None:
         """Copy pages of the device to pages of the host."""
-        for start in range(0, len(swap.source), self._staged):
-            source, target = swap.source[start : start + self._staged], swap.target[start : start + self._staged]
-            staged = self.kv.index_select(1, self._ids(source)).transpose(0, 1).contiguous()
-            for place, page in enumerate(target):
-                self.host[page].copy_(staged[place], non_blocking=self._is_cuda)
+        self.moving_out(swap)()
 
     def swap_in(self, swap: Swap) -> None:
         """Copy pages of the host to pages of the device."""
-        for start in range(0, len(swap.source), self._staged):
-            source, target = swap.source[start : start + self._staged], swap.target[start : start + self._staged]
-            staged = torch.empty((len(source), *self.host.shape[1:]), device=self.kv.device, dtype=self.kv.dtype)
-            for place, page in enumerate(source):
-                staged[place].copy_(self.host[page], non_blocking=self._is_cuda)
-            self.kv.index_copy_(1, self._ids(target), staged.transpose(0, 1).contiguous())
+        self.moving_in(swap)()
+
+    def moving_out(self, swap: Swap) -> Callable[[], None]:
+        """The copies of `swap_out`, prepared: the call waits for nothing, and may be done over."""
+        parts = [(self._ids(source), target) for source, target in self._in_parts(swap)]
+
+        def move() -> None:
+            for source, target in parts:
+                staged = self._moved.index_select(1, source).transpose(0, 1).contiguous()
+                for place, page in enumerate(target):
+                    as_bytes(self.host[page]).copy_(staged[place], non_blocking=self._is_cuda)
+
+        return move
+
+    def moving_in(self, swap: Swap) -> Callable[[], None]:
+        """The copies of `swap_in`, likewise."""
+        parts = [(source, self._ids(target)) for source, target in self._in_parts(swap)]
+
+        def move() -> None:
+            for source, target in parts:
+                size = len(source), *self.host.shape[1:]
+                staged = torch.empty(size, device=self.kv.device, dtype=self._moved.dtype)
+                for place, page in enumerate(source):
+                    staged[place].copy_(as_bytes(self.host[page]), non_blocking=self._is_cuda)
+                self._moved.index_copy_(1, target, staged.transpose(0, 1).contiguous())
+
+        return move
+
+    def _in_parts(self, swap: Swap) -> list[tuple[Sequence[int], Sequence[int]]]:
+        """Sources and targets of what is copied at a time."""
+        starts = range(0, len(swap.source), self._staged)
+        return [
+            (swap.source[start : start + self._staged], swap.target[start : start + self._staged]) for start in starts
+        ]
 
     def poison(self, blocks: Iterable[int]) -> None:
         """Fill pages that hold nothing with a number that spoils every answer it gets into.
@@ -64,15 +90,16 @@ class PagedPool:
         """
         listed = list(blocks)
         if listed:
-            self.kv.index_fill_(1, self._ids(listed), _POISON)
+            poison = torch.tensor(LARGEST if self.kv.dtype == E4M3 else _POISON).to(self.kv.dtype)
+            self._moved.index_fill_(1, self._ids(listed), as_bytes(poison.view(1)).item())
 
     def checksums(self, blocks: Sequence[int]) -> list[int]:
         """A number a page, of its very bits: equal pages have equal ones."""
-        return _sums(self.kv.index_select(1, self._ids(blocks)).transpose(0, 1))
+        return _sums(self._moved.index_select(1, self._ids(blocks)).transpose(0, 1))
 
     def host_checksums(self, blocks: Sequence[int]) -> list[int]:
         """The same for pages of the host."""
-        return _sums(self.host[list(blocks)])
+        return _sums(as_bytes(self.host)[list(blocks)])
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
         return torch.tensor(blocks, dtype=torch.int64, device=self.kv.device)

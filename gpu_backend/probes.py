@@ -8,9 +8,9 @@ from functools import partial
 from itertools import pairwise, product
 
 import numpy as np
-import torch
 
 from gpu_backend.backend import Backend
+from gpu_backend.fp8 import random_pages
 from gpu_backend.operators import Operators
 from gpu_backend.work import Part, Work, step_arrays
 from simulator.timing.cost import StepShape
@@ -50,8 +50,7 @@ class Probes:
         self._operators = Operators(backend.decoder)
         self._random = np.random.default_rng(seed)
         self._capacity = backend.pool.num_blocks * backend.block_size
-        pages = backend.pool.kv
-        pages.normal_(generator=torch.Generator(device=pages.device).manual_seed(seed))
+        random_pages(backend.pool.kv, seed)
 
     def all(self) -> list[Probe]:
         """Kernels and whole steps, 150 to 250 shapes on a grid of the usual size, all operators of one taken as one."""

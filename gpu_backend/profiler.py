@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpu_backend.backend import Backend
+from gpu_backend.backend import EAGER, GRAPH, Backend
 from gpu_backend.device import STEADY, Device
 from gpu_backend.probes import Grid, Probe, Probes
 from gpu_backend.work import Swap
@@ -69,10 +69,11 @@ class SwapRow:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A shape's microseconds in one pass, and the canary beside it (over its reference; of the two nearest, the one
-    further off)."""
+    further off). `is_hidden`: the host's launches are not in it."""
 
     us: float
     canary: float
+    is_hidden: bool = True
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ def profile(
     health = [device.health()]
     for number in range(PASSES):
         order = random.permutation(len(listed)).tolist()
-        for index, reading in _pass(device, listed, order, number, memory):
+        for index, reading in _pass(device, listed, order, number, memory, say):
             readings[index].append(reading)
         health.append(device.health())
         if memory.is_over():
@@ -166,7 +167,12 @@ def profile(
 
 
 def _pass(
-    device: Device, listed: Sequence[Probe], order: Sequence[int], number: int, memory: Memory
+    device: Device,
+    listed: Sequence[Probe],
+    order: Sequence[int],
+    number: int,
+    memory: Memory,
+    say: Callable[[str], None],
 ) -> Iterator[tuple[int, Reading]]:
     """One pass in stretches between two canaries; what is kept is a stretch."""
     for start in range(0, len(order), CANARY_EVERY):
@@ -177,20 +183,38 @@ def _pass(
         found = memory.recall(key)
         if found is None:
             before = device.check()
-            us = [_us(device, listed[index]) for index in stretch]
+            us, exposed = [], []
+            for place, index in enumerate(stretch):
+                us.append(_tried(device, listed[index], say))
+                exposed += [] if device.is_hidden else [place]
             canary = max(before, device.check(), key=lambda reading: abs(reading - 1.0))
-            found = {"us": [round(each, 4) for each in us], "canary": round(canary, 5)}
+            found = {"us": us, "canary": round(canary, 5), "exposed": exposed}
             memory.keep(key, found)
-        for index, each in zip(stretch, found["us"], strict=True):
-            yield index, Reading(float(each), float(found["canary"]))
+        for place, (index, each) in enumerate(zip(stretch, found["us"], strict=True)):
+            if each is None:
+                continue
+            yield index, Reading(float(each), float(found["canary"]), place not in found.get("exposed", ()))
+
+
+def _tried(device: Device, probe: Probe, say: Callable[[str], None]) -> float | None:
+    """As `_us`; None where the probe fails, which costs it alone. Raises what a device that is lost says next."""
+    try:
+        return round(_us(device, probe), 4)
+    except Exception as error:
+        say(f"{probe.kind} {dict(probe.columns)} failed: {type(error).__name__}: {error}"[:300])
+    device.check()
+    return None
 
 
 def _us(device: Device, probe: Probe) -> float:
     """Kernels are captured: launched one by one, small ones would take as long as the host does to launch them."""
     work = probe.make()
-    if probe.kind not in ("step", "experts"):
-        work = device.capture(work)
-    return device.seconds(work) * 1e6 / probe.of
+    kind = probe.kind
+    if kind == "step":
+        kind = EAGER if probe.columns.get("prefill_tokens") else GRAPH
+    elif kind != "experts":
+        kind, work = "kernel", device.capture(work)
+    return device.seconds(work, kind) * 1e6 / probe.of
 
 
 def _rows(probes: Sequence[Probe], readings: Sequence[Sequence[Reading]], limit: float) -> list[dict[str, Any]]:
@@ -216,7 +240,7 @@ def _rows(probes: Sequence[Probe], readings: Sequence[Sequence[Reading]], limit:
 
 def _figure(readings: Sequence[Reading], limit: float) -> tuple[float, bool]:
     """Microseconds, and whether any reading was steady."""
-    steady = [reading.us for reading in readings if abs(reading.canary - 1.0) <= limit]
+    steady = [reading.us for reading in readings if reading.is_hidden and abs(reading.canary - 1.0) <= limit]
     return median(steady or [reading.us for reading in readings]), bool(steady)
 
 
@@ -246,18 +270,18 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
         swap = Swap(tuple(range(1, blocks + 1)), tuple(range(blocks)))
         back = Swap(swap.target, swap.source)
         moves: list[tuple[str, Callable[[], None]]] = [
-            ("out", lambda swap=swap: pool.swap_out(swap)),  # type: ignore[misc] # a default is not inferred
-            ("in", lambda back=back: pool.swap_in(back)),  # type: ignore[misc] # likewise
+            ("out", pool.moving_out(swap)),
+            ("in", pool.moving_in(back)),
         ]
         for direction, move in moves:
             move()
-            us = device.seconds(move) * 1e6
+            us = device.seconds(move, "swap") * 1e6
             beside = device.beside(step.make(), move)
             yield SwapRow(direction, blocks, us, None if beside is None else beside * 1e6)
 
 
 def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
-    """Write the rows and what was seen beside them. `header` names device, GPU, model, dtype."""
+    """Write the rows and what was seen beside them. `header` names device, GPU, model, dtype, kv_dtype."""
     folder.mkdir(parents=True, exist_ok=True)
     canary = {"us": round(found.canary_us, 2), "of": found.canary_name}
     seen = {
@@ -281,6 +305,7 @@ def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
         "model": header["model"],
         "tensor_parallel": 1,
         "dtype": header["dtype"],
+        "kv_dtype": header.get("kv_dtype", ""),
         "software": f"torch {found.fingerprint['torch']}, attention {found.fingerprint['attention']}",
         "sources": [{"source": "batchlab calibrate measure", **found.fingerprint, "canary": canary}],
     }

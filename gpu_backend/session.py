@@ -12,6 +12,7 @@ import torch
 from gpu_backend.backend import Backend
 from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
+from gpu_backend.fp8 import has_fp8_weights, kv_type
 from gpu_backend.probes import GRIDS, Grid
 from gpu_backend.profiler import Memory, Profile, profile, write_profile
 from gpu_backend.weights import check_model
@@ -53,7 +54,7 @@ def open_backend(
     if device.name == "cuda":
         from gpu_backend.backend import free_bytes
 
-        room = int(0.85 * free_bytes()) - cut.weight_bytes()
+        room = int(0.85 * free_bytes()) - held_bytes(cut, device)
     host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
     return Backend(
         model, device, max(64, room // page), block_size, host_blocks,
@@ -64,14 +65,23 @@ def open_backend(
 def page_bytes(model: Model, device: Device, block_size: int) -> int:
     """Bytes of one page on the device: all layers."""
     width = 2 * model.kv_heads * model.head_dim * block_size
-    return model.layers * width * int(device.dtype(model).itemsize)
+    return model.layers * width * int(kv_type(model, device.dtype(model)).itemsize)
+
+
+def held_bytes(model: Model, device: Device) -> int:
+    """Bytes of the weights on the device. Embedding and head are never in fp8, unlike what `Model` counts."""
+    itemsize = int(device.dtype(model).itemsize)
+    if not has_fp8_weights(model):
+        return model.num_parameters * itemsize
+    tables = (1 if model.tie_embeddings else 2) * model.vocab * model.hidden
+    return model.num_parameters + tables * (itemsize - 1)
 
 
 def check_room(device: Device, model: Model, pool_bytes: int) -> None:
     """Raise InputError where weights and pages do not fit into the memory of a CPU's machine."""
     if device.name != "cpu":
         return  # a CUDA device refuses by itself, and at once
-    needed, there = model.num_parameters * device.dtype(model).itemsize + pool_bytes, available_bytes()
+    needed, there = held_bytes(model, device) + pool_bytes, available_bytes()
     if there is not None and needed > there:
         what = f"{model.name} needs {needed / 2**30:.1f} GiB here with its pages, and {there / 2**30:.1f} GiB are free"
         raise InputError(what, hint="--layers N, a smaller model or hardware.num_gpu_blocks, or --device cuda")
@@ -164,7 +174,8 @@ def measure_into(
         "model": model.name,
         "layers": backend.model.layers,
         "block_size": block_size,
-        "dtype": str(opened.dtype(model)).removeprefix("torch."),
+        "dtype": backend.precision[0],
+        "kv_dtype": backend.precision[1],
     }
     write_profile(folder, found, header)
     return found

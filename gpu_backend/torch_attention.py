@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpu_backend.work import Int32s, Int64s, StepArrays
+from gpu_backend.fp8 import put, taken, widened
+from gpu_backend.work import AS_THEY_ARE, Int32s, Int64s, KVScales, StepArrays
 
 _BUCKET = 1.25  # longest context over shortest in a bucket of decodes
 _TILE = 128  # queries of a chunk that are computed together
@@ -73,35 +74,48 @@ class TorchAttention:
         page, offset = self._ids(rows.slot // self._size), self._ids(rows.slot % self._size)
         return Prepared(page, offset, buckets, chunks)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
-        kv[prepared.page, 0, :, prepared.offset] = key
-        kv[prepared.page, 1, :, prepared.offset] = value
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
+        put(kv, prepared.page, prepared.offset, key, value, scales)
         out = torch.empty_like(query)
         pages = kv.reshape(-1, self._size * self._head_dim)  # a row is one head of one page
         for bucket in prepared.buckets:
-            out.index_copy_(0, bucket.rows, self._decode(query, pages, bucket))
+            out.index_copy_(0, bucket.rows, self._decode(query, pages, bucket, scales))
         for chunk in prepared.chunks:
-            self._prefill(query[chunk.start : chunk.stop], pages, chunk, out[chunk.start : chunk.stop])
+            self._prefill(query[chunk.start : chunk.stop], pages, chunk, out[chunk.start : chunk.stop], scales)
         return out
 
-    def _decode(self, query: Tensor, pages: Tensor, bucket: _Bucket) -> Tensor:
+    def _decode(self, query: Tensor, pages: Tensor, bucket: _Bucket, scales: KVScales) -> Tensor:
         count = len(bucket.rows)
-        both = pages.index_select(0, bucket.pages).view(2, count, self._kv_heads, -1, self._head_dim)
+        both = taken(pages, bucket.pages).view(2, count, self._kv_heads, -1, self._head_dim)
         packed = query.index_select(0, bucket.rows).view(count, self._kv_heads, self._group, self._head_dim)
-        return scaled_dot_product_attention(packed, both[0], both[1], attn_mask=bucket.mask).reshape(
+        keys, values = self._widened(both, scales)
+        return scaled_dot_product_attention(packed, keys, values, attn_mask=bucket.mask).reshape(
             count, self._kv_heads * self._group, self._head_dim
         )
 
-    def _prefill(self, query: Tensor, pages: Tensor, chunk: _Chunk, out: Tensor) -> None:
-        both = pages.index_select(0, chunk.pages).view(2, 1, self._kv_heads, -1, self._head_dim)
+    def _prefill(self, query: Tensor, pages: Tensor, chunk: _Chunk, out: Tensor, scales: KVScales) -> None:
+        both = taken(pages, chunk.pages).view(2, 1, self._kv_heads, -1, self._head_dim)
+        every_key, every_value = self._widened(both, scales)
         for tile in chunk.tiles:
             count = tile.stop - tile.start
             packed = query[tile.start : tile.stop].view(count, self._kv_heads, self._group, self._head_dim)
             packed = packed.permute(1, 2, 0, 3).reshape(1, self._kv_heads, self._group * count, self._head_dim)
-            keys, values = both[0, :, :, : tile.keys], both[1, :, :, : tile.keys]
+            keys, values = every_key[:, :, : tile.keys], every_value[:, :, : tile.keys]
             got = scaled_dot_product_attention(packed, keys, values, attn_mask=tile.mask)
             got = got.view(self._kv_heads, self._group, count, self._head_dim).permute(2, 0, 1, 3)
             out[tile.start : tile.stop] = got.reshape(count, self._kv_heads * self._group, self._head_dim)
+
+    def _widened(self, both: Tensor, scales: KVScales) -> tuple[Tensor, Tensor]:
+        return widened(both[0], scales.key, self._dtype), widened(both[1], scales.value, self._dtype)
 
     # Preparing
 

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpu_backend.fp8 import ALIGNED, has_fp8_weights, quantised_weight
+from gpu_backend.work import AS_THEY_ARE, KVScales
 from simulator.errors import InputError
 from simulator.hardware.models import Model
+
+RANDOM_KV_SCALE = 2.0**-4
+"""Of keys and values that are drawn: those of the order of 1 then have three binary digits, and so do smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +27,11 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """y = x @ weight.T + bias."""
+    """y = x @ weight.T + bias. With a `scale` the weight is of e4m3 numbers (`gpu_backend.fp8`)."""
 
     weight: Tensor  # [out, in]
     bias: Tensor | None
+    scale: Tensor | None = None  # float32 [out], or [1] for all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class Layer:
     out: Dense
     mlp_norm: Norm
     mlp: Mlp | Experts
+    kv_scales: KVScales = AS_THEY_ARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +93,31 @@ def random_weights(model: Model, seed: int, device: str, dtype: torch.dtype) -> 
 
 
 def check_model(model: Model) -> None:
-    """Raise InputError for a shape that the decoder does not have."""
+    """Raise InputError for a shape or a precision that the decoder does not have."""
     if model.kv_lora_rank:
         what = f"the real backend has no multi-head latent attention ({model.name})"
         raise InputError(what, hint="a model without kv_lora_rank")
+    if model.sliding_window:
+        raise InputError(f"the real backend has no sliding window ({model.name})", hint="model.sliding_window: 0")
+    if model.dtype_bytes not in (1, 2, 4) or model.multiplied_in != ("fp8" if model.dtype_bytes == 1 else "bf16"):
+        what = f"{model.dtype_bytes:g}-byte weights multiplied in {model.multiplied_in}"
+        hint = "dtype_bytes 1 (fp8, a scale for each channel), 2 or 4, with matmul_dtype auto"
+        raise InputError(f"the real backend has no {what} ({model.name})", hint=hint)
+    if has_fp8_weights(model):
+        _check_fp8(model)
+
+
+def _check_fp8(model: Model) -> None:
+    if model.experts:
+        raise InputError(f"the real backend has no experts in fp8 ({model.name})", hint="dtype_bytes: 2")
+    sides = {
+        "hidden": model.hidden, "heads x head_dim": model.heads * model.head_dim, "intermediate": model.intermediate,
+        "kv_heads x head_dim": model.kv_heads * model.head_dim,
+    }  # fmt: skip
+    for name, side in sides.items():
+        if side % ALIGNED:
+            what = f"{name} is {side} ({model.name}), and products in fp8 need multiples of {ALIGNED}"
+            raise InputError(what, hint="dtype_bytes: 2")
 
 
 class _Maker:
@@ -122,6 +150,7 @@ class _Maker:
             out=self._dense(model.hidden, model.heads * model.head_dim, model.biases, self._residual),
             mlp_norm=self._norm(),
             mlp=self._experts() if is_routed else self._mlp(inner),
+            kv_scales=KVScales(RANDOM_KV_SCALE, RANDOM_KV_SCALE) if model.kv_dtype_bytes == 1 else AS_THEY_ARE,
         )
 
     def _mlp(self, inner: int) -> Mlp:
@@ -151,7 +180,8 @@ class _Maker:
         )
 
     def _dense(self, out: int, into: int, bias: bool, gain: float = 1.0) -> Dense:
-        return Dense(self._matrix(out, into, gain), self._normal((out,), 0.02) if bias else None)
+        weight, added = self._matrix(out, into, gain), self._normal((out,), 0.02) if bias else None
+        return quantised_dense(weight, added) if has_fp8_weights(self._model) else Dense(weight, added)
 
     def _matrix(self, out: int, into: int, gain: float = 1.0) -> Tensor:
         return self._normal((out, into), gain / math.sqrt(into))
@@ -162,3 +192,9 @@ class _Maker:
     def _normal(self, shape: tuple[int, ...], deviation: float) -> Tensor:
         drawn = torch.empty(shape, **self._options)
         return drawn.normal_(0.0, deviation, generator=self._random)
+
+
+def quantised_dense(weight: Tensor, bias: Tensor | None) -> Dense:
+    """The layer with its matrix in fp8, a scale for each output channel."""
+    matrix, scale = quantised_weight(weight)
+    return Dense(matrix, bias, scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,16 @@ def step_arrays(parts: Sequence[Part], decodes: int, block_size: int) -> StepArr
     )
 
 
+class KVScales(NamedTuple):
+    """What cached keys and values of a layer in fp8 are multiplied by when they are read."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+
+AS_THEY_ARE = KVScales()
+
+
 class Attention(Protocol):
     """Attention over pages. What depends on the step alone is prepared once, outside of what is timed.
 
@@ -161,8 +171,11 @@ class Attention(Protocol):
     def prepare(self, rows: StepArrays) -> Any:
         """What `attend` needs to know of the step, on the device."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE
+    ) -> Tensor:
         """Write the step's keys and values [T, kv_heads, head_dim] into their slots of one layer's pages, then attend.
 
-        `kv` is [block, 2, kv_head, block_size, head_dim]; `query` and the answer are [T, heads, head_dim].
+        `kv` is [block, 2, kv_head, block_size, head_dim]; `query` and the answer are [T, heads, head_dim]. Pages in fp8
+        hold keys and values over `scales`.
         """

@@ -8,6 +8,8 @@ from typing import Any
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor, Story
+from gpu_backend.fp8 import random_pages
+from gpu_backend.work import Part, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate
@@ -35,13 +37,26 @@ def stories(policy: str, model: Model = MODEL, **options: Any) -> dict[int, Stor
 
 
 def main() -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for name, policy, model in (
         ("static", "static", MODEL), ("chunked_prefill", "chunked_prefill", MODEL), ("mixture", "continuous", MIXTURE)
     ):  # fmt: skip
         kernel = stories(policy, model, attention="triton", pointwise="triton", graphs=[1, 4], max_graph_context=64)
         found[name] = differences(stories(policy, model, attention="torch"), kernel)
+    found["fp8"] = fp8_apart()
     print(json.dumps(found))
+
+
+def fp8_apart() -> float:
+    """How far logits of a step are apart, weights and pages in fp8, by torch's operators and by kernels."""
+    model = custom_model({**DIMENSIONS, "dtype_bytes": 1, "kv_dtype_bytes": 1})
+    step = Work((Part(0, 9, [5], (3, 4, 5)),), (Part(1, 4, [7] * 9, (6, 7, 8, 9)),))
+    logits = []
+    for name in ("torch", "triton"):
+        backend = Backend(model, Cpu(1), 40, 4, seed=3, attention=name, pointwise=name)
+        random_pages(backend.pool.kv, 7)
+        logits.append(backend.logits(step))
+    return float((logits[0] - logits[1]).norm() / logits[0].norm())
 
 
 if __name__ == "__main__":

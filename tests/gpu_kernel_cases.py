@@ -30,6 +30,7 @@ class Case:
     first: Sequence[int] | None = None
     cut: int | None = None
     table_once: bool = False
+    fp8_kv: bool = False
 
 
 DECODES = ((1, 1), (16, 1), (33, 1), (100, 1))
@@ -41,6 +42,8 @@ GROUPS: dict[str, tuple[Case, ...]] = {
         *(Case(f"decode {dtype}", DECODES, dtype) for dtype in TOLERANCE),
         *(Case(f"chunks {dtype}", CHUNKS, dtype) for dtype in TOLERANCE),
         *(Case(f"cut {dtype}", ((150, 1), (64, 1), (65, 1), (1, 1)), dtype, cut=32) for dtype in TOLERANCE),
+        Case("mixed, cut, fp8 pages", MIXED, cut=32, fp8_kv=True),
+        Case("decode bfloat16, fp8 pages", DECODES, "bfloat16", fp8_kv=True),
     ),
     "heads": (
         *(Case(f"mixed, group {group}", MIXED, heads=group * 2, kv_heads=2) for group in (1, 6, 8)),
@@ -80,6 +83,8 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     from gpu_backend.attention.paged import PagedAttention, Step
     from gpu_backend.attention.reference import reference_attention
     from gpu_backend.attention.tiling import Tilings, tilings
+    from gpu_backend.fp8 import E4M3
+    from gpu_backend.work import AS_THEY_ARE, KVScales
 
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
@@ -87,7 +92,8 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     context, query = (np.array(column, np.int64) for column in zip(*case.seqs, strict=True))
     pages = -(-context // case.page)
     blocks = int(pages.sum()) + 3
-    kv = torch.full((blocks, 2, case.kv_heads, case.page, case.head_dim), float("nan"), dtype=dtype)
+    kept, scales = (E4M3, KVScales(0.3, 0.07)) if case.fp8_kv else (dtype, AS_THEY_ARE)
+    kv = torch.full((blocks, 2, case.kv_heads, case.page, case.head_dim), float("nan")).to(kept)
     shuffled = torch.randperm(blocks, generator=generator)
     tables = shuffled[-1].repeat(len(case.seqs), int(pages.max()) + 2)  # a poisoned page
     taken = 0
@@ -97,7 +103,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
         tables[index, : len(owned)] = owned
         places = torch.arange(first[index], keys)
         content = torch.randn((len(places), 2, case.kv_heads, case.head_dim), generator=generator)
-        kv[owned[places // case.page], :, :, places % case.page] = content.to(dtype)
+        kv[owned[places // case.page], :, :, places % case.page] = content.to(kept)
     q = torch.randn((int(query.sum()), case.heads, case.head_dim), generator=generator).to(dtype)
     q, kv = q.to(device), kv.to(device)
 
@@ -107,12 +113,15 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
                        evict_first=case.table_once) for t in (choice.decode, choice.prefill))  # fmt: skip
         choice = Tilings(*cut)
     attention = PagedAttention(
-        case.heads, case.kv_heads, case.head_dim, case.page, device, dtype, choice=choice, scale=0.11
-    )
+        case.heads, case.kv_heads, case.head_dim, case.page, device, dtype,
+        choice=choice, scale=0.11, fp8_kv=case.fp8_kv,
+    )  # fmt: skip
     step = Step(context, query, np.array(first), tables.numpy().astype(np.int32), np.empty(0, np.int32))
     out = torch.full_like(q, float("nan"))
-    attention.look(q, kv, attention.prepare_step(step), out)
-    expected = reference_attention(q, kv, tables.to(device), context.tolist(), query.tolist(), first=first, scale=0.11)
+    attention.look(q, kv, attention.prepare_step(step), out, scales=scales)
+    expected = reference_attention(
+        q, kv, tables.to(device), context.tolist(), query.tolist(), first=first, scale=0.11, kv_scales=scales
+    )
     error = (out.double() - expected).norm(dim=-1)
     return float((error / expected.norm(dim=-1).clamp_min(1e-30)).where(expected.norm(dim=-1) > 0, error).max())
 

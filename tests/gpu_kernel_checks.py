@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpu_backend import fp8_kernels
 from gpu_backend.attention.paged import PagedAttention, Step, paged_attention, write_kv
 from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.tiling import Tiling, Tilings
+from gpu_backend.fp8 import E4M3, quantised, quantised_rows
+from gpu_backend.work import KVScales
 
 SMALL = Tilings(Tiling(16, 16, 32, 4, 1, 2), Tiling(16, 16, 64, 4, 1))
 
@@ -70,6 +73,23 @@ def write(device: str) -> None:
     write_kv(wide[:, 1:3], wide[:, 4:6], kv, slots)
     assert torch.equal(kv[2, 0, :, 1], wide[0, 1:3])
     assert torch.equal(kv[2, 1, :, 1], wide[0, 4:6])
+
+
+def write_fp8(device: str) -> None:
+    """Keys and values divided by their scales, rounded to the nearest e4m3 number, cut at the largest."""
+    kv, scales = cache(device).to(E4M3), KVScales(0.05, 0.3)
+    key, value = (30 * normal(device, 3, 2, 32, seed=seed) for seed in (2, 3))
+    slots = torch.tensor([17, -1, 319], device=device)
+    write_kv(key, value, kv, slots, scales)
+    for both, (given, scale) in enumerate(zip((key, value), scales, strict=True)):
+        for token in (0, 2):
+            slot = int(slots[token])
+            found, expected = kv[slot // 8, both, :, slot % 8].float(), quantised(given[token], scale).float()
+            assert torch.equal(found, expected) if device == "cpu" else (found - expected).abs().max() <= 32
+            assert float(found.abs().max()) > 200
+    rows = torch.cat([normal(device, 5, 96) * 1e3, torch.zeros(1, 96, device=device)])
+    for mine, theirs in zip(fp8_kernels.quantised_rows(rows), quantised_rows(rows), strict=True):
+        assert float((mine.float() - theirs.float()).abs().max()) <= (0 if device == "cpu" else 32)
 
 
 def one_call(device: str) -> None:
@@ -159,7 +179,7 @@ def expect(message: str, call: Callable[[], object]) -> None:
 
 
 CHECKS: dict[str, Callable[[str], None]] = {
-    check.__name__: check for check in (write, one_call, write_then_look, reserved, refused)
+    check.__name__: check for check in (write, write_fp8, one_call, write_then_look, reserved, refused)
 }
 
 if __name__ == "__main__":

@@ -27,13 +27,14 @@ Make = Callable[[AttentionShape, str, "torch.dtype"], "Attention"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionBackend:
-    """One of them. `modules` must be installed; `needs_cuda`: it runs on nothing else, but for Triton's interpreter
-    where it `is_triton`.
+    """One of them. `modules` must be installed; `fp8_kv`: its pages may be in fp8; `needs_cuda`: it runs on nothing
+    else, but for Triton's interpreter where it `is_triton`.
     """
 
     title: str
     make: Make
     modules: tuple[str, ...] = ()
+    fp8_kv: bool = False
     needs_cuda: bool = True
     is_triton: bool = False
 
@@ -49,7 +50,8 @@ class AttentionBackend:
 def _triton(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
     from gpu_backend.attention.paged import PagedAttention
 
-    return PagedAttention(shape.heads, shape.kv_heads, shape.head_dim, shape.block_size, device, dtype)
+    sizes = shape.heads, shape.kv_heads, shape.head_dim, shape.block_size
+    return PagedAttention(*sizes, device, dtype, fp8_kv=shape.fp8_kv)
 
 
 def _torch(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
@@ -94,12 +96,17 @@ def _vllm(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
 
 
 ATTENTION: Mapping[str, AttentionBackend] = {
-    "triton": AttentionBackend("our Triton kernel", _triton, ("triton",), is_triton=True),
-    "torch": AttentionBackend("torch's scaled_dot_product_attention over gathered pages", _torch, needs_cuda=False),
-    "gathered": AttentionBackend(
-        "prefixes gathered for torch's flash kernel, chunks merged by log-sum-exp", _gathered, needs_cuda=False
+    "triton": AttentionBackend("our Triton kernel", _triton, ("triton",), fp8_kv=True, is_triton=True),
+    "torch": AttentionBackend(
+        "torch's scaled_dot_product_attention over gathered pages", _torch, fp8_kv=True, needs_cuda=False
     ),
-    "cudnn": AttentionBackend("the same with cuDNN's kernel", _cudnn),
+    "gathered": AttentionBackend(
+        "prefixes gathered for torch's flash kernel, chunks merged by log-sum-exp",
+        _gathered,
+        fp8_kv=True,
+        needs_cuda=False,
+    ),
+    "cudnn": AttentionBackend("the same with cuDNN's kernel", _cudnn, fp8_kv=True),
     "flashinfer": AttentionBackend("FlashInfer's paged kernels", _flashinfer, ("flashinfer",)),
     "flash-attn-3": AttentionBackend("FlashAttention-3's paged kernel", _flash3, ("flash_attn_interface",)),
     "vllm": AttentionBackend("the FlashAttention that vLLM carries", _vllm, ("vllm",)),
@@ -112,11 +119,14 @@ def default_attention(device: str) -> str:
 
 
 def open_attention(name: str, shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
-    """Attention by its name. Raises InputError for an unknown one, and for one that is not there."""
+    """Attention by its name. Raises InputError for an unknown one, one that is not there, and pages it cannot read."""
     check_choice(name, tuple(ATTENTION), "attention")
     missing = ATTENTION[name].missing(device)
     if missing is not None:
         raise InputError(f"attention {name} cannot be used: {missing}", hint=f"there: {', '.join(available(device))}")
+    if shape.fp8_kv and not ATTENTION[name].fp8_kv:
+        takes = [other for other in available(device) if ATTENTION[other].fp8_kv]
+        raise InputError(f"attention {name} takes no pages in fp8 here", hint=f"these do: {', '.join(takes)}")
     return ATTENTION[name].make(shape, device, dtype)
 
 

@@ -19,7 +19,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from gpu_backend import pointwise_kernels
+from gpu_backend import fp8_kernels, pointwise_kernels
 from gpu_backend.attention import kernels
 from gpu_backend.attention.paged import merge_blocks, variant
 from gpu_backend.attention.tiling import REGISTERS, Tiling, tilings
@@ -28,6 +28,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 SHARED_BYTES = 227 * 1024
 """Shared memory that a program may have on sm_90. A multiprocessor has 1 KiB more, and takes 1 KiB for each program."""
 
+FLOATS = ("scale_log2", "value_scale", "into_key", "into_value", "eps", "largest", "smallest")
 # Types of the arguments that are neither constants nor integers; "value" stands for the model's type.
 POINTERS = {
     **dict.fromkeys(("q", "kv", "out", "key", "value"), "*value"),
@@ -36,9 +37,11 @@ POINTERS = {
     **dict.fromkeys(("tables", "entries", "counts", "merges", "slots"), "*i32"),
     **dict.fromkeys(("partial", "partial_log"), "*fp32"),
     "position": "*i64",
-    **dict.fromkeys(("scale_log2", "eps"), "fp32"),
+    **dict.fromkeys(("x",), "*value"),
+    "scales": "*fp32",
+    **dict.fromkeys(FLOATS, "fp32"),
 }
-NOT_ALIGNED = ("scale_log2", "eps", "stride_table", "slot_rows")
+NOT_ALIGNED = (*FLOATS, "stride_table", "slot_rows")
 SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
@@ -51,6 +54,7 @@ class Shape:
     head_dim: int = 128
     dtype: str = "bfloat16"
     page: int = 16
+    fp8_kv: bool = False
 
     @property
     def group(self) -> int:
@@ -98,14 +102,14 @@ def compile_attend(shape: Shape, tiling: Tiling) -> Compiled:
         "precision": "ieee",
         **variant(tiling, shape.page),
     }
-    return _compile(kernels.attend, shape.dtype, constants, tiling)
+    return _compile(kernels.attend, shape, constants, tiling)
 
 
 def compile_merge(shape: Shape, tiling: Tiling) -> Compiled:
     """The merge of partial results of that configuration."""
     rows, parts = merge_blocks(tiling)
     constants = _constants(shape) | {"block_rows": rows, "block_parts": parts}
-    return _compile(kernels.merge, shape.dtype, constants)
+    return _compile(kernels.merge, shape, constants)
 
 
 def compile_write(shape: Shape) -> Compiled:
@@ -116,8 +120,9 @@ def compile_write(shape: Shape) -> Compiled:
         "block_h": 1 << (shape.kv_heads - 1).bit_length(),
         "block_d": 1 << (shape.head_dim - 1).bit_length(),
         "page": shape.page,
+        "emulated": False,
     }
-    return _compile(kernels.write, shape.dtype, constants)
+    return _compile(kernels.write, shape, constants)
 
 
 def compile_pointwise(shape: Shape, hidden: int) -> list[Compiled]:
@@ -131,12 +136,20 @@ def compile_pointwise(shape: Shape, hidden: int) -> list[Compiled]:
         "block_d": 1 << (shape.head_dim // 2 - 1).bit_length(),
         "page": shape.page,
         "normed": True,
+        "emulated": False,
     }
     return [
-        _compile(pointwise_kernels.add_norm, shape.dtype, {"width": hidden, "block": block}),
-        _compile(pointwise_kernels.gated, shape.dtype, {"width": 3 * hidden, "block": pointwise_kernels.GATED_BLOCK}),
-        _compile(pointwise_kernels.place, shape.dtype, heads),
+        _compile(pointwise_kernels.add_norm, shape, {"width": hidden, "block": block}),
+        _compile(pointwise_kernels.gated, shape, {"width": 3 * hidden, "block": pointwise_kernels.GATED_BLOCK}),
+        _compile(pointwise_kernels.place, shape, heads),
     ]
+
+
+def compile_quantised(shape: Shape, width: int) -> Compiled:
+    """The kernel that brings activations to fp8."""
+    block = 1 << (width - 1).bit_length()
+    constants = {"width": width, "block": block, "emulated": False}
+    return _compile(fp8_kernels.quantised, shape, constants, out="fp8e4nv", warps=fp8_kernels.warps(block))
 
 
 def _constants(shape: Shape) -> dict[str, Any]:
@@ -148,15 +161,28 @@ def _constants(shape: Shape) -> dict[str, Any]:
     }
 
 
-def _compile(kernel: Any, dtype: str, constants: Mapping[str, Any], tiling: Tiling | None = None) -> Compiled:
+def _compile(
+    kernel: Any,
+    shape: Shape,
+    constants: Mapping[str, Any],
+    tiling: Tiling | None = None,
+    *,
+    out: str | None = None,
+    warps: int = 4,
+) -> Compiled:
+    """Compile a kernel; `out` is the type of what it writes where that is not the shape's."""
     names = list(kernel.arg_names)
-    types = {name: POINTERS.get(name, "i32").replace("value", SHORT[dtype]) for name in names}
+    types = {name: POINTERS.get(name, "i32").replace("value", SHORT[shape.dtype]) for name in names}
+    if shape.fp8_kv:
+        types["kv"] = "*fp8e4nv"
+    if out is not None:
+        types["out"] = f"*{out}"
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     aligned = [["tt.divisibility", 16]]
     runtime = [name for name in names if name not in constants and name not in NOT_ALIGNED]
     attributes = {(names.index(name),): aligned for name in runtime}
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constants), attrs=attributes)
-    options: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
+    options: dict[str, Any] = {"num_warps": warps, "enable_fp_fusion": True}
     if tiling is not None:
         options |= {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages, "maxnreg": tiling.max_registers}
     made = triton.compile(source, target=HOPPER, options=options)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.shape import AttentionShape
-from gpu_backend.work import Attention, StepArrays
+from gpu_backend.fp8 import put, stored, taken, widened
+from gpu_backend.work import AS_THEY_ARE, Attention, KVScales, StepArrays
 
 Kernel = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """Queries [1, heads, n, head_dim], keys and values [1, kv_heads, m, head_dim], and whether causal (then n = m): the
@@ -91,29 +92,42 @@ class GatheredAttention:
         paged = self._paged.prepare(_decodes_of(rows)) if decodes else None
         return Prepared(paged, decodes, self._ids(slot // size), self._ids(slot % size), chunks)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
         count = prepared.paged_tokens
         if not prepared.chunks:
-            answer: Tensor = self._paged.attend(query, key, value, kv, prepared.paged)
+            answer: Tensor = self._paged.attend(query, key, value, kv, prepared.paged, scales=scales)
             return answer
         # All slots first: a request may share a page that is filled in the same step.
-        kv[prepared.page, 0, :, prepared.offset] = key[count:]
-        kv[prepared.page, 1, :, prepared.offset] = value[count:]
+        put(kv, prepared.page, prepared.offset, key[count:], value[count:], scales)
         out = torch.empty_like(query)
         if count:
-            out[:count] = self._paged.attend(query[:count], key[:count], value[:count], kv, prepared.paged)
+            mine = query[:count], key[:count], value[:count]
+            out[:count] = self._paged.attend(*mine, kv, prepared.paged, scales=scales)
         for chunk in prepared.chunks:
             own = slice(chunk.start, chunk.stop)
-            out[own] = self._chunk(query[own], key[own], value[own], kv, chunk)
+            out[own] = self._chunk(query[own], key[own], value[own], kv, chunk, scales)
         return out
 
-    def _chunk(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, chunk: _Chunk) -> Tensor:
+    def _chunk(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, chunk: _Chunk, scales: KVScales) -> Tensor:
+        if kv.dtype != key.dtype:  # a chunk sees its own keys as later ones will
+            key = widened(stored(key, scales.key, kv.dtype), scales.key, key.dtype)
+            value = widened(stored(value, scales.value, kv.dtype), scales.value, value.dtype)
         asked, keys, values = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
         out, log = self._kernel(asked, keys, values, True)
         if chunk.before:
-            both = kv.index_select(0, chunk.pages).permute(1, 2, 0, 3, 4)  # [2, kv_heads, pages, page, head_dim]
+            both = taken(kv, chunk.pages).permute(1, 2, 0, 3, 4)  # [2, kv_heads, pages, page, head_dim]
             both = both.reshape(2, 1, self._shape.kv_heads, -1, self._shape.head_dim)[:, :, :, : chunk.before]
-            behind, behind_log = self._kernel(asked, both[0], both[1], False)
+            before = widened(both[0], scales.key, query.dtype), widened(both[1], scales.value, query.dtype)
+            behind, behind_log = self._kernel(asked, *before, False)
             out = merged(out, log, behind, behind_log)
         return out.squeeze(0).transpose(0, 1)
 

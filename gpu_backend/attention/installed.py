@@ -1,6 +1,6 @@
 """Paged attention kernels of others over our pages, where they are installed: FlashInfer, FlashAttention-3, vLLM's.
 
-None of them skips leading keys, so a step with left padding is refused.
+None of them skips leading keys, so a step with left padding is refused. Their pages are not in fp8.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.shape import AttentionShape
-from gpu_backend.work import StepArrays
+from gpu_backend.work import AS_THEY_ARE, KVScales, StepArrays
 from simulator.errors import InputError
 
 Kernel = Callable[..., Any]
@@ -70,7 +70,17 @@ class Flash3(_Paged):
         super().__init__(shape, device, dtype)
         self._kernel = kernel
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
+        del scales
         self.write(key, value, kv, prepared)
         keys, values = kv[:, 0].transpose(1, 2), kv[:, 1].transpose(1, 2)
         out: Tensor = self._kernel(query, keys, values, prepared)
@@ -128,7 +138,17 @@ class FlashInfer(_Paged):
         )
         return prepared
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
+        del scales
         self.write(key, value, kv, prepared)
         out: Tensor = self._wrapper.run(query, kv)
         return out

@@ -14,6 +14,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gpu_backend.fp8_kernels import cut
+
 
 @triton.jit
 def _step(
@@ -40,10 +42,11 @@ def _step(
     known_from,
     table_once: tl.constexpr,
     evict: tl.constexpr,
+    kind: tl.constexpr,
 ):
     """One tile of keys: online softmax of `acc` with its row maxima `top` and sums `total`. `kv` is at the head.
 
-    With `table_once`, `known` are the table's entries from page `known_from` on.
+    With `table_once`, `known` are the table's entries from page `known_from` on. `kind` is the type of queries.
     """
     keys = start + tl.arange(0, block_n)
     dims = tl.arange(0, block_d)
@@ -68,6 +71,9 @@ def _step(
     if upcast:
         k = k.to(tl.float32)
         v = v.to(tl.float32)
+    elif kv.dtype.element_ty != kind:  # fp8 pages: every e4m3 number is one of `kind` too
+        k = k.to(kind)
+        v = v.to(kind)
     scores = tl.dot(q, tl.trans(k), input_precision=precision)
     if masked:
         scores = tl.where((keys < end)[None, :] & (keys[None, :] <= positions[:, None]), scores, -float("inf"))
@@ -77,7 +83,7 @@ def _step(
     weights = tl.exp2(scores * scale_log2 - base[:, None])
     keep = tl.exp2(top - base)
     total = total * keep + tl.sum(weights, 1)
-    rounded = weights.to(kv.dtype.element_ty)
+    rounded = weights.to(kind)
     if upcast:
         rounded = rounded.to(tl.float32)
     acc = tl.dot(rounded, v, acc * keep[:, None], input_precision=precision)
@@ -85,7 +91,7 @@ def _step(
 
 
 # The arguments named here change from step to step; a kernel compiled anew for each would be timed.
-@triton.jit(do_not_specialize=["stride_table", "slot_rows"])
+@triton.jit(do_not_specialize=["stride_table", "slot_rows", "scale_log2", "value_scale"])
 def attend(
     q,  # [tokens, heads, head_dim], the last two contiguous
     kv,  # [blocks, 2, kv_heads, page, head_dim], all but the first contiguous
@@ -95,7 +101,8 @@ def attend(
     out,  # like q
     partial,  # float32 [slots * kv_heads, slot_rows, head_dim]
     partial_log,  # float32 [slots * kv_heads, slot_rows]: log2 of the sums of exponents
-    scale_log2,  # the scale times log2(e)
+    scale_log2,  # the scale times log2(e), and that of the keys
+    value_scale,  # what values are multiplied by
     stride_q,
     stride_out,
     stride_block,
@@ -142,6 +149,7 @@ def attend(
         total = tl.zeros([block_m], dtype=tl.float32)
         positions = token + shift
         cache = kv + head * (page * head_dim)
+        kind: tl.constexpr = q.dtype.element_ty
         known_from = begin // page
         known = tl.arange(0, entries_known)
         if table_once:
@@ -150,16 +158,16 @@ def attend(
             acc, top, total = _step(
                 acc, top, total, query, cache, table, start, end, positions, scale_log2, stride_block,
                 kv_heads, head_dim, block_d, page, block_n, False, upcast, precision,
-                known, known_from, table_once, evict,
+                known, known_from, table_once, evict, kind,
             )  # fmt: skip
         for start in tl.range(full, end, block_n, num_stages=1):
             acc, top, total = _step(
                 acc, top, total, query, cache, table, start, end, positions, scale_log2, stride_block,
                 kv_heads, head_dim, block_d, page, block_n, True, upcast, precision,
-                known, known_from, table_once, evict,
+                known, known_from, table_once, evict, kind,
             )  # fmt: skip
 
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        acc = acc * (value_scale / tl.where(total == 0.0, 1.0, total))[:, None]
         if slot < 0:
             out_at = out + token.to(tl.int64)[:, None] * stride_out + at
             tl.store(out_at, acc.to(out.dtype.element_ty), mask=there)
@@ -220,12 +228,14 @@ def merge(
         tl.store(out_at, acc.to(out.dtype.element_ty), mask=valid[:, None] & (dims < head_dim)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["into_key", "into_value"])
 def write(
     key,  # [tokens, kv_heads, head_dim], the last two contiguous
     value,
     kv,
     slots,  # int32 [tokens]: block * page + offset; negative: nowhere
+    into_key,  # what they are multiplied by before they are stored in fp8
+    into_value,
     stride_key,
     stride_value,
     stride_block,
@@ -234,6 +244,7 @@ def write(
     block_h: tl.constexpr,
     block_d: tl.constexpr,
     page: tl.constexpr,
+    emulated: tl.constexpr,
 ):
     """Keys and values of a token, all heads, to its slot. One program a token."""
     token = tl.program_id(0).to(tl.int64)
@@ -245,8 +256,13 @@ def write(
         at = heads[:, None] * head_dim + dims[None, :]
         to = kv + (slot // page) * stride_block + (slot % page) * head_dim
         to += heads[:, None] * (page * head_dim) + dims[None, :]
-        tl.store(to, tl.load(key + token * stride_key + at, mask=there), mask=there)
-        tl.store(to + kv_heads * page * head_dim, tl.load(value + token * stride_value + at, mask=there), mask=there)
+        k = tl.load(key + token * stride_key + at, mask=there)
+        v = tl.load(value + token * stride_value + at, mask=there)
+        if kv.dtype.element_ty == tl.float8e4nv:
+            k = cut(k.to(tl.float32) * into_key, tl.float8e4nv, emulated)
+            v = cut(v.to(tl.float32) * into_value, tl.float8e4nv, emulated)
+        tl.store(to, k, mask=there)
+        tl.store(to + kv_heads * page * head_dim, v, mask=there)
 
 
 INTERPRETED = not isinstance(attend, triton.JITFunction)

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention import kernels
-from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, needed, offsets, pack, to_device
+from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, fill, needed, offsets
 from gpu_backend.attention.tiling import Tiling, Tilings, tilings
 from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, Longs, WorkList, work_list
+from gpu_backend.fp8 import E4M3
+from gpu_backend.work import AS_THEY_ARE, KVScales
 
 MERGE_PROGRAMS_PER_SM = 8
 
@@ -63,8 +65,9 @@ class PagedStep(Protocol):
 class PagedAttention:
     """Attention of one model's shape over pages of `block_size` tokens: `prepare` once a step, `attend` in each layer.
 
-    `dtype` is that of queries, keys and values: float16, bfloat16 or float32 (slow, exact products). Any GPU that
-    Triton knows; the configurations are for Hopper. `choice` overrides them. Raises ValueError for shapes that the
+    `dtype` is that of queries, keys and values: float16, bfloat16 or float32 (slow, exact products); with `fp8_kv` the
+    pages are e4m3 numbers, over scales that each call is given. Any GPU that Triton knows; the configurations are for
+    Hopper. `choice` overrides them. Raises ValueError for shapes that the
     kernels do not take, and for a device without Triton's kernels.
     """
 
@@ -79,6 +82,7 @@ class PagedAttention:
         *,
         scale: float | None = None,
         choice: Tilings | None = None,
+        fp8_kv: bool = False,
     ) -> None:
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads cannot share {kv_heads} KV heads evenly")
@@ -88,8 +92,9 @@ class PagedAttention:
                 f"the Triton kernels need a CUDA device, not {self.device}; TRITON_INTERPRET=1 emulates one"
             )
         self.kv_heads, self.group, self.head_dim, self.block_size = kv_heads, heads // kv_heads, head_dim, block_size
-        self.dtype = dtype
-        self.tilings = choice or tilings(head_dim, str(dtype).removeprefix("torch."), self.group)
+        self.dtype, self.kv_dtype = dtype, E4M3 if fp8_kv else dtype
+        name = str(dtype).removeprefix("torch.")
+        self.tilings = choice or tilings(head_dim, name, self.group, fp8_kv=fp8_kv)
         self.multiprocessors = _multiprocessors(self.device)
         self._scale_log2 = (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
         self._block_d = max(16, 1 << (head_dim - 1).bit_length())
@@ -115,7 +120,7 @@ class PagedAttention:
         if into is None:
             room = needed(decode, prefill, step.tables, len(step.slots))
             into = self._lay_out(room, fixed=False)
-        to_device(pack(into.room, decode, prefill, step.tables, step.slots), into.buffer)
+        fill(into, decode, prefill, step.tables, step.slots)
         return into
 
     def reserve(self, seqs: int, max_context: int, *, cache_tokens: int | None = None) -> Prepared:
@@ -190,20 +195,33 @@ class PagedAttention:
 
     # ------------------------------------------------------------------------------------------------------ every layer
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
         """Write this step's keys and values to their slots, then attend.
 
         `query` [tokens, heads, head_dim], `key` and `value` [tokens, kv_heads, head_dim], `kv` [blocks, 2, kv_heads,
-        block_size, head_dim], all of `dtype`. Returns what `look` does.
+        block_size, head_dim], all of `dtype` but for pages in fp8. Returns what `look` does.
         """
-        self.write(key, value, kv, prepared)
-        return self.look(query, kv, prepared)
+        write_kv(key, value, kv, prepared.slots[: len(key)], scales)
+        return self.look(query, kv, prepared, scales=scales)
 
-    def write(self, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> None:
-        """Put keys and values [tokens, kv_heads, head_dim] into the slots of the step."""
-        write_kv(key, value, kv, prepared.slots[: len(key)])
-
-    def look(self, query: Tensor, kv: Tensor, prepared: Prepared, out: Tensor | None = None) -> Tensor:
+    def look(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        prepared: Prepared,
+        out: Tensor | None = None,
+        *,
+        scales: KVScales = AS_THEY_ARE,
+    ) -> Tensor:
         """Attention [tokens, heads, head_dim] of `query` to the pages; 0 for a token that has no key."""
         self._check_tensors(query, kv)
         out = torch.empty_like(query) if out is None else out
@@ -217,8 +235,8 @@ class PagedAttention:
             tiling = launch.tiling
             kernels.attend[(launch.programs,)](
                 *(query, kv, prepared.tables, launch.entries, launch.counts, out, launch.partial, launch.partial_log),
-                *(self._scale_log2, query.stride(0), out.stride(0), kv.stride(0), prepared.tables.stride(0)),
-                launch.slot_rows,
+                *(self._scale_log2 * scales.key, scales.value),
+                *(query.stride(0), out.stride(0), kv.stride(0), prepared.tables.stride(0), launch.slot_rows),
                 **constants,
                 page=self.block_size,
                 block_m=tiling.block_m,
@@ -252,8 +270,9 @@ class PagedAttention:
             raise ValueError(
                 f"the cache must be [blocks, {', '.join(map(str, page))}], blocks contiguous, not {kv.shape}"
             )
-        if query.dtype != self.dtype or kv.dtype != self.dtype:
-            raise ValueError(f"query is {query.dtype} and the cache {kv.dtype}; both must be {self.dtype}")
+        if query.dtype != self.dtype or kv.dtype != self.kv_dtype:
+            must = f"both must be {self.dtype}" if self.kv_dtype == self.dtype else f"{self.dtype}, {self.kv_dtype}"
+            raise ValueError(f"query is {query.dtype} and the cache {kv.dtype}; {must}")
 
 
 def variant(tiling: Tiling, page: int) -> dict[str, object]:
@@ -305,10 +324,11 @@ def paged_attention(
     return attention.look(q, kv_cache, attention.prepare_step(step), out)
 
 
-def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> None:
+def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor, scales: KVScales = AS_THEY_ARE) -> None:
     """Write `key` and `value` [tokens, kv_heads, head_dim] to `slots` int32 or int64 [tokens] of the cache.
 
-    A slot is block * block_size + offset; a negative one is skipped. Raises ValueError for shapes that do not fit.
+    In a cache in fp8 they are divided by `scales` first. A slot is block * block_size + offset; a negative one is
+    skipped. Raises ValueError for shapes that do not fit.
     """
     _, _, kv_heads, block_size, head_dim = kv_cache.shape
     for name, tensor in (("key", key), ("value", value)):
@@ -317,12 +337,14 @@ def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> Non
     if not len(slots):
         return
     kernels.write[(len(slots),)](
-        *(key, value, kv_cache, slots, key.stride(0), value.stride(0), kv_cache.stride(0)),
+        *(key, value, kv_cache, slots, 1.0 / scales.key, 1.0 / scales.value),
+        *(key.stride(0), value.stride(0), kv_cache.stride(0)),
         kv_heads=kv_heads,
         head_dim=head_dim,
         block_h=1 << (kv_heads - 1).bit_length(),
         block_d=1 << (head_dim - 1).bit_length(),
         page=block_size,
+        emulated=kernels.INTERPRETED,
         num_warps=4,
     )
 

@@ -1,4 +1,4 @@
-"""A step's work on the device: lists, block tables and slots in one buffer, copied there at once.
+"""A step's work on the device: lists, block tables and slots in one buffer.
 
 All of it depends on the step alone, so it is made once and used by every layer. With room to spare (`Room`) the same
 buffer takes the next step's work too, at the same addresses: what a captured CUDA graph needs.
@@ -94,25 +94,30 @@ def offsets(room: Room) -> list[int]:
     return [0, *np.cumsum([-(-size // 4) * 4 for size in sizes]).tolist()]
 
 
-def pack(room: Room, decode: WorkList, prefill: WorkList, tables: Ints, slots: Ints) -> Ints:
-    """The buffer of a step as the host sees it. Raises ValueError where it does not fit into `room`."""
+def fill(into: Prepared, decode: WorkList, prefill: WorkList, tables: Ints, slots: Ints) -> None:
+    """Bring a step to the device. Raises ValueError where it does not fit.
+
+    Where there is room to spare, only the pages that the step has are copied: a table for the longest context of all
+    would be megabytes, and what earlier steps left behind no entry points to.
+    """
+    room, at = into.room, offsets(into.room)
     room.check(needed(decode, prefill, tables, len(slots)))
-    at = offsets(room)
-    packed = np.zeros(at[-1], np.int32)
+    packed = np.zeros(at[-1] - at[7] + at[6], np.int32)  # the lists, then the slots
     packed[at[0] : at[0] + 2] = len(decode.entries), len(decode.merges)
     packed[at[1] : at[1] + 2] = len(prefill.entries), len(prefill.merges)
     for start, part in zip(at[2:6], (decode.entries, decode.merges, prefill.entries, prefill.merges), strict=True):
         packed[start : start + part.size] = part.ravel()
-    table = packed[at[6] : at[6] + room.seqs * room.pages].reshape(room.seqs, room.pages)
-    table[: len(tables), : tables.shape[1]] = tables
-    packed[at[7] : at[7] + len(slots)] = slots
-    packed[at[7] + len(slots) :] = -1  # tokens that are not there are written nowhere
-    return packed
+    packed[at[6] : at[6] + len(slots)] = slots
+    packed[at[6] + len(slots) :] = -1  # tokens that are not there are written nowhere
+    host = _pinned(packed, into.buffer)
+    into.buffer[: at[6]].copy_(host[: at[6]], non_blocking=True)
+    into.buffer[at[7] :].copy_(host[at[6] :], non_blocking=True)
+    if tables.size:
+        table = _pinned(np.ascontiguousarray(tables), into.buffer)
+        into.tables[: len(tables), : tables.shape[1]].copy_(table, non_blocking=True)
 
 
-def to_device(packed: Ints, buffer: Tensor) -> None:
-    """Copy, without waiting where the device is a GPU: pinned memory is kept until its copy is done."""
-    host = torch.from_numpy(packed)
-    if buffer.is_cuda:
-        host = host.pin_memory()
-    buffer.copy_(host, non_blocking=True)
+def _pinned(array: Ints, like: Tensor) -> Tensor:
+    """On the host, where a GPU can take it from without waiting: pinned memory is kept until its copy is done."""
+    host = torch.from_numpy(array)
+    return host.pin_memory() if like.is_cuda else host

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gpu_backend.fp8 import taken
+
 
 def reference_attention(
     q: Tensor,
@@ -17,8 +19,12 @@ def reference_attention(
     *,
     first: Sequence[int] | None = None,
     scale: float | None = None,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """What `paged_attention` computes, in float64: the same arguments, on any device. Returns float64."""
+    """What `paged_attention` computes, in float64: the same arguments, on any device. Returns float64.
+
+    `kv_scales` are what the numbers in the pages are multiplied by, keys and values.
+    """
     heads, head_dim = q.shape[1:]
     page = kv_cache.shape[3]
     group = heads // kv_cache.shape[2]
@@ -30,8 +36,9 @@ def reference_attention(
             continue
         skip = 0 if first is None else int(first[index])
         blocks = block_tables[index, : -(-context // page)].long()
-        pages = kv_cache[blocks].double()  # [blocks, 2, kv_heads, page, head_dim]
+        pages = taken(kv_cache, blocks).double()  # [blocks, 2, kv_heads, page, head_dim]
         keys, values = pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, skip:context]
+        keys, values = keys * kv_scales[0], values * kv_scales[1]
         keys, values = keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
         scores = torch.einsum("thd,hkd->htk", q[start : start + query].double(), keys) * scale
         places = torch.arange(skip, context, device=q.device)

@@ -13,3 +13,4 @@ class AttentionShape:
     kv_heads: int
     head_dim: int
     block_size: int
+    fp8_kv: bool = False  # pages in fp8

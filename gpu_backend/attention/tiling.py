@@ -61,8 +61,10 @@ class Tilings:
     prefill: Tiling
 
 
-def tilings(head_dim: int, dtype: str, group: int = 1) -> Tilings:
+def tilings(head_dim: int, dtype: str, group: int = 1, *, fp8_kv: bool = False) -> Tilings:
     """The configurations for heads of `head_dim`, values of `dtype` and `group` query heads a KV head.
+
+    With `fp8_kv` pages are widened in registers: a program fewer on a multiprocessor leaves it enough of them.
 
     Raises ValueError for a dtype other than float16, bfloat16 and float32, and for heads wider than 256.
     """
@@ -77,7 +79,9 @@ def tilings(head_dim: int, dtype: str, group: int = 1) -> Tilings:
         return Tilings(Tiling(rows, 32, 512, 4, 5, 2), _prefill(head_dim))
     if head_dim > 128:
         return Tilings(Tiling(rows, 16, 512, 4, 7, 3), _prefill(head_dim))
-    return Tilings(Tiling(rows, 32 if head_dim > 64 else 64, 512, 4, 7, 4), _prefill(head_dim))
+    if head_dim > 64:
+        return Tilings(Tiling(rows, 32, 512, 4, 7, 3 if fp8_kv else 4), _prefill(head_dim))
+    return Tilings(Tiling(rows, 64, 512, 4, 7, 4), _prefill(head_dim))
 
 
 def _prefill(head_dim: int) -> Tiling:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_backend.kernel_bench_cases import CACHE_BYTES, Case, cases, latency_cases
+from gpu_backend.device_checks import CHECKS
+from gpu_backend.kernel_bench_cases import CACHE_BYTES, Case, cases, fp8_cases, latency_cases
 from gpu_backend.kernel_bench_timing import REPEATS
 from simulator.hardware.gpus import GPUS, Gpu
 
@@ -16,6 +17,8 @@ KERNELS = 4  # that take part in a case: ours, and of others those that are ther
 COMPILING_S, CAPTURING_S, CHECKING_S = 1.5, 0.15, 0.35  # a configuration; a graph; against float64
 SHARE = {"bytes": 0.75, "flops": 0.45}  # of the data sheet's peak that kernels reach, over all cases
 SHAPES, OPERATORS, PASSES = 400, 300, 3  # of a profile: steps and attention; dense operators; how often each
+PROMPT_TOKENS = 130_000  # of all steps and chunks of a profile, each once
+FP8_SHAPES, FP8_PRODUCTS = 150, 32
 STEP_S, OPERATOR_S = 0.02, 0.06  # a probe on a GPU: mostly preparation, and capturing
 WEIGHTS_S = 12.0  # to draw a model's weights and to capture its graphs
 HEAT_S = 3.0
@@ -34,14 +37,15 @@ class PartPlan:
 def plan() -> list[PartPlan]:
     """All parts in order."""
     return [
-        PartPlan("checks", "what the device computes is right", 50, _each(lambda gpu: 8 * 4.0)),
-        PartPlan("ceilings", "copy and matrix product", 15, _each(lambda gpu: 4.0 + 33 * 2 * 2**32 / _bytes_s(gpu))),
-        PartPlan("cases", "our kernel and others on every case", 85, _each(_cases_s)),
+        PartPlan("checks", "what the device computes is right", 45, _each(lambda gpu: len(CHECKS) * 3.6)),
+        PartPlan("ceilings", "copy and matrix product", 12, _each(lambda gpu: 4.0 + 33 * 2 * 2**32 / _bytes_s(gpu))),
+        PartPlan("cases", "our kernel and others on every case", 75, _each(_cases_s)),
         PartPlan("latency", "batches of 1 to 64 at 32k", 25, _each(_latency_s)),
-        PartPlan("sweep", "experiments, then neighbouring configurations", 70, _each(_sweep_s)),
-        PartPlan("profile", "kernels and whole steps in three passes", 150, _each(_profile_s)),
-        PartPlan("fit", "two profiles from these rows", 15, _each(lambda gpu: 6.0)),
-        PartPlan("lockstep", "plans of real shapes, executed twice", 120, _each(_lockstep_s)),
+        PartPlan("sweep", "experiments, then neighbouring configurations", 60, _each(_sweep_s)),
+        PartPlan("profile", "kernels and whole steps in three passes", 145, _each(_profile_s)),
+        PartPlan("fit", "two profiles from these rows", 13, _each(lambda gpu: 6.0)),
+        PartPlan("lockstep", "plans of real shapes, executed twice", 110, _each(_lockstep_s)),
+        PartPlan("fp8", "weights and pages in fp8: kernels, products, steps", 45, _each(_fp8_s)),
     ]
 
 
@@ -95,13 +99,21 @@ def _sweep_s(gpu: Gpu) -> float:
     for kind, _ in variants():
         mine = [case for case in with_target if (case.bound == "bytes") == (kind == "decode")]
         seconds += COMPILING_S + sum(_measured_s(case, gpu) for case in mine)
-    return min(70.0, seconds)
+    return min(60.0, seconds)
 
 
 def _profile_s(gpu: Gpu) -> float:
     """Steps read the weights at the least: that scales with the bandwidth; the rest is the host's work."""
     reading_s = 16e9 / _bytes_s(gpu)
-    return HEAT_S + WEIGHTS_S + PASSES * (SHAPES * (STEP_S + 2 * reading_s) + OPERATORS * OPERATOR_S)
+    prompts_s = PROMPT_TOKENS * 16e9 / (SHARE["flops"] * gpu.bf16_tflops * 1e12)
+    return HEAT_S + WEIGHTS_S + PASSES * (SHAPES * (STEP_S + 2 * reading_s) + OPERATORS * OPERATOR_S + prompts_s)
+
+
+def _fp8_s(gpu: Gpu) -> float:
+    """Half the bytes of everything, and each kernel compiled anew."""
+    kernels_s = sum(_measured_s(case, gpu) / 2 + CHECKING_S for case in fp8_cases(1)) + 4 * COMPILING_S
+    steps_s = PASSES * FP8_SHAPES * (STEP_S + 8e9 / _bytes_s(gpu))
+    return kernels_s + FP8_PRODUCTS * CAPTURING_S + HEAT_S + WEIGHTS_S + steps_s
 
 
 def _lockstep_s(gpu: Gpu) -> float:

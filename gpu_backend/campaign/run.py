@@ -2,9 +2,10 @@
 
     python -m gpu_backend.campaign --out DIR [--device cuda] [--from EARLIER]
 
-checks -> ceilings -> cases -> latency -> sweep -> profile -> fit -> lockstep, then DIR/NAME.tar.gz. Results stand in
-DIR/NAME, where NAME is what the device calls itself: rows of one GPU never carry another's name. Everything found is in
-DIR/NAME/journal.jsonl at once; the same command goes on from there, as does `--from` with what an earlier machine left.
+checks -> ceilings -> cases -> latency -> sweep -> profile -> fit -> lockstep -> fp8, then DIR/NAME.tar.gz. Results
+stand in DIR/NAME, where NAME is what the device calls itself: rows of one GPU never carry another's name. Everything
+found is in DIR/NAME/journal.jsonl at once; the same command goes on from there, as does `--from` with what an earlier
+machine left.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from typing import Any
 
 import torch
 
+from gpu_backend.campaign.job import DeadDeviceError, Job, write_json
 from gpu_backend.campaign.journal import Journal, Section
-from gpu_backend.campaign.parts import PARTS, DeadDeviceError, Job, write_json
+from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device import open_device

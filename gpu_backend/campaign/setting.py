@@ -60,7 +60,8 @@ def setting_of(device: str, fingerprint: Mapping[str, str], model: str = "llama-
     # What the device says it has counts, whatever its name: an H100 has no 95 GB for pages.
     gpu = replace(find_gpu(name if name in GPUS else STAND_IN), memory_gib=float(fingerprint["memory_gib"]))
     # Less than a server would take: graphs and scratch memory need room beside it.
-    kv = kv_cache(chosen, gpu, 1, 0.75, 16, 8192, 8.0)
+    # Host memory is pinned at a few GiB a second, and one load swaps.
+    kv = kv_cache(chosen, gpu, 1, 0.75, 16, 8192, 4.0)
     if kv.tokens < 32768:
         raise InputError(f"{model} leaves room for {kv.tokens:,} tokens on {name}", hint="--model qwen3-0.6b")
     limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}

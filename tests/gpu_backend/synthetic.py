@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.backend import Backend
+from gpu_backend.backend import EAGER, Backend
 from gpu_backend.device import Cpu
 from gpu_backend.nvml import Pulse
 from gpu_backend.pool import PagedPool
@@ -45,6 +45,7 @@ class SyntheticGpu:
     name = "cuda"
     repeats = 1
     launch_s = 0.0
+    is_hidden = True
 
     def __init__(self, seed: int = 0, speed: Callable[[float], float] = lambda at_s: 1.0, stall_s: float = 0.0) -> None:
         self.canary = 1.0
@@ -61,7 +62,8 @@ class SyntheticGpu:
             self._seen.add(kind)
             self._spent_us += self.stall_s * 1e6
 
-    def seconds(self, work: Callable[[], object]) -> float:
+    def seconds(self, work: Callable[[], object], kind: str = "") -> float:
+        del kind
         self._spent_us = 0.0
         work()
         seconds = self._spent_us * 1e-6 * self._speed(self.busy_s) * float(np.exp(self._random.normal(0.0, NOISE)))
@@ -108,10 +110,10 @@ class _Pool(PagedPool):
 
     gpu: SyntheticGpu
 
-    def swap_out(self, swap: Swap) -> None:
-        self.gpu.spend(SWAP_US * len(swap.source))
+    def moving_out(self, swap: Swap) -> Callable[[], None]:
+        return lambda: self.gpu.spend(SWAP_US * len(swap.source))
 
-    swap_in = swap_out
+    moving_in = moving_out
 
 
 class SyntheticBackend(Backend):
@@ -123,7 +125,7 @@ class SyntheticBackend(Backend):
         pool.gpu = gpu
         self.pool, self.device = pool, gpu
 
-    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int]:
+    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
         shape = Work(parts[:decodes], parts[decodes:]).shape
         logits = torch.zeros((len(parts), 4))
         gpu = self.device
@@ -133,4 +135,4 @@ class SyntheticBackend(Backend):
             gpu.spend(true_us(shape), (bool(shape.decode_seqs), bool(shape.prefill_tokens)))
             return logits
 
-        return forward, sum(part.samples for part in parts)
+        return forward, sum(part.samples for part in parts), EAGER

@@ -71,10 +71,12 @@ def write(path: Path, tensors: dict[str, Any]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, tensor in tensors.items():
-        raw = tensor.contiguous().numpy().tobytes()
+        raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
         header[name] = {
-            "dtype": "F32", "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(raw)],
-        }  # fmt: skip
+            "dtype": "F32" if tensor.dtype == torch.float32 else "F8_E4M3",
+            "shape": list(tensor.shape),
+            "data_offsets": [len(data), len(data) + len(raw)],
+        }
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)

@@ -62,6 +62,26 @@ def test_prefill(shape: tuple[int, int, int, str]) -> None:
         assert made.in_flight >= 3
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[4]], ids=named)
+def test_pages_in_fp8(shape: tuple[int, int, int, str]) -> None:
+    """Widened in registers, one program fewer in decode: no spill, as many programs, copies of 16 bytes, wgmma."""
+    model = Shape(*shape, fp8_kv=True)
+    choice = tilings(model.head_dim, model.dtype, model.group, fp8_kv=True)
+    for tiling in (choice.decode, choice.prefill):
+        made = compiled.compile_attend(model, tiling)
+        fits(made, tiling)
+        assert made.async_16 > 0
+        assert made.in_flight >= 3
+        assert (made.wgmma > 0) == (tiling is choice.prefill)
+    fits(compiled.compile_write(model), Tiling(16, 16, 16, 4, 1))
+    assert compiled.compile_pointwise(model, 4096)[2].stack_bytes == 0
+
+
+@pytest.mark.parametrize("width", [4096, 28672])
+def test_activations_to_fp8(width: int) -> None:
+    assert compiled.compile_quantised(Shape(), width).stack_bytes == 0
+
+
 @pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[5]], ids=named)
 def test_merge_and_write(shape: tuple[int, int, int, str]) -> None:
     model = Shape(*shape)

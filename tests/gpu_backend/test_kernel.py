@@ -19,7 +19,7 @@ from tests.gpu_kernel_cases import GROUPS, TOLERANCE
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 triton = pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
 
-CHECKS = ("write", "one_call", "write_then_look", "reserved", "refused")
+CHECKS = ("write", "write_fp8", "one_call", "write_then_look", "reserved", "refused")
 
 
 @cache

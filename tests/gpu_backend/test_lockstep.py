@@ -111,7 +111,9 @@ def test_captured_decode_steps_and_the_kernel_give_the_same_tokens() -> None:
         cwd=root, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout) == {"static": [], "chunked_prefill": [], "mixture": []}
+    found = json.loads(done.stdout)
+    assert found.pop("fp8") < 1e-3, "weights and pages in fp8"
+    assert found == {"static": [], "chunked_prefill": [], "mixture": []}
 
 
 # The command line

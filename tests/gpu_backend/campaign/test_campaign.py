@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,36 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
+from calibration.rows import read_rows
 from gpu_backend import kernel_bench
-from gpu_backend.campaign import run
+from gpu_backend.campaign import fp8, run
+from gpu_backend.campaign.job import DeadDeviceError, Job
 from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
-from gpu_backend.campaign.parts import PARTS, DeadDeviceError, Job
+from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device_checks import CHECKS
-from gpu_backend.kernel_bench_cases import cases
+from gpu_backend.kernel_bench_cases import cases, fp8_cases
 from simulator.lockstep.csv import read_csv
 from tests.gpu_backend.counted import count_work
 
 
 def campaign(out: Path, *more: str) -> int:
-    return run.main(["--device", "cpu", "--out", str(out), *more])
+    return run.main(["--device", "cpu", "--out", str(out), "--seconds", "1e6", *more])
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted clocks, few checks, few cases: what a part does is the same for the rest."""
+    """Counted clocks, few checks, few cases: what a part does is the same for the rest. Time is never up: the machine
+    may be anybody's."""
     count_work(monkeypatch)
+    monkeypatch.setattr(run, "plan", lambda: [replace(part, budget_s=1e6) for part in plan()])
     for name in list(CHECKS)[1:]:
         monkeypatch.delitem(CHECKS, name)
     monkeypatch.setattr(kernel_bench, "cases", lambda scale: cases(scale)[3:5])
+    monkeypatch.setattr(fp8, "LIMITS", (2, 32, 16))
+    monkeypatch.setattr(fp8, "TOKENS", (1,))
+    monkeypatch.setattr(kernel_bench, "fp8_cases", lambda scale: fp8_cases(scale)[4:])
     whole = kernel_bench.variants
     monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
 
@@ -58,6 +66,12 @@ def test_all_of_it_on_a_cpu(quick: None, tmp_path: Path, capsys: pytest.CaptureF
     assert "swap" in swapped["regimes"]
     with tarfile.open(tmp_path / "cpu.tar.gz") as packed:
         assert {"cpu/rows.jsonl.gz", "cpu/profile-steps.json", "cpu/cases.json"} <= set(packed.getnames())
+        assert {"cpu/fp8/rows.jsonl.gz", "cpu/profile-fp8-steps.json", "cpu/fp8-cases.json"} <= set(packed.getnames())
+    measured = read_rows(out / "fp8" / "rows.jsonl.gz")
+    assert (measured.dtype, measured.kv_dtype) == ("fp8", "fp8")
+    products = json.loads((out / "fp8-products.json").read_text())
+    assert len({row["kind"] for row in products}) == 4
+    assert all(row["seconds"] > 0 for row in products)
     said = capsys.readouterr().err
     assert "h200" in said
     assert "at most" in said, "the plan is printed"
