@@ -25,13 +25,12 @@ from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.step import TILE
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.tables.parts import EXTRAPOLATED, INTERPOLATED, MEASURED
 from simulator.timing.tables.schema import Heads, HeadTable
 
 Array = NDArray[np.float64]
 
 SHORTEST_WINDOW = 1024
-
-MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
 
 
 @dataclass(frozen=True, slots=True)

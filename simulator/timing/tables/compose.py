@@ -8,7 +8,6 @@ assumed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,9 +24,6 @@ from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
-    EXTRAPOLATED,
-    INTERPOLATED,
-    MEASURED,
     Found,
     decode_physics,
     decode_us,
@@ -41,7 +37,8 @@ from simulator.timing.tables.blocks import BLOCKS, with_blocks
 from simulator.timing.tables.curves import make_curve, scaled
 from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
-from simulator.timing.tables.latent import ESTIMATED, latent_attention
+from simulator.timing.tables.latent import latent_attention
+from simulator.timing.tables.parts import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, Part
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.schema import HeadTable, Tables
 from simulator.timing.tables.uneven import estimated_skew
@@ -49,28 +46,8 @@ from simulator.timing.tables.uneven import estimated_skew
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
 
-ASSUMED = "assumed"
-
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
 """Why products of weights that are widened to bf16 on the way are in no tables."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a step, and how its times were come by, in a word (measured, interpolated, extrapolated, estimated by a
-    form that holds on other cards, assumed), and why."""
-
-    name: str
-    how: str
-    words: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.how}" + (f" ({self.words})" if self.words else "")
-
-
-def parts_of(profile: Profile) -> tuple[Part, ...]:
-    """How the parts of a composed profile were come by; none of a fitted one."""
-    return tuple(Part(*part) for part in profile.document.get("parts", ()))
 
 
 @lru_cache(maxsize=64)

@@ -29,6 +29,7 @@ from simulator.timing.profile.scope import expert_precision
 from simulator.timing.profile.surface import Curve
 from simulator.timing.tables.curves import make_curve
 from simulator.timing.tables.expert_tables import Array, Cell, ExpertTables, Measured, backend_of
+from simulator.timing.tables.parts import EXTRAPOLATED, MEASURED
 
 EVEN, BALANCED = "even", "balanced"
 LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")
@@ -128,10 +129,10 @@ def find_experts(
     cell = cell_of(model, tensor, expert)
     known = cells.get((cell, precision))
     if known is not None and base in known.log_us:
-        log_us, how, kernel = _filled(tables, cell, precision, known, base), "measured", known.kernel
+        log_us, how, kernel = _filled(tables, cell, precision, known, base), MEASURED, known.kernel
     else:
         log_us, kernel = estimated(tables, cells, cell, precision, base)
-        how, said = "extrapolated", f"from the nearest measured sizes, {said}"
+        how, said = EXTRAPOLATED, f"from the nearest measured sizes, {said}"
     curve = make_curve(tables.tokens, np.exp(log_us))
     if load == EVEN and base == BALANCED:
         curve = even_curve(curve, cell.experts, cell.top_k)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from simulator.timing.profile.schema import Profile
 from simulator.timing.profile.step import JointTable
-from simulator.timing.tables.attention import MEASURED
-from simulator.timing.tables.compose import ASSUMED, ESTIMATED, Part
+from simulator.timing.tables.parts import ASSUMED, ESTIMATED, MEASURED, Part
 
 UNEQUAL = "unequal contexts"
 """The part, and its name among those that a profile says are assumed."""

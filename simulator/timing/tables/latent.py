@@ -28,7 +28,6 @@ from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Surface
-from simulator.timing.tables.attention import EXTRAPOLATED, INTERPOLATED, MEASURED
 from simulator.timing.tables.latent_counts import Dimensions, projections, up_projection_us
 from simulator.timing.tables.latent_schema import (
     MEASURED_FOR,
@@ -39,6 +38,7 @@ from simulator.timing.tables.latent_schema import (
     module_features,
     read_latent,
 )
+from simulator.timing.tables.parts import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
 from simulator.timing.tables.schema import Tables
 
@@ -51,8 +51,6 @@ KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
 
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
 """Shares of the datasheet's peaks, as in `simulator.timing.roofline`."""
-
-ESTIMATED = "estimated"
 
 LEAST_SHARE = 0.2
 """A module keeps at least so much of its time when other projections take the place of its own."""
