@@ -39,6 +39,10 @@ class Column:
     def __reduce__(self) -> tuple[Any, ...]:
         return joined, ([self.open()],)
 
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()  # what is mapped of it stays
+
     def add(self, values: Array) -> None:
         """Append these, which nobody changes afterwards."""
         if self._type is None:
@@ -65,14 +69,21 @@ class Column:
         if self._file is None:
             if self._len * values.itemsize <= KEPT_BYTES:
                 return
-            self._file = tempfile.TemporaryFile(prefix="batchlab-")  # noqa: SIM115  it is open as long as the column is
-        try:
-            for array in self._arrays:
-                array.tofile(self._file)
-        except OSError as error:
-            what = f"a long run keeps its columns in files, and {tempfile.gettempdir()} takes no more: {error}"
-            raise InputError(what, hint="TMPDIR=/a/larger/folder") from error
+            # Without a buffer: what was written can be mapped at once.
+            self._file = tempfile.TemporaryFile(buffering=0, prefix="batchlab-")
+        for array in self._arrays:
+            self._write(array)
         self._arrays = []
+
+    def _write(self, values: Array) -> None:
+        assert self._file is not None
+        left = np.ascontiguousarray(values).view(np.uint8).data
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError as error:
+            what = f"a long run keeps its columns in files, and {tempfile.gettempdir()} does not take them: {error}"
+            raise InputError(what, hint="TMPDIR=/a/larger/folder") from error
 
     @property
     def in_file(self) -> bool:
@@ -89,7 +100,6 @@ class Column:
             if len(self._arrays) > 1:
                 self._arrays = [np.concatenate(self._arrays)]
             return self._arrays[0]
-        self._file.flush()
         return np.asarray(np.memmap(self._file, self._type, mode="r", shape=(self._len,)))
 
     def pieces(self) -> Iterator[Array]:
