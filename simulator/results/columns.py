@@ -70,7 +70,7 @@ class Column:
             if self._len * values.itemsize <= KEPT_BYTES:
                 return
             # Without a buffer: what was written can be mapped at once.
-            self._file = tempfile.TemporaryFile(buffering=0, prefix="batchlab-")
+            self._file = tempfile.TemporaryFile(buffering=0, prefix="batchlab-")  # noqa: SIM115  it is open as long as the column
         for array in self._arrays:
             self._write(array)
         self._arrays = []

@@ -68,6 +68,10 @@ class RequestColumns(Kept):
     requeued_s: Floats  # seconds spent waiting again after preemption
     aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
 
+    def part(self, some: slice) -> RequestColumns:
+        """The columns of some of the requests."""
+        return RequestColumns(*[getattr(self, field.name)[some] for field in fields(self)])
+
 
 @dataclass(frozen=True, slots=True)
 class RowColumns(Kept):

@@ -73,7 +73,7 @@ def test_counts_beyond_32_bits_are_kept_in_64(short: None, cut_rows: int) -> Non
         assert found[name].dtype == (np.float64 if name == "start_s" else np.int64)
         for start in range(0, len(rows), 4):
             assert tuple(table.part(start, start + 4)[name].tolist()) == wanted[start : start + 4]
-    with pytest.raises(Exception, match="format|argument"):
+    with pytest.raises(Exception, match=r"format|argument"):
         table.add((1, 0.0, 2**63))  # in 64 bits there is no wrapping round either
 
 
@@ -133,5 +133,5 @@ def test_a_full_disk_is_bad_input(short: None, monkeypatch: pytest.MonkeyPatch) 
         pytest.skip("there is no /dev/full here")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("wb", buffering=0))
     column = Column()
-    with pytest.raises(InputError, match="a long run keeps its columns in files, and .* does not take them"):
+    with pytest.raises(InputError, match=r"a long run keeps its columns in files, and .* does not take them"):
         column.add(np.arange(100))
