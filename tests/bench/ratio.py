@@ -40,7 +40,7 @@ FEWEST = 40  # requests of a replica
 
 
 class Row(NamedTuple):
-    """What is measured; `traffic` is requests a second and replica, or the Azure chat hour of 2023 at twice its rate."""
+    """What is measured; `traffic` is requests a second and replica, or the Azure chat hour of 2023 twice as fast."""
 
     policy: str
     cost: str
