@@ -34,8 +34,8 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         raise state.broken("swaps, which a prefix cache does not allow")
     done = AppliedPlan(plan)
     done.changes = state.set_paused(plan.paused)
-    if plan.preempt or plan.prefill or plan.more:
-        done.changes |= bool(plan.preempt or plan.prefill)
+    if plan.preempt or plan.prefill:
+        done.changes = True
         _run_on(state, cache, plan, done, now_s)
     elif plan.decode and state.batch.size:
         if needed := state.batch.blocks_needed():
