@@ -45,11 +45,11 @@ def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:
     """Rows of the requests that take a block in these decode steps, in order."""
     size, ticks = state.batch.block_size, state.batch.clock.ticks
     takers = []
-    for order, live in enumerate(state.decoders()):
+    for live in state.batch.at_block_ends(first, steps):
         if not live.reserved_tokens:
             tokens = live.base_computed + ticks - live.join_tick
             for step in range(first + -(tokens + first) % size, steps, size):
-                takers.append((step, order, live.row))
+                takers.append((step, live.place, live.row))
     takers.sort()
     return [row for _, _, row in takers]
 
@@ -58,12 +58,9 @@ def _fillers(state: ReplicaState, first: int, steps: int) -> list[tuple[RequestS
     """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
     size, ticks = state.batch.block_size, state.batch.clock.ticks
     filled = []
-    for order, live in enumerate(state.decoders()):
-        tokens = live.base_computed + ticks - live.join_tick
-        if tokens % size and tokens % size + steps < size:
-            continue
-        tokens -= state.unknown(live)
+    for live in state.batch.at_block_ends(first, steps + 1):  # those too that are known to fill it a step later
+        tokens = live.base_computed + ticks - live.join_tick - state.unknown(live)
         for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
-            filled.append((full * size - tokens, order, live, full))
+            filled.append((full * size - tokens, live.place, live, full))
     filled.sort(key=lambda entry: entry[:2])
     return [(live, full) for _, _, live, full in filled]
