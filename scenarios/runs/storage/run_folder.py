@@ -29,6 +29,7 @@ from scenarios.runs.storage.tables import (
     request_columns,
     step_columns,
     write_csv,
+    write_parts,
 )
 from scenarios.schema.loader import dump
 from simulator.results.columns import PIECE
@@ -98,8 +99,8 @@ def write_run(
         (folder / SCENARIO).write_text(scenario_yaml, encoding="utf-8", newline="\n")
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
         requests, rows = parts(len(records.requests.row)), parts(len(records.rows.repeat))
-        write_csv(folder / REQUESTS, (request_columns(records, part) for part in requests))
-        write_csv(folder / STEPS, (step_columns(records, part) for part in rows))
+        write_parts(folder / REQUESTS, (request_columns(records, part) for part in requests))
+        write_parts(folder / STEPS, (step_columns(records, part) for part in rows))
         for name, table in _few(records, cuts).items():
             write_csv(folder / name, table)
         _write_rest(folder / REST, records, notes)

@@ -178,14 +178,17 @@ def rows_from(table: Mapping[str, Any]) -> RowColumns:
     return RowColumns(**{field.name: table[field.name] for field in fields(RowColumns)})
 
 
-def write_csv(path: Path, table: Mapping[str, Column] | Iterable[Mapping[str, Column]]) -> None:
-    """Write the table, or its parts one after another, as gzipped CSV with a header; equal tables give equal bytes."""
+def write_csv(path: Path, table: Mapping[str, Column]) -> None:
+    """Write the table as gzipped CSV with a header; equal tables give equal bytes."""
+    write_parts(path, [table])
+
+
+def write_parts(path: Path, table: Iterable[Mapping[str, Column]]) -> None:
+    """Write a table whose rows come in parts, one or more, as `write_csv` writes it whole."""
     with open_deterministic(path) as out:
-        header = True
-        for part in [table] if isinstance(table, Mapping) else table:
-            if header:
+        for number, part in enumerate(table):
+            if number == 0:
                 out.write((",".join(part) + "\n").encode())
-                header = False
             for text in _chunks(part):
                 out.write(text.encode())
 

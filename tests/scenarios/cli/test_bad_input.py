@@ -171,7 +171,7 @@ def full(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["scenarios.runs.storage.run_folder.write_csv", "scenarios.runs.storage.run_folder.npy.write_array_header_1_0"],
+    ["scenarios.runs.storage.run_folder.write_parts", "scenarios.runs.storage.run_folder.npy.write_array_header_1_0"],
 )
 @pytest.mark.parametrize("verb", [["run"], ["compare", "--policies", "static,continuous"]])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, verb: list[str]) -> None:
