@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from operator import attrgetter
 from typing import ClassVar
 
 from simulator.parameters import check_parameters
@@ -106,12 +105,9 @@ class Preemptive:
 def _less_important(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
     """The running requests of lower priority than `request`, the next victim first."""
     priority = request.priority
-    if not builder.preempted and max(map(_priority, builder.view.running), default=priority) <= priority:
+    if not builder.preempted and not any(other.priority > priority for other in builder.view.running):
         return ()  # spares the sorting
     return takewhile(lambda other: other.priority > priority, reversed(builder.remaining))
-
-
-_priority = attrgetter("priority")
 
 
 def _decodes(request: RequestView) -> bool:
