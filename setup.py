@@ -48,6 +48,7 @@ CORE = (
     "simulator/policies/parts/token_budget.py",
     "simulator/request_state.py",
     "simulator/timing/affine.py",
+    "simulator/timing/profile/arithmetic.py",
 )
 COMPILER = "mypy[mypyc]==2.4.1"  # as in constraints.txt
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from simulator.engine.state import ReplicaState
 from simulator.memory.cache import Cache
 from simulator.request_state import RequestState
@@ -43,23 +41,26 @@ def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> 
             cache.enter(state.requests[live.row], full_blocks)
 
 
-def _growers(state: ReplicaState, first: int, steps: int) -> Iterator[int]:
+def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:
     """Rows of the requests that take a block in these decode steps, in order."""
-    size = state.batch.block_size
-    members = [(live.row, live.num_computed_tokens) for live in state.decoders() if not live.reserved_tokens]
-    for step in range(first, steps):
-        for row, tokens in members:
-            if (tokens + step) % size == 0:
-                yield row
+    size, ticks = state.batch.block_size, state.batch.clock.ticks
+    takers = []
+    for live in state.batch.at_block_ends(first, steps):
+        if not live.reserved_tokens:
+            tokens = live.base_computed + ticks - live.join_tick
+            for step in range(first + -(tokens + first) % size, steps, size):
+                takers.append((step, live.place, live.row))
+    takers.sort()
+    return [row for _, _, row in takers]
 
 
 def _fillers(state: ReplicaState, first: int, steps: int) -> list[tuple[RequestState, int]]:
     """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
-    size = state.batch.block_size
+    size, ticks = state.batch.block_size, state.batch.clock.ticks
     filled = []
-    for order, live in enumerate(state.decoders()):
-        tokens = live.num_computed_tokens - state.unknown(live)
+    for live in state.batch.at_block_ends(first, steps + 1):  # those too that are known to fill it a step later
+        tokens = live.base_computed + ticks - live.join_tick - state.unknown(live)
         for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
-            filled.append((full * size - tokens, order, live, full))
+            filled.append((full * size - tokens, live.place, live, full))
     filled.sort(key=lambda entry: entry[:2])
     return [(live, full) for _, _, live, full in filled]

@@ -34,8 +34,8 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         raise state.broken("swaps, which a prefix cache does not allow")
     done = AppliedPlan(plan)
     done.changes = state.set_paused(plan.paused)
-    if plan.preempt or plan.prefill or plan.more:
-        done.changes |= bool(plan.preempt or plan.prefill)
+    if plan.preempt or plan.prefill:
+        done.changes = True
         _run_on(state, cache, plan, done, now_s)
     elif plan.decode and state.batch.size:
         if needed := state.batch.blocks_needed():
@@ -71,6 +71,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     chunks = {chunk.request: chunk for chunk in plan.prefill}
     victims = list(plan.preempt)
     given: dict[RequestView, int] = {p.request: p.scheduled_tokens for p in plan.preempt}
+    decode, size = plan.decode, state.batch.block_size
     if len(chunks) < len(plan.prefill):
         raise state.broken("computes a request twice in one step")
     for request in chunks:
@@ -84,7 +85,13 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             _make_room(state, cache, live, chunk.num_tokens, victims, now_s)
             done.prefill.append(state.compute(chunk, now_s))
         elif live not in given:
-            if plan.decode and live.status is DECODING and not live.paused:
+            # In the middle of a block a decode neither takes one nor fills one, not even one token late.
+            if (
+                decode
+                and live.status is DECODING
+                and not live.paused
+                and not 1 < live.num_computed_tokens % size < size - 1
+            ):
                 _take(state, cache, live, 1, victims, now_s)
         elif given[live]:
             _take(state, cache, live, given[live], victims, now_s)

@@ -37,6 +37,7 @@ class DecodeBatch:
         "context",
         "context_stats",
         "held",
+        "members",
         "meter",
         "size",
     )
@@ -49,6 +50,7 @@ class DecodeBatch:
         self.context = 0  # KV tokens of all of them
         # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
         self._phases = [0] * (2 * block_size)
+        self.members: list[dict[RequestState, None]] | None = None  # by that phase, where it matters who takes a block
         # A heap of (finishing tick, entry, request), stale where the request's `entry` is another. It is kept here and
         # not by the requests: a policy that could read the tick would know the length of an answer.
         self._finishing: list[tuple[int, int, RequestState]] = []
@@ -70,10 +72,12 @@ class DecodeBatch:
         live.join_tick = ticks
         self.size += 1
         self.context += computed
+        phase = (ticks - computed) % self.block_size
         if live.reserved_tokens == 0:
-            phase = (ticks - computed) % self.block_size
             self._phases[phase] += 1
             self._phases[phase + self.block_size] += 1
+        if self.members is not None:
+            self.members[phase][live] = None
         if self.context_stats is not None:
             self.context_stats.add(computed - ticks)
         entry = live.entry = self._entries = self._entries + 1
@@ -99,10 +103,12 @@ class DecodeBatch:
         computed = live.base_computed + ticked
         self.size -= 1
         self.context -= computed
+        phase = (ticks - computed) % self.block_size
         if live.reserved_tokens == 0:
-            phase = (ticks - computed) % self.block_size
             self._phases[phase] -= 1
             self._phases[phase + self.block_size] -= 1
+        if self.members is not None:
+            del self.members[phase][live]
         if self.context_stats is not None:
             self.context_stats.remove(computed - ticks)
         live.base_computed = computed
@@ -162,6 +168,8 @@ class DecodeBatch:
         self.size = 0
         self.held = 0
         self.context = 0
+        if self.members is not None:
+            self.keep_members()
         if self.context_stats is not None:
             self.context_stats.clear()
 
@@ -181,6 +189,10 @@ class DecodeBatch:
         """The end of the last decode step."""
         return self._last_end_s
 
+    def keep_members(self) -> None:
+        """From now on know the requests by their phase; the batch is empty."""
+        self.members = [{} for _ in range(self.block_size)]
+
     # Looking ahead
 
     def next_context_stats(self) -> tuple[int, int]:
@@ -197,6 +209,16 @@ class DecodeBatch:
     def blocks_needed(self) -> int:
         """Blocks that the next decode step takes."""
         return self._phases[self.clock.ticks % self.block_size]
+
+    def at_block_ends(self, first: int, stop: int) -> list[RequestState]:
+        """Requests whose last block is full when some decode step from `first` to before `stop` begins; 0 is the next.
+
+        Their number does not grow with the batch, but with the blocks that it fills.
+        """
+        assert self.members is not None
+        size, ticks = self.block_size, self.clock.ticks
+        phases = [(ticks + step) % size for step in range(first, min(stop, first + size))]
+        return [live for phase in phases for live in self.members[phase] if live.status is DECODING]
 
     def steps_that_fit(self, num_free_blocks: int, limit: int) -> int:
         """How many successive decode steps, at most `limit`, find the blocks they need.

@@ -112,6 +112,8 @@ class ReplicaState:
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
+        if self.has_block_ids or self.cache is not None:
+            self.batch.keep_members()
         self._max_num_seqs = policy.max_num_seqs
         self._clock = clock
 

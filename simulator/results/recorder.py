@@ -7,10 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.request_state import RequestState, Setbacks
 from simulator.results.buffers import CUT_ROWS, Columns, Series, Table
+from simulator.results.columns import PIECE, Column, joined
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
@@ -25,6 +25,7 @@ from simulator.results.records import (
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
 
+Sinks = dict[str, Column]
 Watch = Callable[[RequestState, int, Status], None]
 """Told of each request as it ends, with its replica and how it ended."""
 
@@ -37,7 +38,7 @@ _TELL_EVERY = 256  # requests between two calls of `progress`
 
 # What the buffers hold of a row of steps. It lasts until the next begins; most other columns follow from the shape of
 # its first step.
-_COUNTS = StepShape._fields.index("decode_longest")
+_COUNTS = StepShape._fields.index("prefill_pairs")
 _ROW = ("first_step", "start_s", "waiting", "late", *StepShape._fields[:_COUNTS])
 # What few rows need besides.
 _ODD = ("row", "idle_slots", "held", "swapped", "padded_tokens", "preempted", "swapped_out_blocks", "swapped_in_blocks")
@@ -99,41 +100,59 @@ class ReplicaRecorder:
         self.num_steps += len(ends_s)
         self.end_s = ends_s[-1]
 
-    def columns(self, replica: int, streams: bool, step_end_s: NDArray[Any]) -> tuple[Columns, Columns]:
-        """The columns of the rows and those of the gaps, the derived ones too."""
-        rows = self._rows.columns()
-        rows |= _to_every_row(self._odd.columns(), self.num_rows)
+    def add_to(self, rows: Sinks, gaps: Sinks, replica: int, streams: bool, steps_before: int) -> None:
+        """Append the columns of the rows and those of the gaps, the derived ones too, a piece at a time.
+
+        `first_step` counts on from the `steps_before` of other replicas.
+        """
+        odd = self._odd.columns()
+        for start in range(0, max(self.num_rows, 1), PIECE):
+            stop = min(start + PIECE, self.num_rows)
+            part = self._rows.part(start, stop + 1)  # and the row after, where this one ends
+            after = part["first_step"][stop - start :]
+            part = {name: column[: stop - start] for name, column in part.items()}
+            few = slice(*np.searchsorted(odd["row"], (start, stop)).tolist())
+            part |= _to_every_row({name: column[few] for name, column in odd.items()}, start, stop)
+            self._derive(part, int(after[0]) if len(after) else self.num_steps, replica, gaps if streams else None)
+            part["first_step"] += steps_before
+            _append(rows, part)
+        for start in range(0, max(len(self.late_gaps), 1), PIECE):
+            _append(gaps, self.late_gaps.part(start, start + PIECE))
+
+    def _derive(self, rows: Columns, steps: int, replica: int, gaps: Sinks | None) -> None:
+        """Work out the other columns of these rows, which end with that many `steps`, and append their gaps."""
         first_step, start_s, held = rows["first_step"], rows["start_s"], rows["held"]
+        step_end_s = self.step_end_s.column().open()
         # Held requests compute in every step that decodes.
         decoding = rows["decoding"] = rows.pop("decode_seqs") - np.where(rows["decode_context"] > 0, held, 0)
         padded = rows["padded_tokens"]
         padding = padded - np.where(rows["decode_context"] > 0, held, 0)
-        rows["replica"] = np.full(self.num_rows, replica)
-        rows["repeat"] = np.diff(first_step, append=self.num_steps)
+        rows["replica"] = np.full(len(first_step), replica)
+        rows["repeat"] = np.diff(first_step, append=steps)
         rows["end_s"] = step_end_s[first_step + rows["repeat"] - 1]
         rows["prefilling"] = rows.pop("prefill_seqs")
         rows["running"] = decoding + rows["prefilling"] + held + rows.pop("idle_slots")
         rows["prefill_tokens"] -= padding
         rows["tokens"] = decoding + rows["prefill_tokens"] + padded
         rows["context_tokens"] = rows.pop("decode_context") + rows.pop("prefill_context")
-        del rows["prefill_pairs"]
-        gaps = self.late_gaps.columns()
         on_time = decoding - rows.pop("late")
-        if streams:
+        if gaps is not None:
             some = np.flatnonzero(on_time)
-            first_end_s = step_end_s[first_step[some]]
-            gaps["gap_s"] = np.concatenate([first_end_s - start_s[some], gaps["gap_s"]])
-            gaps["count"] = np.concatenate([on_time[some], gaps["count"]])
-            gaps["end_s"] = np.concatenate([first_end_s, gaps["end_s"]])
-        return rows, gaps
+            end_s = step_end_s[first_step[some]]
+            _append(gaps, {"gap_s": end_s - start_s[some], "count": on_time[some], "end_s": end_s})
 
 
-def _to_every_row(few: Columns, rows: int) -> Columns:
-    """Columns of `rows` values from those of the few rows named in the column `row`: zero for all others."""
-    place = few.pop("row")
+def _append(sinks: Sinks, columns: Columns) -> None:
+    for name, column in columns.items():
+        sinks[name].add(column)
+
+
+def _to_every_row(few: Columns, start: int, stop: int) -> Columns:
+    """Columns of the rows from `start` to before `stop`, from those of the few named in the column `row`; else zero."""
+    place = few.pop("row") - start
     full = {}
     for name, values in few.items():
-        column = np.zeros(rows, dtype=values.dtype)
+        column = np.zeros(stop - start, dtype=values.dtype)
         column[place] = values
         full[name] = column
     return full
@@ -202,23 +221,28 @@ class Recorder:
         """Everything collected, as `Records`; the recorder is empty afterwards. All groups stream answers, or none."""
         first = groups[0]
         lives, transfers = LifeColumns(**self.lives.columns()), TransferColumns(**self.transfers.columns())
-        streams = first.streams
-        ends = [replica.step_end_s.column() for replica in self.replicas]
-        rows, gaps = self._rows_and_gaps(streams, ends)
-        return Records(
-            requests=RequestColumns(**self._request_columns(workload)),
-            rows=RowColumns(**rows),
-            gaps=GapColumns(**gaps),
+        rows = {name: Column() for name in _fields(RowColumns)}
+        gaps = {name: Column() for name in _fields(GapColumns)}
+        steps = 0
+        for index, replica in enumerate(self.replicas):
+            replica.add_to(rows, gaps, index, first.streams, steps)
+            steps += replica.num_steps
+        return Records.keep(
+            {
+                "step_end_s": _one([replica.step_end_s.column() for replica in self.replicas]),
+                "step_used_blocks": _one([replica.step_used_blocks.column() for replica in self.replicas]),
+            },
+            requests=RequestColumns.keep(self._request_columns(workload)),
+            rows=RowColumns.keep(rows),
+            gaps=GapColumns.keep(gaps),
             requeues=RequeueColumns(**_joined([replica.requeues.columns() for replica in self.replicas])),
-            step_end_s=_one(ends),
-            step_used_blocks=_one([replica.step_used_blocks.column() for replica in self.replicas]),
             num_blocks=first.num_blocks,
             block_size=first.block_size,
             max_num_seqs=first.max_num_seqs,
             replicas=len(self.replicas),
             reject_reasons=dict(sorted(self.reject_reasons.items())),
             class_names=workload.class_names,
-            streams=streams,
+            streams=first.streams,
             request_ids=None if workload.request_ids is None else tuple(workload.request_ids),
             **_sessions(workload),
             groups=tuple(groups) if len(groups) > 1 else (),
@@ -226,28 +250,15 @@ class Recorder:
             transfers=transfers if len(transfers.row) else None,
         )
 
-    def _request_columns(self, workload: Workload) -> Columns:
+    def _request_columns(self, workload: Workload) -> Sinks:
         """One entry a request, in workload order."""
-        requests = self._requests.columns()
-        order = np.argsort(requests["row"], kind="stable")
-        for name in requests:
-            requests[name] = requests[name][order]  # one by one: the old column goes when the new one is there
-        requests |= _to_every_row(self._setbacks.columns(), len(workload))
+        order = np.argsort(self._requests.column("row"), kind="stable")
+        sinks = {name: joined([self._requests.column(name)[order]]) for name in _REQUEST}
+        for name, column in _to_every_row(self._setbacks.columns(), 0, len(workload)).items():
+            sinks[name] = joined([column])
         for name in ("arrival_s", "input_tokens", "max_tokens", "priority", "class_index"):
-            requests[name] = getattr(workload, name)
-        return requests
-
-    def _rows_and_gaps(self, streams: bool, ends: list[NDArray[Any]]) -> tuple[Columns, Columns]:
-        """The replicas' columns one after the other, `first_step` counting through."""
-        rows, gaps = [], []
-        steps = 0
-        for index, replica in enumerate(self.replicas):
-            row_columns, gap_columns = replica.columns(index, streams, ends[index])
-            row_columns["first_step"] += steps
-            steps += replica.num_steps
-            rows.append(row_columns)
-            gaps.append(gap_columns)
-        return _joined(rows), _joined(gaps)
+            sinks[name] = joined([getattr(workload, name)])
+        return sinks
 
 
 def _sessions(workload: Workload) -> dict[str, Any]:
@@ -259,9 +270,11 @@ def _sessions(workload: Workload) -> dict[str, Any]:
 
 
 def _joined(tables: list[Columns]) -> Columns:
-    return {name: _one([table[name] for table in tables]) for name in tables[0]}
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
-def _one(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The parts one after another; a single part as it is, without a copy."""
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _one(parts: list[Column]) -> Column:
+    """The parts one after another; a single part as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    return joined(piece for part in parts for piece in part.pieces())

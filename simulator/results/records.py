@@ -7,6 +7,8 @@ Three grains:
 - per step: `step_end_s` and `step_used_blocks` hold one entry for every single step, in row order, so that a row
   covers `step_end_s[first_step : first_step + repeat]`.
 
+Long columns lie in files and are mapped where they are read (`simulator.results.columns`): nobody writes to a column.
+
 Folding is canonical: two neighbouring steps share a row if and only if both only decode, nothing joined, left or
 was paused between them, and the second starts when the first ends. It does not depend on how the engine got there.
 """
@@ -18,6 +20,8 @@ from enum import Enum, IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.results.columns import Kept
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -40,7 +44,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestColumns:
+class RequestColumns(Kept):
     """One entry a request, in workload order. Times in seconds on the run's clock; NaN where it never happened."""
 
     row: Ints
@@ -64,9 +68,13 @@ class RequestColumns:
     requeued_s: Floats  # seconds spent waiting again after preemption
     aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
 
+    def part(self, some: slice) -> RequestColumns:
+        """The columns of some of the requests."""
+        return RequestColumns(*[getattr(self, field.name)[some] for field in fields(self)])
+
 
 @dataclass(frozen=True, slots=True)
-class RowColumns:
+class RowColumns(Kept):
     """One entry a step, or a run of `repeat` equal decode steps. Counts are those of the row's first step."""
 
     replica: Ints
@@ -95,7 +103,7 @@ class RowColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class GapColumns:
+class GapColumns(Kept):
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
     The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. A token that an abort
@@ -165,7 +173,7 @@ class GroupSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class Records(Kept):
     """The whole result of a run."""
 
     requests: RequestColumns

@@ -15,8 +15,7 @@ import pytest
 
 from simulator.metrics.summary import summarize
 from simulator.policies import built_in_policies
-from tests.bench.workloads import normal_lengths, per_second, serve_on_h200
-from tests.shared_data import shared
+from tests.bench.workloads import azure_chat, normal_lengths, per_second, serve_on_h200
 
 POLICIES = built_in_policies()
 on_cpu_time = pytest.mark.benchmark(timer=time.process_time, warmup=False)
@@ -35,10 +34,7 @@ def test_ten_thousand_requests(benchmark: Any, policy: str, rate: float) -> None
 @on_cpu_time
 @pytest.mark.parametrize("policy", POLICIES)
 def test_azure_chat_hour_at_twice_the_rate(benchmark: Any, policy: str) -> None:
-    from scenarios.traces import TraceOptions, read_trace
-
-    path = shared("traces/AzureLLMInferenceTrace_conv.csv.gz")
-    workload = read_trace(path, TraceOptions(rate_scale=2.0))
+    workload = azure_chat(rate_scale=2.0)
     run = benchmark.pedantic(serve_on_h200(workload, policy), rounds=3, iterations=1)
     per_second(benchmark, len(workload))
     assert len(run.records.requests.row) == len(workload)

@@ -20,6 +20,7 @@ from simulator.timing.linear import Linear
 from simulator.timing.profile import Profile, ProfileCost, read_profile
 from simulator.timing.roofline import Roofline
 from simulator.workload import Workload
+from tests.shared_data import shared
 
 
 def normal_lengths(requests: int, rate: float, seed: int = 0) -> Workload:
@@ -54,15 +55,22 @@ COSTS: dict[str, Callable[[], CostModel]] = {
 """A new cost model of each kind: what it works out as it goes belongs to the run."""
 
 
-def serve_on_h200(workload: Workload, policy: str, cost: str = "roofline") -> Callable[[], Run]:
-    """A run of llama-3.1-8b on one H200 with 256 slots, ready to be called."""
+def azure_chat(rate_scale: float) -> Workload:
+    """The Azure chat hour of 2023, 19,366 requests; skips or fails where it is not there (`tests.shared_data`)."""
+    from scenarios.traces import TraceOptions, read_trace
+
+    return read_trace(shared("traces/AzureLLMInferenceTrace_conv.csv.gz"), TraceOptions(rate_scale=rate_scale))
+
+
+def serve_on_h200(workload: Workload, policy: str, cost: str = "roofline", replicas: int = 1) -> Callable[[], Run]:
+    """A run of llama-3.1-8b on H200s with 256 slots each, in turn, ready to be called."""
     kv = kv_cache(MODEL, GPU)
 
     def make_policy() -> Policy:
         return load_policy(policy, {"max_num_seqs": 256, "max_num_batched_tokens": 2048})
 
     def run() -> Run:
-        return simulate(workload, make_policy=make_policy, kv=kv, cost=COSTS[cost]())
+        return simulate(workload, make_policy=make_policy, kv=kv, cost=COSTS[cost](), replicas=replicas)
 
     return run
 

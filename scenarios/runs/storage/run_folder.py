@@ -10,25 +10,29 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from scenarios.runs.storage.staging import unwritable
 from scenarios.runs.storage.tables import (
     Column,
     open_deterministic,
+    parts,
     plain_columns,
     replica_columns,
     request_columns,
     step_columns,
     write_csv,
+    write_parts,
 )
 from scenarios.schema.loader import dump
+from simulator.results.columns import PIECE
 from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
 
@@ -98,7 +102,10 @@ def write_run(
     try:
         (folder / SCENARIO).write_text(scenario_yaml, encoding="utf-8", newline="\n")
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
-        for name, table in run_tables(records, cuts).items():
+        requests, rows = parts(len(records.requests.row)), parts(len(records.rows.repeat))
+        write_parts(folder / REQUESTS, (request_columns(records, part) for part in requests))
+        write_parts(folder / STEPS, (step_columns(records, part) for part in rows))
+        for name, table in _few(records, cuts).items():
             write_csv(folder / name, table)
         if prefixes is not None:
             write_csv(folder / PREFIXES, plain_columns(prefixes))
@@ -118,7 +125,12 @@ def run_path(label: str, seed: int) -> Path:
 
 def run_tables(records: Records, cuts: Mapping[str, float] | None = None) -> dict[str, dict[str, Column]]:
     """The tables of a run by file name; `cuts` are those that the summary was made with."""
-    tables = {REQUESTS: request_columns(records), STEPS: step_columns(records)}
+    return {REQUESTS: request_columns(records), STEPS: step_columns(records), **_few(records, cuts)}
+
+
+def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[str, Column]]:
+    """The tables that are short."""
+    tables: dict[str, dict[str, Column]] = {}
     if records.replicas > 1:
         tables[REPLICAS] = replica_columns(records, **(cuts or {}))
     if records.lives is not None:
@@ -169,21 +181,32 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "notes": list(notes),
         **({"groups": [asdict(group) for group in records.groups]} if records.groups else {}),
     }
-    arrays = {
-        "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-        "step_end_s": records.step_end_s,
-        "step_used_blocks": records.step_used_blocks,
-        "gap_s": records.gaps.gap_s,
-        "gap_count": records.gaps.count,
-        "gap_end_s": records.gaps.end_s,
-        "requeue_row": records.requeues.row,
-        "requeue_from_s": records.requeues.from_s,
-        "requeue_to_s": records.requeues.to_s,
-        "requeue_swapped": records.requeues.swapped,
-        **({} if isinstance(records.front_end_s, float) else {"front_end_s": records.front_end_s}),
+    front_end_s = records.front_end_s
+    arrays: dict[str, Callable[[], NDArray[Any]]] = {
+        "about": lambda: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
+        "step_end_s": lambda: records.step_end_s,
+        "step_used_blocks": lambda: records.step_used_blocks,
+        "gap_s": lambda: records.gaps.gap_s,
+        "gap_count": lambda: records.gaps.count,
+        "gap_end_s": lambda: records.gaps.end_s,
+        "requeue_row": lambda: records.requeues.row,
+        "requeue_from_s": lambda: records.requeues.from_s,
+        "requeue_to_s": lambda: records.requeues.to_s,
+        "requeue_swapped": lambda: records.requeues.swapped,
+        **({} if isinstance(front_end_s, float) else {"front_end_s": lambda: front_end_s}),
     }
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, array in arrays.items():
             # An entry opened by its name is dated 1980-01-01, always.
             with archive.open(f"{name}.npy", "w", force_zip64=True) as out:
-                npy.write_array(out, np.ascontiguousarray(array), allow_pickle=False)
+                _write_array(out, array)
+
+
+def _write_array(out: IO[bytes], array: Callable[[], NDArray[Any]]) -> None:
+    """What numpy's `write_array` writes of a column, of which a piece is in memory at a time."""
+    whole = array()
+    npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(whole))
+    count = len(whole)
+    del whole
+    for start in range(0, count, PIECE):
+        out.write(array()[start : start + PIECE].tobytes())

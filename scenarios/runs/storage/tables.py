@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import gzip
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -35,19 +35,28 @@ from simulator.results.records import (
 Column = Floats | Ints | list[str]
 
 CHUNK_ROWS = 50_000  # formatted at once: bounds the memory that a million rows of text take
+PART_ROWS = 10 * CHUNK_ROWS  # in memory at once, of a table that lies in files
+ALL = slice(None)
 STATUS_NAMES = tuple(status.name.lower() for status in Status)
 _TEXTS = ("request_id", "class", "status", "reject_reason", "session_id", "retry_of")
 _MUST_QUOTE = frozenset(',"\r\n')
 
 
-def request_columns(records: Records) -> dict[str, Column]:
-    """One row a request, in workload order: its name, its times in seconds, its latencies in milliseconds."""
+def parts(count: int) -> Iterator[slice]:
+    """So many rows as slices, of which one at a time is turned into text."""
+    return (slice(start, start + PART_ROWS) for start in range(0, max(count, 1), PART_ROWS))
+
+
+def request_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
+    """One row a request, in workload order: its name, its times in seconds, its latencies in milliseconds.
+
+    `part` are the requests that are wanted.
+    """
+    rows = range(len(records.requests.row))[part]
+    records = replace(records, requests=records.requests.part(part))
     requests = records.requests
-    count = len(requests.row)
-    reasons = [""] * count
-    for row, reason in records.reject_reasons.items():
-        reasons[row] = reason
-    ids = list(map(str, range(count))) if records.request_ids is None else list(records.request_ids)
+    reasons = [records.reject_reasons.get(row, "") for row in rows] if records.reject_reasons else [""] * len(rows)
+    ids = list(map(str, rows)) if records.request_ids is None else list(records.request_ids[part])
     latencies = request_latencies(records)
     return {
         "request_id": ids,
@@ -75,25 +84,27 @@ def request_columns(records: Records) -> dict[str, Column]:
         "replica": requests.replica,
         "released_s": requests.released_s,
         "reject_reason": reasons,
-        **_session_columns(records),
-        **_attempt_columns(records, ids),
+        **_session_columns(records, part),
+        **_attempt_columns(records, rows),
     }
 
 
-def _session_columns(records: Records) -> dict[str, Column]:
+def _session_columns(records: Records, part: slice) -> dict[str, Column]:
     """The session of a request and its place in it; no columns where there is none."""
     if records.session_ids is None or records.turns is None:
         return {}
-    return {"session_id": [session or "" for session in records.session_ids], "turn": records.turns}
+    return {"session_id": [session or "" for session in records.session_ids[part]], "turn": records.turns[part]}
 
 
-def _attempt_columns(records: Records, ids: list[str]) -> dict[str, Column]:
+def _attempt_columns(records: Records, rows: range) -> dict[str, Column]:
     """Which attempt at a request this is, of which first one, and when its client left; no columns without clients."""
     calls = records.calls
     if calls is None:
         return {}
-    firsts = [ids[first] if first != row else "" for row, first in enumerate(calls.first_row.tolist())]
-    return {"attempt": calls.attempt, "retry_of": firsts, "left_s": calls.left_s}
+    part = slice(rows.start, rows.stop)
+    each = zip(rows, calls.first_row[part].tolist(), strict=True)
+    firsts = [records.request_id(first) if first != row else "" for row, first in each]
+    return {"attempt": calls.attempt[part], "retry_of": firsts, "left_s": calls.left_s[part]}
 
 
 def calls_from(table: Mapping[str, Any]) -> CallColumns | None:
@@ -112,14 +123,15 @@ def sessions_from(table: Mapping[str, Any]) -> dict[str, Any]:
     return {"session_ids": tuple(session or None for session in table["session_id"]), "turns": table["turn"]}
 
 
-def step_columns(records: Records) -> dict[str, Column]:
-    """One row a step, or a run of `repeat` equal decode steps; counts are those of the row's first step."""
-    rows = records.rows
+def step_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
+    """One row a step, or a run of `repeat` equal decode steps; counts are those of the row's first step.
+
+    `part` are the rows that are wanted.
+    """
     leading = ("replica", "first_step", "repeat", "start_s", "end_s")
     others = [field.name for field in fields(RowColumns) if field.name not in leading]
-    table: dict[str, Column] = {name: getattr(rows, name) for name in leading}
-    table |= {name: getattr(rows, name) for name in others}
-    table["used_blocks"] = records.step_used_blocks[rows.first_step]
+    table: dict[str, Column] = {name: getattr(records.rows, name)[part] for name in (*leading, *others)}
+    table["used_blocks"] = records.step_used_blocks[records.rows.first_step[part]]
     return table
 
 
@@ -174,10 +186,17 @@ def rows_from(table: Mapping[str, Any]) -> RowColumns:
 
 def write_csv(path: Path, table: Mapping[str, Column]) -> None:
     """Write the table as gzipped CSV with a header; equal tables give equal bytes."""
+    write_parts(path, [table])
+
+
+def write_parts(path: Path, table: Iterable[Mapping[str, Column]]) -> None:
+    """Write a table whose rows come in parts, one or more, as `write_csv` writes it whole."""
     with open_deterministic(path) as out:
-        out.write((",".join(table) + "\n").encode())
-        for text in _chunks(table):
-            out.write(text.encode())
+        for number, part in enumerate(table):
+            if number == 0:
+                out.write((",".join(part) + "\n").encode())
+            for text in _chunks(part):
+                out.write(text.encode())
 
 
 def open_deterministic(path: Path) -> gzip.GzipFile:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Sum = tuple[tuple[str, float], ...]
-"""Coefficients by feature, in a fixed order: floats are added in it."""
+from simulator.timing.profile.arithmetic import Sum, kernel_us
+
+__all__ = ["Physics", "Sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +28,4 @@ class Physics:
 
     def us(self, features: Mapping[str, Any]) -> Any:
         """Microseconds for these features: a float for numbers, an array for arrays."""
-        total = self.constant_us
-        for name, coefficient in self.terms:
-            total = total + coefficient * features[name]
-        if self.roofs:
-            total = total + self._roof(features)
-        return total
-
-    def _roof(self, features: Mapping[str, Any]) -> Any:
-        if len(self.roofs) == 1:
-            return _sum(self.roofs[0], features)
-        powers = 0.0
-        for roof in self.roofs:
-            powers = powers + _sum(roof, features) ** self.p
-        return powers ** (1.0 / self.p)
-
-
-def _sum(coefficients: Sum, features: Mapping[str, Any]) -> Any:
-    total = 0.0
-    for name, coefficient in coefficients:
-        total = total + coefficient * features[name]
-    return total
+        return kernel_us(self.constant_us, self.terms, self.roofs, self.p, features)

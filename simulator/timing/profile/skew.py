@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.surface import Axis, mix
+from simulator.timing.profile.arithmetic import mix, on_two_axes
+from simulator.timing.profile.surface import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +40,12 @@ class Skew:
             return 0.0
         spread = (seqs * shape.decode_squares - context * context) / (excess * excess)
         share = spread / (1.0 + spread)
-        width = len(self.share.values)
-        row, row_share = self.seqs.find(seqs)
-        column, column_share = self.share.find(share)
+        rows, columns = self.seqs, self.share
         if shape.prefill_tokens == 0:
-            cell = ((width, row_share), (1, column_share))
-            return mix(self.decode, row * width + column, cell, 2) * excess / seqs
-        depth = len(self.context.values)
-        layer, layer_share = self.context.find(context / seqs / (1.0 + 3.0 * share))
-        cells = ((width * depth, row_share), (depth, column_share), (1, layer_share))
-        return mix(self.mixed, (row * width + column) * depth + layer, cells, 3) * excess / seqs
+            return on_two_axes(self.decode, rows.knots, columns.knots, seqs, share) * excess / seqs
+        layers = self.context
+        (i, down), (j, right) = rows.find(seqs), columns.find(share)
+        k, deep = layers.find(context / seqs / (1.0 + 3.0 * share))
+        width, depth = len(columns.places), len(layers.places)
+        cells = ((width * depth, down), (depth, right), (1, deep))
+        return mix(self.mixed, (i * width + j) * depth + k, cells, 3) * excess / seqs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, log, log2
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.timing.profile.arithmetic import Knots, find, mix, on_two_axes
 from simulator.timing.profile.physics import Physics
 
 Array = NDArray[np.float64]
@@ -60,24 +61,16 @@ class Axis:
     values: tuple[float, ...]
     unit: float = field(init=False)
     places: tuple[float, ...] = field(init=False)
+    knots: Knots = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unit", next((value for value in self.values if value > 0), 1.0))
         object.__setattr__(self, "places", tuple(log(1.0 + value / self.unit) for value in self.values))
+        object.__setattr__(self, "knots", (self.places, self.unit))
 
     def find(self, value: float) -> tuple[int, float]:
         """The index of the cell that holds `value`, and how far into it; outside, the edge of the outermost cell."""
-        places = self.places
-        last = len(places) - 2
-        if last < 0:
-            return 0, 0.0
-        place = log(1.0 + value / self.unit) if value > 0 else 0.0
-        index = bisect_right(places, place) - 1
-        if index < 0:
-            return 0, 0.0
-        if index > last:
-            return last, 1.0
-        return index, (place - places[index]) / (places[index + 1] - places[index])
+        return find(self.knots, value)
 
     def octaves_outside(self, value: float) -> float:
         """Doublings between `value` and the nearest that was measured."""
@@ -101,6 +94,8 @@ class Surface:
     physics: Physics
     correction: tuple[float, ...]
     _strides: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _knots: tuple[Knots, ...] = field(init=False, repr=False, compare=False)
+    _spans: tuple[tuple[float, float], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         sizes = [len(axis.values) for axis in self.axes]
@@ -108,44 +103,62 @@ class Surface:
         for i in range(len(sizes) - 2, -1, -1):
             strides[i] = strides[i + 1] * sizes[i + 1]
         object.__setattr__(self, "_strides", tuple(strides))
+        object.__setattr__(self, "_knots", tuple(axis.knots for axis in self.axes))
+        object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
     def us(self, coordinates: Sequence[float], features: Mapping[str, float]) -> float:
         """Microseconds at one place."""
         base: float = self.physics.us(features)
-        corner, weights, outside = 0, [], 0.0
+        if len(self._knots) == 2:
+            correction = on_two_axes(self.correction, *self._knots, *coordinates)
+        else:
+            correction = self._on_many_axes(coordinates)
+        for (low, high), value in zip(self._spans, coordinates, strict=True):
+            if not low <= value <= high:
+                return base * exp(correction * self._left(coordinates))
+        return base * exp(correction)
+
+    def _left(self, coordinates: Sequence[float]) -> float:
+        """How much is left of the correction outside of the grid."""
+        outside = 0.0
+        for axis, value in zip(self.axes, coordinates, strict=True):
+            outside += axis.octaves_outside(value)
+        return max(0.0, 1.0 - outside / FADE_OCTAVES)
+
+    def _on_many_axes(self, coordinates: Sequence[float]) -> float:
+        corner, weights = 0, []
         for axis, stride, value in zip(self.axes, self._strides, coordinates, strict=True):
             index, share = axis.find(value)
             corner += index * stride
             if share:
                 weights.append((stride, share))
-            if not axis.values[0] <= value <= axis.values[-1]:
-                outside += axis.octaves_outside(value)
-        correction = mix(self.correction, corner, weights, len(weights))
-        if outside:
-            correction *= max(0.0, 1.0 - outside / FADE_OCTAVES)
-        return base * exp(correction)
+        return mix(self.correction, corner, weights, len(weights))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
-        """Microseconds at many places, an array a coordinate; `us` up to the last bits."""
+        """Microseconds at many places, an array a coordinate; `us` up to the last bits.
+
+        Arrays need not be of one shape: an axis given as a column and one given as a row make a grid of places, and
+        what depends on one of them alone is worked out once.
+        """
         correction = self.corrections(coordinates)
         result: Array = np.asarray(self.physics.us(features), dtype=np.float64) * np.exp(correction)
         return result
 
     def corrections(self, coordinates: Sequence[Array]) -> Array:
         """The faded corrections at many places."""
-        shape = np.broadcast_shapes(*[np.shape(values) for values in coordinates])
-        corner = np.zeros(shape, dtype=np.int64)
-        outside = np.zeros(shape)
+        corner: Any = 0
+        outside: Any = 0.0
         shares: list[tuple[int, Array]] = []
-        for axis, stride, values in zip(self.axes, self._strides, coordinates, strict=True):
-            index, share = find_many(axis, np.broadcast_to(values, shape))
-            corner += index * stride
-            outside += octaves_outside(axis, np.broadcast_to(values, shape))
+        for axis, stride, given in zip(self.axes, self._strides, coordinates, strict=True):
+            values = np.asarray(given)
+            index, share = find_many(axis, values)
+            corner = corner + index * stride
+            outside = outside + octaves_outside(axis, values)
             shares.append((stride, share))
         table = np.asarray(self.correction)
-        total = np.zeros(shape)
+        total = np.zeros(np.shape(corner))
         for chosen in range(1 << len(shares)):
-            weight: Any = np.ones(shape)
+            weight: Any = 1.0
             offset = 0
             for i, (stride, share) in enumerate(shares):
                 up = chosen >> i & 1
@@ -153,7 +166,8 @@ class Surface:
                 weight = weight * (share if up else 1.0 - share)
             place = np.minimum(corner + offset, len(table) - 1)  # an axis of one value has no upper corner
             total += np.where(weight > 0, weight * table[place], 0.0)
-        return total * np.clip(1.0 - outside / FADE_OCTAVES, 0.0, 1.0)
+        faded: Array = total * np.clip(1.0 - outside / FADE_OCTAVES, 0.0, 1.0)
+        return faded
 
 
 def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
@@ -174,14 +188,3 @@ def octaves_outside(axis: Axis, values: Array) -> Array:
     below = np.log2((low + axis.unit) / (np.clip(values, 0.0, low) + axis.unit))
     result: Array = above + below
     return result
-
-
-def mix(table: Sequence[float], corner: int, weights: Sequence[tuple[int, float]], depth: int) -> float:
-    """Linear interpolation between the corners of a cell, one axis after another."""
-    if not depth:
-        return table[corner]
-    stride, share = weights[depth - 1]
-    low = mix(table, corner, weights, depth - 1)
-    if not share:  # on the lower edge, or on an axis of one value, where there is no upper one
-        return low
-    return low + share * (mix(table, corner + stride, weights, depth - 1) - low)

@@ -170,7 +170,8 @@ def full(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["scenarios.runs.storage.run_folder.write_csv", "scenarios.runs.storage.run_folder.npy.write_array"]
+    "what",
+    ["scenarios.runs.storage.run_folder.write_parts", "scenarios.runs.storage.run_folder.npy.write_array_header_1_0"],
 )
 @pytest.mark.parametrize("verb", [["run"], ["compare", "--policies", "static,continuous"]])
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, verb: list[str]) -> None:
@@ -217,7 +218,9 @@ def wait_for_partial(folder: Path, process: Any) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("where", ["scenarios.runs.storage.run_folder.npy.write_array", "reports.build.write_report"])
+@pytest.mark.parametrize(
+    "where", ["scenarios.runs.storage.run_folder.npy.write_array_header_1_0", "reports.build.write_report"]
+)
 def test_ctrl_c_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def pressed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -303,3 +303,14 @@ def test_spoilt_comparisons_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "compare.json").write_text(text)
     with pytest.raises(InputError, match=r"compare\.json"):
         read_runs(tmp_path)
+
+
+def test_tables_are_the_same_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = continuous(50)
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, scenario_yaml="", summary={}, records=records)
+        monkeypatch.setattr("scenarios.runs.storage.tables.PART_ROWS", 7)
+        monkeypatch.setattr("scenarios.runs.storage.run_folder.PIECE", 11)
+    for file in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "parts" / file.name).read_bytes() == file.read_bytes()
