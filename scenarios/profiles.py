@@ -29,9 +29,16 @@ def shipped_tables() -> dict[str, Path]:
     found = {
         path.name.removesuffix(TABLES_SUFFIX): path
         for path in _shipped("tables", f"*{TABLES_SUFFIX}")
-        if not path.name.endswith((SUFFIX, f"{LATENT}{TABLES_SUFFIX}"))
+        if path not in shipped_parts()
     }
     return dict(sorted(found.items(), key=lambda entry: _newest_first(entry[0])))
+
+
+@cache
+def shipped_parts() -> tuple[Path, ...]:
+    """What lies beside those: tables of experts, then tables of latent attention."""
+    suffixes = (SUFFIX, f"{LATENT}{TABLES_SUFFIX}")
+    return tuple(path for suffix in suffixes for path in _shipped("tables", f"*{suffix}"))
 
 
 def _shipped(folder: str, pattern: str) -> list[Path]:

@@ -17,6 +17,7 @@ from scenarios.accuracy.tables_page import (
     HeldUneven,
     beside_section,
     clocks_section,
+    parts_section,
     tables_section,
     uneven_section,
 )
@@ -52,8 +53,8 @@ _MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16),
   to above: Marlin's least time is that of other models, and tokens are taken to choose experts evenly, where those of a
   trained gate touch fewer."""
 _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
-  constants for the host are fitted to the others; they are what `host:` takes for a server that schedules
-  synchronously."""
+  constants for the host are fitted to the others (below). `host:` takes 1.3 ms and 72 microseconds for a server that
+  schedules synchronously: fitted in the same way to kernels that were timed with a warm cache."""
 _NOT_MODELLED = """## What is not modelled
 
 - **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
@@ -86,13 +87,15 @@ def page(
     uneven: Sequence[HeldUneven] = (),
     clocks: Sequence[ClockOf] = (),
     other_kernels: Sequence[Scored] = (),
+    parts_beside: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
 
     `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
     `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other
     cards' numbers, `clocks` what sources say of their GPU's clock, `other_kernels` closed-loop runs of mixtures again
-    with the kernels of experts that vLLM takes by default.
+    with the kernels of experts that vLLM takes by default, `parts_beside` the JSON of tables of experts and latent
+    attention.
     """
     parts = [
         _HEAD.format(low=LOW_CONCURRENCY),
@@ -100,6 +103,7 @@ def page(
         _predictions(predictions),
         _silicon(silicon, hosts, older, other_kernels),
         tables_section(tables, left_out),
+        parts_section(parts_beside),
         beside_section(beside),
         uneven_section(uneven),
         _profiles(profiles),
@@ -111,10 +115,12 @@ def page(
 
 
 def load_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """The profiles' JSON, in the order given."""
+    """The JSON of profiles or tables, gzipped or not, in the order given."""
+    import gzip
     import json
 
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    held = [path.read_bytes() for path in paths]
+    return [json.loads(gzip.decompress(each) if each[:2] == b"\x1f\x8b" else each) for each in held]
 
 
 def _servers(cases: Sequence[CaseResult]) -> str:
@@ -187,12 +193,14 @@ def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], othe
     labelled = [each for each in composed if each.run.version]
     fitted = [each for each in scored if each.kernels != "tables"]
     beyond = [each for each in fitted if not each.run.is_low]
+    unfitted = [each for each in scored if each not in fitted or each in beyond]
     middles = (median_error(recent), median_error(older), median_error(labelled))
     lines = [
         "## Closed-loop runs on H100 and H200",
         "",
         f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
-        f"median error is {100 * median_error(scored):.1f} % over all.",
+        f"median error is {100 * median_error(scored):.1f} % over all, and over the {len(unfitted)} to which nothing"
+        f" was fitted {100 * median_error(unfitted):.1f} %.",
         "",
         *_words(_COMPOSED, len(composed), len(recent), *middles, len(rows) - len(scored)),
         *(_of_mixtures(mixtures, other_kernels) if mixtures else ()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -28,6 +28,12 @@ larger batches read their keys, products by the way of their weights. A table be
 that even so are faster than the GPU can be (`impossible`), and those that take 1.4 times as long as rows before and
 after them (`disturbed`); the latter two are left out. Two sources show more trouble than that: of B200's fp8 products
 one in 25 was disturbed, and GB200's largest in bf16 run at half the pace of its others, as if short of power.
+"""
+_PARTS = """### Experts and latent attention
+
+Tables of their own, read where a model has them. Left out were, of experts of one precision: all sizes of a model
+(`models`), each way of dividing it among GPUs (`parallel`), numbers of tokens (`tokens`); of modules of latent
+attention: a tenth of the cells (`random`), all of one number of heads (`heads`).
 """
 _MODELS = """### A model left out
 
@@ -178,19 +184,7 @@ def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
     """The section, as Markdown; '' where there are no tables."""
     if not tables:
         return ""
-    lines = [
-        _HEAD,
-        "| tables | software | kernel | left out | rows | mean | median | p95 | bias |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for each in tables:
-        head = f"`{each.name}` | {each.software}"
-        for kind, regimes in each.document.get("errors", {}).items():
-            for regime, of in regimes.items():
-                figures = " | ".join(f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias"))
-                lines.append(f"| {head} | {kind} | {regime} | {of['rows']} | {figures} |")
-                head = " | "
-    lines += _counts(tables)
+    lines = [_HEAD, *_errors([each.document for each in tables]), *_counts(tables)]
     for each in tables:
         for what, why in each.document.get("left_out", {}).items():
             lines.append(f"\nNot in `{each.name}`: {what}; {why}.")
@@ -199,6 +193,27 @@ def tables_section(tables: Sequence[Tables], models: Sequence[LeftOut]) -> str:
         lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: |")
         lines += [row for model in models for row in _rows(model)]
     return "\n".join(lines)
+
+
+def parts_section(documents: Sequence[Mapping[str, Any]]) -> str:
+    """The section on tables of experts and latent attention, by their JSON; '' where there are none."""
+    return "\n".join([_PARTS, *_errors(documents)]) if documents else ""
+
+
+def _errors(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What tables say of their own errors, as a table."""
+    lines = [
+        "| tables | software | kernel | left out | rows | mean | median | p95 | bias |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for each in documents:
+        head = f"`{each['name']}` | {each['software']}"
+        for kind, regimes in each.get("errors", {}).items():
+            for regime, of in regimes.items():
+                figures = " | ".join(f"{of[name]:.1f}" for name in ("mape", "median", "p95", "bias"))
+                lines.append(f"| {head} | {kind} | {regime} | {of['rows']} | {figures} |")
+                head = " | "
+    return lines
 
 
 _COUNTS = {"cold": "cold", "rejected": "impossible", "disturbed": "disturbed"}

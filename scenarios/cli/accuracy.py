@@ -48,7 +48,7 @@ def compute() -> tuple[str, list[Sensitivity]]:
     from scenarios.accuracy.sensitivity import changes_for, sensitivity
     from scenarios.accuracy.silicon import fit_hosts, read_silicon, score
     from scenarios.places import shared_folder
-    from scenarios.profiles import shipped_profiles, shipped_tables
+    from scenarios.profiles import shipped_parts, shipped_profiles, shipped_tables
     from scenarios.runs.runner import run
     from simulator.timing.tables import read_tables
 
@@ -72,6 +72,7 @@ def compute() -> tuple[str, list[Sensitivity]]:
         uneven.leave_one_card_out(uneven.read_uneven(shared_folder() / SOURCES)),
         clocks.read_clocks(shared_folder() / SOURCES),
         score(mixtures, kernels(backends={}), hosts),
+        load_documents(shipped_parts()),
     )
     return text, sensitivities
 

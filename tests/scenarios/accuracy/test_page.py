@@ -29,11 +29,12 @@ def side(scale: float) -> Side:
     return Side(names, arrival_s, arrival_s, count, count + 1, times, times / 9, 2 * times, None, 40.0 * scale)
 
 
+ERRORS = {"mape": 3.21, "median": 2.0, "p95": 9.0, "bias": -0.5, "rows": 77}
 PROFILE = {
     "name": "a-profile",
     "software": "vLLM 0.19.0",
     "sources": [{"source": "who/what", "commit": "abcdef0123", "licence": "MIT"}],
-    "errors": {"gemm": {"random": {"mape": 3.21, "median": 2.0, "p95": 9.0, "bias": -0.5, "rows": 77}}},
+    "errors": {"gemm": {"random": ERRORS}},
 }
 
 
@@ -52,8 +53,10 @@ def test_everything_given_is_on_the_page() -> None:
         scored,
         {"profile": Host(0.0015, 2e-5)},
         [moved],
+        parts_beside=[{"name": "of-experts", "software": "vLLM 9", "errors": {"experts_bf16": {"models": ERRORS}}}],
     )
     for part in (
+        "| `of-experts` | vLLM 9 | experts_bf16 | models | 77 | 3.2 | 2.0 | 9.0 | -0.5 |",
         "| Llama-3.1-8B, one RTX PRO 6000 | batchlab | 10.00 | +10.0 |",
         "| LLMServingSim | 30.00 |",
         "| `blind-x` | 1,234 |",
