@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from scenarios.cli import commands, gallery
 from scenarios.cli.app import app
+from scenarios.schema.loader import shipped
 from tests.browser import chromium
 from tests.command import batchlab
 
@@ -34,6 +35,11 @@ def test_pages_from_code_are_as_written(name: str, module: Any) -> None:
         "gallery": "... scenarios.cli.gallery docs",
     }
     assert (DOCS / f"{name}.md").read_text(encoding="utf-8") == module.page(), f"write it again: {again[name]}"
+
+
+def test_every_shipped_scenario_is_in_the_gallery() -> None:
+    text = (DOCS / "gallery.md").read_text(encoding="utf-8")
+    assert [name for name in shipped() if f"/{name}.yaml)" not in text] == []
 
 
 @pytest.fixture(scope="module")

@@ -44,9 +44,13 @@ _OTHERS = (
     ("study-", "Studies: a question each", "studies/low-rates.md"),
     ("measured-", "Servers whose logs are public", "accuracy.md"),
     ("blind-", "Servers predicted before their logs were seen", "accuracy.md"),
+    ("tables-", "Models priced from public tables of kernels", "accuracy.md"),
     ("lockstep-", "A tiny model really executed", "lockstep.md"),
     ("ragged-", "Six requests on GPT-2", "claims.md"),
 )
+LABEL_WORDS = 3
+"""So many words before a colon are a label, as "Claim 1", which the page leaves out."""
+
 _HEAD = """# The scenarios that are shipped
 
 A picture of each, made by the command under it, and what its own head says. `batchlab list scenarios` has them in a
@@ -74,7 +78,8 @@ def _page() -> Iterator[str]:
     for start, what, where in _OTHERS:
         for name in sorted(each for each in shipped() if each.startswith(start)):
             line = header(name)[0].removeprefix("# ").partition(": ")
-            told = (line[2] or line[0]).replace("|", "\\|")
+            is_label = bool(line[2]) and len(line[0].split()) <= LABEL_WORDS
+            told = (line[2] if is_label else "".join(line)).rstrip(".").replace("|", "\\|")
             yield f"| [`{name}`](../scenarios/library/{name}.yaml) | {told} | [{what}]({where}) |"
 
 
