@@ -24,7 +24,7 @@ LARGEST_BYTES, ALL_BYTES = 400_000, 3_200_000
 QUICK = "a100-80gb-vllm-0.14"
 
 # Held-out medians in percent, by regime.
-AT_MOST = {"thinned": 4.0, "sizes": 5.0, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}
+AT_MOST = {"thinned": 4.0, "sizes": 5.2, "random": 4.5, "heads": 5.0, "kv_heads": 5.5}
 
 
 def document(path: Path) -> dict[str, Any]:
