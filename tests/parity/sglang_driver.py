@@ -1,6 +1,7 @@
 """Runs in an environment that has SGLang: cases on stdin, a line each; its scheduler's records on stdout.
 
-A line says "case"; the records of the case follow, a line each, and null.
+A line says "case"; the records of the case follow, a line each, and null. Where the scheduler ends in an error of its
+own (overlap and little memory: its estimate counts too little), the last record is {"failed": its words}.
 
 usage: python sglang_driver.py FOLDER_OF_THE_HARNESS
 
@@ -47,16 +48,20 @@ def main() -> None:
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
     harness = importlib.import_module("sglang_harness")
     let_answers_end(harness)
+    out, sys.stdout = sys.stdout, sys.stderr  # where memory runs out, SGLang prints its tree
     for line in sys.stdin:
         case = json.loads(line)
         for request in case["requests"]:
             if hashes := request.pop("block_hashes", None):
                 size = request.pop("hash_block_size")
                 request["prompt_token_ids"] = tokens(hashes, size, request["prompt_len"])
-        print('"case"')
-        for record in harness.run(case):
-            print(json.dumps(record))
-        print("null", flush=True)
+        print('"case"', file=out)
+        try:
+            for record in harness.run(case):
+                print(json.dumps(record), file=out)
+        except RuntimeError as error:
+            print(json.dumps({"failed": str(error)}), file=out)
+        print("null", file=out, flush=True)
 
 
 if __name__ == "__main__":
