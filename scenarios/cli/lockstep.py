@@ -14,6 +14,7 @@ from scenarios.cli.measure import Device, Layers
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
+    from simulator.lockstep.canary import Canary
     from simulator.lockstep.run import MakeDevice
     from simulator.lockstep.step_errors import ComparedStep
 
@@ -151,7 +152,7 @@ def _device_maker(
     device: str,
     layers: int | None,
     repeats: int | None = None,
-    canary: tuple[str, float] | None = None,
+    canary: Canary | None = None,
 ) -> tuple[MakeDevice, dict[str, str]]:
     """What makes executors on the device for a scenario, and what the device is."""
     from gpu_backend.extra import require_torch
