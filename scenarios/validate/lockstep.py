@@ -125,8 +125,8 @@ def verdict_words(found: LockstepErrors, verdict: Verdict) -> str:
     said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
     if found.in_ratio is not None:
         said.append(
-            f"Since the profile was measured the canary's time has changed by {found.canary:+.1%}; in ratio to fixed steps "
-            f"of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
+            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured; in ratio to fixed "
+            f"steps of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
             f"{found.in_ratio.drift:+.1%}."
         )
     if found.flagged:
