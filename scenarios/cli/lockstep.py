@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NOT_WITHIN = 3
 """Exit code: everything ran, and the prediction is not within its limits."""
 CANNOT_TELL = 4
-"""Exit code: everything ran, and the device was too noisy for a verdict."""
+"""Exit code: everything ran, and the device was too noisy, or had changed too much, for a verdict."""
 
 
 def lockstep(
@@ -69,7 +69,7 @@ def lockstep(
 
     Exit code 3: not within the limits (CPU: MAPE 8 %, P95 20 %, drift 3 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,
-    2 % on a GPU).
+    2 % on a GPU), or no longer what it was when the profile was measured.
     """
     from scenarios.runs.storage.names import default_folder
     from scenarios.runs.storage.output import check_output
