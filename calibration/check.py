@@ -41,7 +41,9 @@ def check_profile(path: Path) -> Report:
         f"host: {profile.host_s * 1e3:.2f} ms a step ({document['host'].get('from', 'not said')})",
     ]
     for source in document.get("sources", ()):
-        lines.append("from: " + ", ".join(f"{key} {value}" for key, value in source.items()))
+        lines.append(
+            "from: " + ", ".join(f"{key} {value}" for key, value in source.items() if not isinstance(value, dict))
+        )
     if document.get("assumed"):
         lines.append(f"assumed, not measured: {', '.join(document['assumed'])}")
     for part in document.get("rejected", ()):
@@ -59,7 +61,9 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
     experts = beside(path.parent, tables.gpu, tables.software)
     lines = [f"{tables.name}: any {'' if experts else 'dense '}model on {tables.gpu}, {tables.software}"]
     for source in tables.document.get("sources", ()):
-        lines.append("from: " + ", ".join(f"{key} {value}" for key, value in source.items()))
+        lines.append(
+            "from: " + ", ".join(f"{key} {value}" for key, value in source.items() if not isinstance(value, dict))
+        )
     for name, surface in tables.products.items():
         m, n, k = surface.axes
         sizes = f"{n.values[0]:,.0f} to {n.values[-1]:,.0f} by {k.values[0]:,.0f} to {k.values[-1]:,.0f}"

@@ -114,10 +114,14 @@ class Backend:
     def run(self, work: Work) -> Done:
         """Carry out the step. Doing it over changes nothing: the same numbers go to the same places."""
         device = self.device
-        swap_out_s = device.seconds(self.pool.moving_out(work.swap_out), "swap") if work.swap_out.source else 0.0
-        is_hidden = device.is_hidden
-        swap_in_s = device.seconds(self.pool.moving_in(work.swap_in), "swap") if work.swap_in.source else 0.0
-        is_hidden &= device.is_hidden
+        swap_out_s = swap_in_s = 0.0
+        is_hidden = True
+        if work.swap_out.source:
+            swap_out_s = device.seconds(self.pool.moving_out(work.swap_out), "swap")
+            is_hidden = device.is_hidden
+        if work.swap_in.source:
+            swap_in_s = device.seconds(self.pool.moving_in(work.swap_in), "swap")
+            is_hidden &= device.is_hidden
         parts = work.parts
         if not parts:
             return Done([], [], 0.0, swap_out_s, swap_in_s, 0.0, is_hidden)
@@ -183,6 +187,11 @@ class Backend:
     def forward(self, work: Work) -> Callable[[], Tensor]:
         """The step's forward pass, prepared: a call without arguments that may be done over."""
         return self._prepared(work.parts, len(work.decodes))[0]
+
+    def launchable(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], str]:
+        """The forward pass of some parts, decodes first, and how it is launched: what `Device.seconds` takes."""
+        forward, _, kind = self._prepared(parts, decodes)
+        return forward, kind
 
     def logits(self, work: Work) -> Tensor:
         """Logits of the tokens sampled, nothing timed and no graph used."""

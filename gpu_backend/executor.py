@@ -9,20 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 
 from gpu_backend.backend import Backend, Done
 from gpu_backend.checks import Checks
+from gpu_backend.controls import Controls
 from gpu_backend.device import STEADY
 from gpu_backend.tokens import answer_tokens, prompt_tokens
 from gpu_backend.work import Part, Swap, Work
 from simulator.errors import InputError
+from simulator.lockstep.canary import Canary
 from simulator.lockstep.run import DeviceStep
+from simulator.lockstep.step_errors import regime_of
 from simulator.memory.blocks import BlockTables
 from simulator.request_state import FINISHED, RequestState
 from simulator.timing.executor import ExecutorTraits, Step
 
 CHECK_EVERY = 25
-"""Steps between two readings of a GPU's canary. A CPU's runs beside every step."""
+"""Steps between two readings of the controls, and of a GPU's canary. A CPU's runs beside every step."""
 
 
 @dataclass(slots=True)
@@ -56,19 +60,32 @@ class Story:
 class DeviceExecutor:
     """A `simulator.timing.executor.Executor`: steps run on the device, and last as long as it measures.
 
-    `debug` checks the tables and poisons pages at every step, at a price. `measured` has an entry for each step, and
-    `stories` one for each request. It serves one replica.
+    `debug` checks the tables and poisons pages at every step, at a price. `then` is what a profile was measured beside,
+    and `began` the canary over its reference when this process began: of that a step beside it must be near, to count.
+    `measured` has an entry for each step, and `stories` one for each request. It serves one replica.
     """
 
     # Cost models are fitted to its steps, so these have all counts that any cost model may want.
     traits = ExecutorTraits(wants_context_stats=True, wants_block_ids=True)
 
-    def __init__(self, backend: Backend, *, seed: int = 0, debug: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        seed: int = 0,
+        debug: bool = False,
+        then: Canary | None = None,
+        began: float = 1.0,
+    ) -> None:
         self.backend = backend
         self.stories: dict[int, Story] = {}
         self.measured: list[DeviceStep] = []
         self._seed = seed
         self._checks = Checks(backend.pool) if debug else None
+        self._then = then or Canary("", 1.0)
+        self._began = began
+        self._controls = Controls(backend, {name: step for name, (step, _) in self._then.controls.items()})
+        self._apart: dict[str, float] = {}  # controls over the profile's, by regime
 
     @property
     def answers(self) -> dict[int, list[int]]:
@@ -77,6 +94,8 @@ class DeviceExecutor:
 
     def execute(self, step: Step) -> float:
         work = self.work(step)
+        if len(self.measured) % CHECK_EVERY == 0:
+            self._time_controls()
         if self._checks is not None:
             self._checks.before(work, _blocks(step))
         done = self.backend.run(work)
@@ -85,20 +104,35 @@ class DeviceExecutor:
         self._commit(work, done)
         device = self.backend.device
         pulse = device.pulse()
-        steady = done.is_hidden and abs(device.canary - 1.0) <= STEADY[device.name]
-        seconds = done.device_s, done.host_s
-        self.measured.append(DeviceStep(work.digest, *seconds, device.canary, steady, pulse.sm_mhz, pulse.power_w))
+        self.measured.append(
+            DeviceStep(
+                work.digest,
+                done.device_s,
+                done.host_s,
+                device.canary / self._then.seen.median,
+                done.is_hidden and self._is_steady(device.canary),
+                pulse.sm_mhz,
+                pulse.power_w,
+                self._apart.get(regime_of(work.shape), nan),
+            )
+        )
         if device.name == "cuda" and len(self.measured) % CHECK_EVERY == 0:
             self._check()
         return done.device_s
 
     def _check(self) -> None:
         """Time the canary; where it has drifted, the steps since it was last timed may have too."""
-        device = self.backend.device
-        if abs(device.check() - 1.0) > STEADY[device.name]:
+        if not self._is_steady(self.backend.device.check()):
             recent = range(max(0, len(self.measured) - CHECK_EVERY), len(self.measured))
             for index in recent:
                 self.measured[index] = self.measured[index]._replace(is_steady=False)
+
+    def _is_steady(self, canary: float) -> bool:
+        return abs(canary / self._began - 1.0) <= STEADY[self.backend.device.name]
+
+    def _time_controls(self) -> None:
+        for name, seconds in self._controls.timed().items():
+            self._apart[name] = seconds / self._then.controls[name][1].median
 
     # Preparing
 

@@ -20,9 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from gpu_backend.backend import EAGER, GRAPH, Backend
+from gpu_backend.controls import Controls, control_steps
 from gpu_backend.device import STEADY, Device
 from gpu_backend.probes import Grid, Probe, Probes
 from gpu_backend.work import Swap
+from simulator.lockstep.canary import Canary, ControlStep, Readings
 
 PASSES = 3
 CANARY_EVERY = 20  # shapes
@@ -82,8 +84,7 @@ class Profile:
 
     rows: list[dict[str, Any]]
     readings: list[list[Reading]]
-    canary_us: float  # its reference
-    canary_name: str
+    canary: Canary
     host: dict[str, float]
     swap: list[SwapRow]
     fingerprint: dict[str, str]
@@ -140,11 +141,12 @@ def profile(
     if known is None:
         memory.keep("canary", {"s": reference_s})
     random = np.random.default_rng(seed)
+    seen = _Beside(control_steps(grid), backend)
     readings: list[list[Reading]] = [[] for _ in listed]
     health = [device.health()]
     for number in range(PASSES):
         order = random.permutation(len(listed)).tolist()
-        for index, reading in _pass(device, listed, order, number, memory, say):
+        for index, reading in _pass(device, listed, order, number, seen, memory, say):
             readings[index].append(reading)
         health.append(device.health())
         if memory.is_over():
@@ -157,8 +159,7 @@ def profile(
     return Profile(
         _rows(listed, readings, limit),
         [each for each in readings if each],
-        reference_s * 1e6,
-        backend.canary_name,
+        Canary(backend.canary_name, reference_s, *seen.summed(limit)),
         host,
         swap,
         {**device.fingerprint(), **backend.kernels},
@@ -166,11 +167,32 @@ def profile(
     )
 
 
+class _Beside:
+    """What was timed beside the shapes: the canary, and the controls."""
+
+    def __init__(self, steps: Mapping[str, ControlStep], backend: Backend) -> None:
+        self.steps = steps
+        self.controls = Controls(backend, steps)
+        self.stretches: list[Mapping[str, Any]] = []
+
+    def summed(self, limit: float) -> tuple[Readings, dict[str, tuple[ControlStep, Readings]]]:
+        """The canary over its reference, and each control's seconds: in steady stretches, or in all if none was.
+
+        A journal of an earlier version has neither.
+        """
+        told = [each for each in self.stretches if "beside" in each]
+        steady = [each for each in told if abs(each["canary"] - 1.0) <= limit] or told
+        canary = Readings.of([float(each["beside"]) for each in steady] or [1.0])
+        took = {name: [each["controls"][name] for each in steady if name in each["controls"]] for name in self.steps}
+        return canary, {name: (self.steps[name], Readings.of(each)) for name, each in took.items() if each}
+
+
 def _pass(
     device: Device,
     listed: Sequence[Probe],
     order: Sequence[int],
     number: int,
+    seen: _Beside,
     memory: Memory,
     say: Callable[[str], None],
 ) -> Iterator[tuple[int, Reading]]:
@@ -183,13 +205,17 @@ def _pass(
         found = memory.recall(key)
         if found is None:
             before = device.check()
-            us, exposed = [], []
+            us, exposed, beside = [], [], []
             for place, index in enumerate(stretch):
                 us.append(_tried(device, listed[index], say))
                 exposed += [] if device.is_hidden else [place]
+                beside.append(device.canary)
+            controls = seen.controls.timed()
             canary = max(before, device.check(), key=lambda reading: abs(reading - 1.0))
-            found = {"us": us, "canary": round(canary, 5), "exposed": exposed}
+            found = {"us": us, "canary": round(canary, 5), "exposed": exposed, "controls": controls}
+            found["beside"] = round(median(beside), 5)
             memory.keep(key, found)
+        seen.stretches.append(found)
         for place, (index, each) in enumerate(zip(stretch, found["us"], strict=True)):
             if each is None:
                 continue
@@ -283,7 +309,7 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
 def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
     """Write the rows and what was seen beside them. `header` names device, GPU, model, dtype, kv_dtype."""
     folder.mkdir(parents=True, exist_ok=True)
-    canary = {"us": round(found.canary_us, 2), "of": found.canary_name}
+    canary = found.canary.to_json()
     seen = {
         "fingerprint": found.fingerprint,
         "health": found.health,

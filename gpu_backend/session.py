@@ -18,6 +18,7 @@ from gpu_backend.profiler import Memory, Profile, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
+from simulator.lockstep.canary import Canary
 from simulator.simulate import KVMemory
 from simulator.timing.profile.cost import capture_sizes
 
@@ -112,15 +113,15 @@ def executors(
     attention: str | None = None,
     pointwise: str | None = None,
     largest: tuple[int, int] = (1, 64),
-    canary: tuple[str, float] | None = None,
+    canary: Canary | None = None,
     debug: bool = False,
 ) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
     """A factory of executors of a model over the pages of `kv`, and the device's fingerprint.
 
     The executors share one backend, so they serve one after the other. A step is executed `repeats` times for one
     figure, or as often as is usual on the device. `largest` are the most requests and tokens of a step: all kernels and
-    that step run before anything is timed. `canary` is the name and the seconds of a profile's, whose times are then in
-    the same terms. Raises InputError for pages that the device has no room for.
+    that step run before anything is timed. `canary` is what a profile was measured beside: times are then in its terms,
+    and its controls are timed now and then. Raises InputError for pages that the device has no room for.
     """
     opened = open_device(device, repeats)
     cut = model if layers is None else replace(model, layers=layers)
@@ -138,12 +139,15 @@ def executors(
         what = f"{kv.num_gpu_blocks:,} blocks of {kv.block_size} tokens do not fit beside the weights of {model.name}"
         raise InputError(what, hint="hardware.num_gpu_blocks, hardware.swap_space_gib, or --layers") from None
     opened.heat(HEAT_S)
-    known = canary[1] if canary is not None and canary[0] == backend.canary_name else None
-    reference_s = opened.watch(backend.canary(), known)
+    then = canary if canary is not None and canary.of == backend.canary_name else None
+    reference_s = opened.watch(backend.canary(), None if then is None else then.reference_s)
     told = {**opened.fingerprint(), **backend.kernels, "canary_us": f"{reference_s * 1e6:.1f}"}
-    if known is not None:
-        told["canary_now"] = f"{opened.check():.3f} of the profile's"
-    return lambda: DeviceExecutor(backend, seed=seed, debug=debug), told
+    began = 1.0
+    if then is not None:
+        began = opened.check() if then.controls else 1.0
+        told["canary_then"] = f"{then.seen.median:.3f} of that, its middle half within {then.seen.spread:.1%}"
+        told["canary_now"] = f"{began:.3f} of that"
+    return lambda: DeviceExecutor(backend, seed=seed, debug=debug, then=then, began=began), told
 
 
 def measure_into(

@@ -68,13 +68,15 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
 
 
 def lockstep_rows(found: LockstepErrors) -> TableRows:
-    """The errors of all steps and of each regime; `noise` is how far two executions of the same steps are apart."""
-    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "drift (%)", "noise (%)")
+    """The errors of all steps and of each regime; `noise` is how far two executions of the same steps are apart,
+    `device` how much longer a fixed step of the regime takes than when the profile was measured."""
+    head = ("steps", "count", "MAPE (%)", "median (%)", "P95 (%)", "drift (%)", "noise (%)", "device (%)")
     body = []
     for name, each in [("all", found.all), *found.regimes.items()]:
         sizes = [f"{100 * value:.1f}" for value in (each.mape, each.median, each.p95)]
         noise = MISSING if each.floor is None else f"{100 * each.floor:.1f}"
-        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.drift:+.1f}", noise))
+        apart = MISSING if each.control is None else f"{100 * each.control:+.1f}"
+        body.append((TITLES.get(name, name), f"{each.steps:,}", *sizes, f"{100 * each.drift:+.1f}", noise, apart))
     return TableRows(head, tuple(body))
 
 

@@ -27,6 +27,7 @@ from gpu_backend.kernel_bench_timing import Ceilings
 from gpu_backend.profiler import MEASURED, ROWS
 from gpu_backend.session import executors, measure_into
 from simulator.hardware.kv import swap_s_per_block
+from simulator.lockstep.canary import Canary
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.executor import Predicted
 from simulator.timing.profile import ProfileCost, read_profile
@@ -178,7 +179,7 @@ def lockstep(job: Job) -> None:
     cost, priced_by = cost_of(job)
     seen = _measured(job.out)
     swap_s = seen.get("swap_s_per_block") or swap_s_per_block(setting.kv, setting.gpu)
-    canary = (str(seen["canary"]["of"]), float(seen["canary"]["us"]) * 1e-6) if "canary" in seen else None
+    canary = Canary.of_json(seen["canary"]) if "canary" in seen else None
     largest = setting.limits[0], setting.step_tokens
     make_device, fingerprint = executors(
         setting.model, job.device, setting.kv, pointwise=job.pointwise, largest=largest, canary=canary

@@ -14,13 +14,14 @@ from scenarios.cli.measure import Device, Layers
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
+    from simulator.lockstep.canary import Canary
     from simulator.lockstep.run import MakeDevice
     from simulator.lockstep.step_errors import ComparedStep
 
 NOT_WITHIN = 3
 """Exit code: everything ran, and the prediction is not within its limits."""
 CANNOT_TELL = 4
-"""Exit code: everything ran, and the device was too noisy for a verdict."""
+"""Exit code: everything ran, and the device was too noisy, or had changed too much, for a verdict."""
 
 
 def lockstep(
@@ -68,7 +69,7 @@ def lockstep(
 
     Exit code 3: not within the limits (CPU: MAPE 8 %, P95 20 %, drift 3 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,
-    2 % on a GPU).
+    2 % on a GPU), or no longer what it was when the profile was measured.
     """
     from scenarios.runs.storage.names import default_folder
     from scenarios.runs.storage.output import check_output
@@ -151,7 +152,7 @@ def _device_maker(
     device: str,
     layers: int | None,
     repeats: int | None = None,
-    canary: tuple[str, float] | None = None,
+    canary: Canary | None = None,
 ) -> tuple[MakeDevice, dict[str, str]]:
     """What makes executors on the device for a scenario, and what the device is."""
     from gpu_backend.extra import require_torch

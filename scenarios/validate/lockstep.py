@@ -9,6 +9,7 @@ from typing import Any
 
 from scenarios.build.parts import Parts, build, build_workload, check_content
 from scenarios.schema.scenario import Scenario
+from simulator.lockstep.canary import Canary
 from simulator.lockstep.limits import Verdict
 from simulator.lockstep.run import LockstepCase
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
@@ -66,15 +67,14 @@ def measured_swap_s(profile: Path | None) -> float | None:
         return None
 
 
-def profile_canary(profile: Path | None) -> tuple[str, float] | None:
-    """Name and seconds of the canary that a profile was measured beside; None where it does not say."""
+def profile_canary(profile: Path | None) -> Canary | None:
+    """What a profile was measured beside; None where it does not say."""
     if profile is None:
         return None
     try:
         document = json.loads(profile.read_text(encoding="utf-8"))
-        canary = next(source["canary"] for source in document["sources"] if "canary" in source)
-        return str(canary["of"]), float(canary["us"]) * 1e-6
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return Canary.of_json(next(source["canary"] for source in document["sources"] if "canary" in source))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
 
 
@@ -91,8 +91,18 @@ def lockstep_json(found: LockstepErrors, verdict: Verdict, device: Mapping[str, 
         "noise_floor_mape": found.floor,
         "noise_floor_drift": found.drift_floor,
         "drift": found.drift,
+        "canary": found.canary,
+        "in_ratio": None
+        if found.in_ratio is None
+        else {**_prefixed(found.in_ratio.all), "drift": found.in_ratio.drift},
         "regimes": {
-            name: {"steps": each.steps, **_prefixed(each), "noise_floor_mape": each.floor, "drift": each.drift}
+            name: {
+                "steps": each.steps,
+                **_prefixed(each),
+                "noise_floor_mape": each.floor,
+                "drift": each.drift,
+                "control": each.control,
+            }
             for name, each in found.regimes.items()
         },
         "device": dict(device),
@@ -113,6 +123,12 @@ def verdict_words(found: LockstepErrors, verdict: Verdict) -> str:
     floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
     plans = "plans equal" if found.plans_equal else "plans differ"
     said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
+    if found.in_ratio is not None:
+        said.append(
+            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured; in ratio to fixed "
+            f"steps of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
+            f"{found.in_ratio.drift:+.1%}."
+        )
     if found.flagged:
         said.append(f"{found.flagged} of {found.of} steps are set aside, {found.stalled} of them as stalls.")
     outcome = {"within": "Within the limits", "not within": "Not within the limits", "cannot tell": "Cannot tell"}

@@ -15,7 +15,7 @@ from simulator.lockstep.step_errors import ComparedStep
 from simulator.timing.cost import StepShape
 
 _TIMES = ("predicted_s", "device_s", "host_s", "again_s")
-_SEEN = ("canary", "flag", "sm_mhz", "power_w")
+_SEEN = ("canary", "flag", "sm_mhz", "power_w", "control")
 COLUMNS = (
     "step",
     "digest",
@@ -27,8 +27,8 @@ COLUMNS = (
     "clock_s",
     *_SEEN,
 )
-_BEFORE = COLUMNS[: -len(_SEEN)]
-"""Those of files from before devices had a canary: they are read too."""
+_BEFORE = (COLUMNS[: -len(_SEEN)], COLUMNS[:-1])
+"""Those of files from before devices had a canary, and controls: they are read too."""
 
 
 def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
@@ -41,6 +41,7 @@ def write_csv(path: Path, steps: Sequence[ComparedStep]) -> None:
             cells = ["" if seconds != seconds else f"{seconds * 1e3:.6g}" for seconds in times]
             swapped = (step.swapped_out_blocks, step.swapped_in_blocks)
             seen = [_cell(step.canary), step.flag, _cell(step.sm_mhz), _cell(step.power_w)]
+            seen.append(_cell(step.control))
             counts = [*step.shape, *swapped]
             rows.writerow([index, step.digest, step.device_digest, *counts, *cells, repr(step.clock_s), *seen])
 
@@ -50,7 +51,7 @@ def read_csv(path: Path) -> list[ComparedStep]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
-            if tuple(rows.fieldnames or ()) not in (COLUMNS, _BEFORE):
+            if tuple(rows.fieldnames or ()) not in (COLUMNS, *_BEFORE):
                 hint = f"its columns are {', '.join(COLUMNS)}"
                 raise InputError("not the steps of a lockstep", file=str(path), line=1, hint=hint)
             return [_step(row, path, number) for number, row in enumerate(rows, start=2)]
@@ -72,6 +73,7 @@ def _step(row: dict[str, str], path: Path, line: int) -> ComparedStep:
             flag=row.get("flag") or "",
             sm_mhz=float(row.get("sm_mhz") or nan),
             power_w=float(row.get("power_w") or nan),
+            control=float(row.get("control") or nan),
             **times,
         )
     except (TypeError, ValueError) as error:

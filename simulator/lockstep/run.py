@@ -26,7 +26,7 @@ class DeviceStep(NamedTuple):
     """A step on the device: what was executed (`step_log.digest`), its device time, and the host time beside it.
 
     `canary` is the canary's time over its reference, `is_steady` whether it is near enough for the step to count;
-    `sm_mhz` and `power_w` are the GPU's, where it tells them.
+    `sm_mhz` and `power_w` are the GPU's, where it tells them. `control` is as `ComparedStep` has it.
     """
 
     digest: str
@@ -36,6 +36,7 @@ class DeviceStep(NamedTuple):
     is_steady: bool = True
     sm_mhz: float = nan
     power_w: float = nan
+    control: float = nan
 
 
 class MeasuringExecutor(Executor, Protocol):
@@ -120,7 +121,14 @@ def replayed(case: LockstepCase, recorded: Sequence[ComparedStep]) -> list[Compa
     case.run(Lockstep(clock=_Recorded(recorded), shadow=today), with_ids=False)
     measured = [
         DeviceStep(
-            step.device_digest, step.device_s, step.host_s, step.canary, step.flag != CANARY, step.sm_mhz, step.power_w
+            step.device_digest,
+            step.device_s,
+            step.host_s,
+            step.canary,
+            step.flag != CANARY,
+            step.sm_mhz,
+            step.power_w,
+            step.control,
         )
         for step in recorded
     ]
@@ -191,6 +199,7 @@ def compare_steps(
             flag=_flag(step, other),
             sm_mhz=step.sm_mhz,
             power_w=step.power_w,
+            control=step.control,
         )
         for plan, step, other, ticked_s in zip(planned, done, second, clock, strict=False)
     ]

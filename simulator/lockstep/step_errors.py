@@ -7,7 +7,7 @@ prediction that is too long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import nan
 
 import numpy as np
@@ -34,7 +34,8 @@ class ComparedStep:
     `again_s` is the same step in a second execution, NaN without one; `clock_s` its duration on the run's clock.
     `canary` is the time of a fixed piece of work beside the step, over its reference. `flag` says why the step is set
     aside: "canary" (the device had changed), "stall" (the two executions are far apart); empty for most. `sm_mhz` and
-    `power_w` are the GPU's, NaN where it does not tell.
+    `power_w` are the GPU's, NaN where it does not tell. `control` is the time of a fixed step of the same regime over
+    what it was when the profile was measured (`simulator.lockstep.canary`), NaN where that is not known.
     """
 
     digest: str
@@ -51,14 +52,18 @@ class ComparedStep:
     flag: str = ""
     sm_mhz: float = nan
     power_w: float = nan
+    control: float = nan
 
     @property
     def regime(self) -> str:
-        if self.swapped_out_blocks or self.swapped_in_blocks:
-            return "swap"
-        if not self.shape.prefill_tokens:
-            return "decode"
-        return "mixed" if self.shape.decode_seqs else "prefill"
+        return "swap" if self.swapped_out_blocks or self.swapped_in_blocks else regime_of(self.shape)
+
+
+def regime_of(shape: StepShape) -> str:
+    """The regime of a step that moves no blocks."""
+    if not shape.prefill_tokens:
+        return "decode"
+    return "mixed" if shape.decode_seqs else "prefill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,9 @@ class StepErrors:
     """Signed errors of some steps, summed up.
 
     `drift` is that of their busy time: the sum of the predictions over that of the measurements, less 1. `floor` is the
-    mean absolute difference between two executions of them, None without a second one.
+    mean absolute difference between two executions of them, None without a second one. `control` is the median of the
+    controls beside them, less 1: how much longer a fixed step takes now than when the profile was measured; None where
+    that is not known.
     """
 
     steps: int
@@ -76,6 +83,7 @@ class StepErrors:
     bias: float
     drift: float
     floor: float | None
+    control: float | None = None
 
     @classmethod
     def of(cls, steps: Sequence[ComparedStep]) -> StepErrors:
@@ -91,6 +99,7 @@ class StepErrors:
             float(signed.mean()),
             float(drift_curve(steps)[-1]),
             None if np.isnan(again).any() else float(np.mean(np.abs(again / device - 1.0))),
+            _control(steps),
         )
 
 
@@ -99,7 +108,8 @@ class LockstepErrors:
     """A lockstep summed up, without the steps that are flagged.
 
     `flagged` of `of` steps are, `stalled` of them as stalls. `drift_floor` is how far two executions differ in busy
-    time, None without a second one.
+    time, None without a second one. `canary` is the median of the canary's times over the profile's, less 1.
+    `in_ratio` sums up the same steps with the times of each regime in ratio to its control's; None without controls.
     """
 
     plans_equal: bool
@@ -109,6 +119,8 @@ class LockstepErrors:
     flagged: int = 0
     stalled: int = 0
     of: int = 0
+    canary: float = 0.0
+    in_ratio: LockstepErrors | None = None
 
     @property
     def floor(self) -> float | None:
@@ -140,16 +152,35 @@ def agreement(steps: Sequence[ComparedStep]) -> LockstepErrors:
     equal = all(step.digest == step.device_digest for step in steps)
     known = [step for step in steps if step.predicted_s == step.predicted_s and step.device_s == step.device_s]
     kept = [step for step in known if not step.flag] or known
+    found = _summed(kept, known, plans_equal=equal)
+    controls = {name: each.control for name, each in found.regimes.items() if each.control is not None}
+    if not controls:
+        return found
+    there = [_in_ratio(step, 1.0 + controls.get(step.regime, 0.0)) for step in kept]
+    return replace(found, in_ratio=_summed(there, known, plans_equal=equal))
+
+
+def _in_ratio(step: ComparedStep, control: float) -> ComparedStep:
+    return replace(step, device_s=step.device_s / control, again_s=step.again_s / control)
+
+
+def _control(steps: Sequence[ComparedStep]) -> float | None:
+    known = [step.control for step in steps if step.control == step.control]
+    return float(np.median(known)) - 1.0 if known else None
+
+
+def _summed(kept: Sequence[ComparedStep], known: Sequence[ComparedStep], *, plans_equal: bool) -> LockstepErrors:
     by_regime = {name: [step for step in kept if step.regime == name] for name in REGIMES}
     again, device = _again_and_device(kept)
     return LockstepErrors(
-        plans_equal=equal,
+        plans_equal=plans_equal,
         all=StepErrors.of(kept),
         regimes={name: StepErrors.of(chosen) for name, chosen in by_regime.items() if chosen},
         drift_floor=None if np.isnan(again).any() else float(abs(again.sum() / device.sum() - 1.0)),
         flagged=sum(bool(step.flag) for step in known),
         stalled=sum(step.flag == STALL for step in known),
         of=len(known),
+        canary=float(np.median([step.canary for step in kept])) - 1.0,
     )
 
 

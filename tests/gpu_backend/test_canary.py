@@ -10,8 +10,10 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from gpu_backend.backend import Backend
+from gpu_backend.controls import Controls, control_steps
 from gpu_backend.device import Cpu
 from gpu_backend.nvml import LIBRARY, Nvml
+from gpu_backend.probes import Grid
 from tests.gpu_maker import TINY
 
 
@@ -66,11 +68,13 @@ def test_a_long_step_is_not_repeated_nine_times(monkeypatch: pytest.MonkeyPatch)
     assert clock.calls == 1 + 1 + 2 * 3, "once untimed, three times between canaries"
 
 
-def test_canary_and_warm_up_touch_no_page() -> None:
+def test_canary_controls_and_warm_up_touch_no_page() -> None:
     backend = Backend(TINY, Cpu(1), 64, 4, 8)
     backend.pool.kv[:, 1:].fill_(7.0)
     backend.canary()()
     backend.warm_up(4, 64)
+    controls = Controls(backend, control_steps(Grid(8, 400, 64)))
+    assert list(controls.timed()) == ["decode", "prefill", "mixed"]
     assert bool((backend.pool.kv[:, 1:] == 7.0).all())
 
 

@@ -186,6 +186,9 @@ def test_measured_fitted_and_predicted(tiny: Path, tmp_path: Path, monkeypatch: 
     assert found["noise_floor_mape"] == 0
     assert found["step_mape"] < 0.05
     assert abs(found["drift"]) < 0.05
+    apart = [each["control"] for each in found["regimes"].values()]
+    assert apart == pytest.approx([0.0] * len(apart), abs=1e-4), "fixed steps count the same work in both processes"
+    assert found["in_ratio"]["drift"] == pytest.approx(found["drift"], abs=1e-4)
     assert (tmp_path / "out/report.html").stat().st_size > 10_000
     wrong = slowed(tmp_path / "profile.json")
     replayed = ("lockstep", tiny, "--replay", tmp_path / "out/lockstep.csv", "--no-report", "--quiet")

@@ -24,6 +24,7 @@ from gpu_backend.session import measure_into
 from gpu_backend.traffic import TRAFFIC
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
+from simulator.lockstep.canary import Canary
 from simulator.timing.cost import StepShape
 from tests.command import batchlab
 from tests.gpu_backend.counted import count_work
@@ -142,7 +143,7 @@ def test_flagged_rows_are_kept_and_only_the_fit_refuses(measured: Profile, tmp_p
 
 def test_the_floor_is_how_far_passes_are_apart() -> None:
     readings = [[Reading(us, 1.0) for us in each] for each in ((1.0, 1.0, 1.3), (4.0, 5.0, 6.0))]
-    found = Profile([], readings, 1.0, "x", {}, [SwapRow("out", 8, 80.0)], {})
+    found = Profile([], readings, Canary("x", 1.0), {}, [SwapRow("out", 8, 80.0)], {})
     assert found.floor == pytest.approx((0.3 + 0.2 + 0.2) / 6)
     assert found.swap_s_per_block() == pytest.approx(1e-5)
 

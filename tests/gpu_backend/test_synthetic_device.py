@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import nan
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from calibration.steps import fit_steps
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import ROWS, Profile, profile, write_profile
+from scenarios.validate.lockstep import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
+from simulator.lockstep.canary import Canary
 from simulator.lockstep.limits import LIMITS, Verdict
 from simulator.lockstep.run import LockstepCase, predicted_clock
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement
@@ -48,11 +52,23 @@ def fitted(folder: Path) -> ProfileCost:
 
 
 @pytest.fixture(scope="module")
-def cost(tmp_path_factory: pytest.TempPathFactory) -> ProfileCost:
-    """The profile of a steady device."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of a steady device."""
     folder = tmp_path_factory.mktemp("steady")
     measured(SyntheticGpu(), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cost(folder: Path) -> ProfileCost:
     return fitted(folder)
+
+
+@pytest.fixture(scope="module")
+def then(folder: Path, cost: ProfileCost) -> Canary:
+    found = profile_canary(folder / "profile.json")
+    assert found is not None
+    return found
 
 
 def requests() -> Workload:
@@ -71,13 +87,16 @@ CASES = {  # what makes each regime: chunks beside decodes, prompts alone, too f
 MakeGpu = Callable[[], SyntheticGpu]
 
 
-def executed(cost: ProfileCost, make_gpu: MakeGpu, *, warm: bool = True) -> list[ComparedStep]:
-    """Both cases in lockstep with the device."""
+def executed(
+    cost: ProfileCost, make_gpu: MakeGpu, *, warm: bool = True, then: Canary | None = None
+) -> list[ComparedStep]:
+    """Both cases in lockstep with the device; `then` is what the profile was measured beside."""
     steps: list[ComparedStep] = []
     for policy, (blocks, given) in CASES.items():
         backend = SyntheticBackend(make_gpu())
         if warm:
             backend.warm_up(64, 512)
+        began = backend.device.check() if then else 1.0
         limits = {"max_num_seqs": 64, "max_num_batched_tokens": 512, **given}
 
         def predicted() -> Executor:
@@ -90,13 +109,19 @@ def executed(cost: ProfileCost, make_gpu: MakeGpu, *, warm: bool = True) -> list
             predicted,
             BlockManager,
         )
-        steps += predicted_clock(case, lambda backend=backend: DeviceExecutor(backend))  # type: ignore[misc] # likewise
+        steps += predicted_clock(case, partial(DeviceExecutor, backend, then=then, began=began))
     return steps
 
 
 @pytest.fixture(scope="module")
-def steady(cost: ProfileCost) -> list[ComparedStep]:
-    return executed(cost, lambda: SyntheticGpu(1))
+def steady(cost: ProfileCost, then: Canary) -> list[ComparedStep]:
+    return executed(cost, lambda: SyntheticGpu(1), then=then)
+
+
+@pytest.fixture(scope="module")
+def slower(cost: ProfileCost, then: Canary) -> list[ComparedStep]:
+    """On a device that has become 4 % slower as a whole since the profile was measured."""
+    return executed(cost, lambda: SyntheticGpu(1, speed=lambda at_s: 1.04), then=then)
 
 
 def judged(steps: list[ComparedStep]) -> tuple[LockstepErrors, Verdict]:
@@ -114,16 +139,34 @@ def test_a_right_profile_passes_within_the_noise(steady: list[ComparedStep]) -> 
     assert found.all.mape <= 1.2 * found.floor
     assert abs(found.drift) < 0.01
     assert (found.flagged, steady[0].sm_mhz) == (0, 1980.0)
+    assert all(abs(each.control or nan) < NOISE for each in found.regimes.values()), "the same device as then"
+
+
+def test_a_device_that_has_become_slower_is_no_failure(slower: list[ComparedStep]) -> None:
+    found, verdict = judged(slower)
+    assert verdict.outcome == "cannot tell"
+    assert "fixed steps take decode +4." in verdict.reasons[0]
+    assert found.flagged == 0
+    assert found.canary == pytest.approx(0.04, abs=0.005)
+    assert found.in_ratio is not None
+    assert abs(found.in_ratio.drift) < 0.01 < 0.03 < -found.drift
+
+
+def test_steps_that_are_slower_beside_the_same_canary_fail(steady: list[ComparedStep]) -> None:
+    slow = [replace(step, device_s=1.1 * step.device_s, again_s=1.1 * step.again_s) for step in steady]
+    assert judged(slow)[1].outcome == "not within", "the device has not changed: it is the profile that is wrong"
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 @pytest.mark.parametrize("regime", [*REGIMES, "all"])
+@pytest.mark.parametrize("device", ["steady", "slower"])
 def test_a_profile_wrong_in_one_regime_fails_by_its_name(
-    regime: str, factor: float, steady: list[ComparedStep]
+    device: str, regime: str, factor: float, request: pytest.FixtureRequest
 ) -> None:
+    executed: list[ComparedStep] = request.getfixturevalue(device)
     off = [
         replace(step, predicted_s=factor * step.predicted_s) if regime in (step.regime, "all") else step
-        for step in steady
+        for step in executed
     ]
     _, verdict = judged(off)
     assert verdict.outcome == "not within"

@@ -83,7 +83,7 @@ def test_no_step_is_no_lockstep() -> None:
         agreement([])
 
 
-WIDE = Limits(inf, inf, inf, inf, inf)
+WIDE = Limits(inf, inf, inf, inf, inf, inf)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def many(predicted: float, apart: float, count: int = 40, shape: StepShape = DEC
     return [step(shape, predicted, 1.0, 1.0 + apart * (-1) ** index) for index in range(count)]
 
 
-STRICT = Limits(0.05, 0.10, 0.03, 0.04, 0.02)
+STRICT = Limits(0.05, 0.10, 0.03, 0.04, 0.02, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,33 @@ def test_a_wrong_regime_is_named(wrong: StepShape) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("predicted", "device", "control", "outcome"),
+    [
+        (1.0, 1.0, 1.0, "within"),
+        (1.0, 0.99, 0.99, "within"),  # close enough, one way and the other
+        (1.0, 0.96, 0.96, "cannot tell"),  # it fails by the times as they are, and not in ratio
+        (1.0, 1.0, 0.96, "cannot tell"),  # it passes by the times as they are, which prove nothing
+        (1.0, 1.0, 1.025, "cannot tell"),  # it passes by both, on a device that has changed by more than is allowed
+        (1.1, 0.96, 0.96, "not within"),  # whatever the device does, it is wrong
+        (0.9, 0.96, 0.96, "not within"),
+        (1.1, 1.04, 1.04, "not within"),
+        (1.0, 0.9, 1.0, "not within"),  # the device is the same, so that it is the prediction
+        (1.0, 0.9, 1.12, "not within"),
+        (1.0, 0.96, 1.0 / 0.96**3, "not within"),
+        (1.0, 0.92, 0.85, "cannot tell"),  # too long by one, too short by the other
+    ],
+)
+def test_a_device_that_has_changed_is_neither_a_pass_nor_a_failure(
+    predicted: float, device: float, control: float, outcome: str
+) -> None:
+    steps = [replace(step(DECODE, predicted, device, device), control=control) for _ in range(40)]
+    verdict = STRICT.verdict(agreement(steps))
+    assert verdict.outcome == outcome
+    if outcome == "cannot tell":
+        assert f"fixed steps take decode {control - 1.0:+.1%}): measure it again" in verdict.reasons[0]
+
+
 def test_stalls_and_drifting_canaries_are_set_aside() -> None:
     odd = [step(DECODE, 1.0, 9.0, 1.0), step(DECODE, 1.0, 1.2, 1.2)]
     marked = [replace(odd[0], flag=STALL), replace(odd[1], flag=CANARY)]
@@ -174,20 +201,22 @@ def test_steps_survive_a_file(tmp_path: Path) -> None:
 
 
 def test_canary_flag_and_clocks_survive_a_file(tmp_path: Path) -> None:
-    seen = replace(step(again=1.0), canary=1.04, flag=CANARY, sm_mhz=1980.0, power_w=650.5)
+    seen = replace(step(again=1.0), canary=1.04, flag=CANARY, sm_mhz=1980.0, power_w=650.5, control=0.97)
     write_csv(tmp_path / "steps.csv", [seen, step(again=1.0)])
     one, other = read_csv(tmp_path / "steps.csv")
-    assert (one.canary, one.flag, one.sm_mhz, one.power_w) == (1.04, CANARY, 1980.0, 650.5)
+    assert (one.canary, one.flag, one.sm_mhz, one.power_w, one.control) == (1.04, CANARY, 1980.0, 650.5, 0.97)
     assert (other.canary, other.flag) == (1.0, "")
+    assert np.isnan(other.control)
     lines = (tmp_path / "steps.csv").read_text().splitlines()
-    older = "\n".join(",".join(line.split(",")[:-4]) for line in lines) + "\n"
-    (tmp_path / "older.csv").write_text(older)
-    assert [each.flag for each in read_csv(tmp_path / "older.csv")] == ["", ""], "files without these columns are read"
+    for columns, flags in ((1, [CANARY, ""]), (5, ["", ""])):
+        older = "\n".join(",".join(line.split(",")[:-columns]) for line in lines) + "\n"
+        (tmp_path / "older.csv").write_text(older)
+        assert [each.flag for each in read_csv(tmp_path / "older.csv")] == flags, "files without these columns are read"
 
 
 def test_a_time_not_taken_is_an_empty_cell(tmp_path: Path) -> None:
     write_csv(tmp_path / "steps.csv", [step()])
-    assert (tmp_path / "steps.csv").read_text().endswith(",100,,1.0,1,,,\n")
+    assert (tmp_path / "steps.csv").read_text().endswith(",100,,1.0,1,,,,\n")
     assert np.isnan(read_csv(tmp_path / "steps.csv")[0].again_s)
 
 
