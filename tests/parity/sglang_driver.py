@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from itertools import chain
 from typing import Any
@@ -48,7 +49,8 @@ def main() -> None:
     sys.path[0] = sys.argv[1]  # instead of this folder, whose modules are not meant
     harness = importlib.import_module("sglang_harness")
     let_answers_end(harness)
-    out, sys.stdout = sys.stdout, sys.stderr  # where memory runs out, SGLang prints its tree
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # where memory runs out, SGLang prints its tree
     for line in sys.stdin:
         case = json.loads(line)
         for request in case["requests"]:

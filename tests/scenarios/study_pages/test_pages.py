@@ -25,10 +25,16 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "studies"
 STUDIES: Mapping[str, Study] = studies()
 
+LONG = ("autoscaling", "disaggregation")
+"""Studies of a quarter of a CPU minute and more: measured by `make more-tests`, as shipped scenarios run by all."""
+
 by_study = pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 by_measured_study = pytest.mark.parametrize(
     "study",
-    [pytest.param(study, marks=pytest.mark.slow if study.trace else ()) for study in STUDIES.values()],
+    [
+        pytest.param(study, marks=pytest.mark.slow if study.trace or study.name in LONG else ())
+        for study in STUDIES.values()
+    ],
     ids=lambda study: study.name,
 )
 """Those that read a trace take minutes, and need it."""
