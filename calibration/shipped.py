@@ -33,6 +33,8 @@ AICONFIGURATOR = {
 }
 AICONFIGURATOR_CORE = {"source": "aiconfigurator-core", "licence": "Apache-2.0"}
 """The wheel (PyPI) with the same tables, and more: of more GPUs."""
+WHEEL = "0.12.0"
+"""The release of aiconfigurator-core that the shipped tables are made of."""
 
 
 @dataclass(frozen=True, slots=True)

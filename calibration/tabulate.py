@@ -24,7 +24,7 @@ from calibration.document import of_axis, of_physics
 from calibration.gemm import gemm_kernel, stands_for
 from calibration.names import gpu_name
 from calibration.physics_fit import Shape, fit_physics
-from calibration.shipped import AICONFIGURATOR, AICONFIGURATOR_CORE
+from calibration.shipped import AICONFIGURATOR, AICONFIGURATOR_CORE, WHEEL
 from calibration.sources.aiconfigurator import BF16_BYTES, FAMILIES, Source, find_source, parquet
 from calibration.tables_errors import errors_of
 from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
@@ -69,9 +69,6 @@ SHIPPED: Mapping[str, str] = {
     "rtx-pro-6000-vllm-0.24": "rtx_pro_6000_server/vllm_0.24.0",
 }
 """The tables that come with batchlab, and what they are made of, as GPU/vllm_VERSION whatever the source's layout."""
-
-WHEEL = "0.12.0"
-"""The release of aiconfigurator-core that the shipped tables of GPUs by family are made of."""
 
 
 def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from calibration.document import of_physics
 from calibration.experts_errors import errors_of
 from calibration.limits import TOLERANCE
 from calibration.physics_fit import Shape, fit_physics
+from calibration.shipped import AICONFIGURATOR_CORE, WHEEL
 from calibration.sources.aiconfigurator import Source, parquet
 from calibration.tabulate import coded, write_tables
 from simulator.errors import InputError
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-SOURCE = {"source": "aiconfigurator-core 0.12.0 (PyPI)", "licence": "Apache-2.0"}
 
 PRECISIONS = {
     "bfloat16": "bf16",
@@ -108,7 +108,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
         "name": f"{name}-experts",
         "gpu": card.name,
         "software": f"vLLM {folder.name}",
-        "sources": [{**SOURCE, "path": f"systems/data/{'/'.join(folder.parts[-4:])}"}],
+        "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{'/'.join(folder.parts[-4:])}"}],
         "left_out": left,
         "rejected": {},
         "tokens": [int(size) for size in tokens],

@@ -41,6 +41,7 @@ from calibration.latent_norms import SHARES, without_chain
 from calibration.latent_rows import FILES, module_rows
 from calibration.limits import TOLERANCE
 from calibration.physics_fit import Shape, fit_physics
+from calibration.shipped import AICONFIGURATOR_CORE, WHEEL
 from calibration.tabulate import coded, on_grid, write_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu, find_gpu
@@ -52,13 +53,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
-
-WHEEL = {
-    "source": "ai-dynamo/aiconfigurator",
-    "package": "aiconfigurator-core 0.12.0",
-    "licence": "Apache-2.0",
-}
-"""The Python package that holds the tables."""
 
 DIMENSIONS = {"hidden": 7168, "q_lora_rank": 1536, "kv_lora_rank": 512, "rope_head_dim": 64, "head_dim": 128}
 """DeepSeek-V3's config.json: the model that the collector builds."""
@@ -87,7 +81,7 @@ def tabulate_latent(root: Path, name: str, folder: str, version: str) -> dict[st
         "name": name,
         "gpu": gpu.name,
         "software": f"vLLM {version}",
-        "sources": [{**WHEEL, "path": f"systems/data/{place.as_posix()}"}],
+        "sources": [{**AICONFIGURATOR_CORE, "version": WHEEL, "path": f"systems/data/{place.as_posix()}"}],
         "dimensions": DIMENSIONS,
         "norms_taken_out": SHARES.get(gpu.name, 0.0),
         "rejected": {},

@@ -31,7 +31,7 @@ def test_shipped_tables_say_where_they_come_from_and_how_well_they_predict(name:
     tables = load_latent(document)
     assert tables.gpu in GPUS
     (source,) = document["sources"]
-    assert (source["package"], source["licence"]) == ("aiconfigurator-core 0.12.0", "Apache-2.0")
+    assert (source["source"], source["version"], source["licence"]) == ("aiconfigurator-core", "0.12.0", "Apache-2.0")
     assert source["path"].endswith("/".join((SHIPPED[name][0], "mla", "vllm", SHIPPED[name][1])))
     assert all(count == 0 and of > 3000 for count, of in document["rejected"].values())
     assert document["norms_taken_out"] == SHARES.get(tables.gpu, 0.0)

@@ -13,9 +13,6 @@ where nothing was measured. Names of loads (`balanced`, ...) are the source's: `
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,12 +22,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import InputError
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import read_physics
+from simulator.timing.tables.files import Kind
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1
+KIND = Kind(SCHEMA, VERSION, "tables of experts", "python -m calibration.tabulate_experts")
 SUFFIX = "-experts.json.gz"
 
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
@@ -82,34 +80,21 @@ class ExpertTables:
 @lru_cache(maxsize=16)
 def read_expert_tables(path: Path) -> ExpertTables:
     """Tables from a file. InputError where it cannot be read, or is of another schema or version."""
-    try:
-        document = json.loads(gzip.decompress(path.read_bytes()))
-    except OSError as error:
-        raise InputError(f"cannot read the tables of experts: {error.strerror or error}", file=str(path)) from None
-    except (ValueError, EOFError, zlib.error) as error:
-        raise InputError(f"no tables of experts: {error}", file=str(path)) from None
-    return load_expert_tables(document, str(path))
+    return load_expert_tables(KIND.read(path), str(path))
 
 
 def load_expert_tables(document: object, file: str | None = None) -> ExpertTables:
     """Tables from the parsed JSON; `file` is where errors say it came from."""
-    if not isinstance(document, dict) or (document.get("schema"), document.get("version")) != (SCHEMA, VERSION):
-        what = f'no tables of experts: "schema" and "version" are not "{SCHEMA}" and {VERSION}'
-        raise InputError(what, file=file, hint="python -m calibration.tabulate_experts writes them")
-    try:
-        tokens = np.asarray(document["tokens"], dtype=np.float64)
+    with KIND.opened(document, file) as held:
+        tokens = np.asarray(held["tokens"], dtype=np.float64)
         return ExpertTables(
-            name=str(document["name"]),
-            gpu=str(document["gpu"]),
-            software=str(document["software"]),
+            name=str(held["name"]),
+            gpu=str(held["gpu"]),
+            software=str(held["software"]),
             tokens=tokens,
-            precisions={name: _kernels(part, name, len(tokens)) for name, part in document["precisions"].items()},
-            document=document,
+            precisions={name: _kernels(part, name, len(tokens)) for name, part in held["precisions"].items()},
+            document=held,
         )
-    except KeyError as error:
-        raise InputError(f"the tables of experts have no {error}", file=file) from None
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InputError(f"the tables of experts are damaged: {error}", file=file) from None
 
 
 def beside(folder: Path, gpu: str, software: str) -> list[ExpertTables]:

@@ -14,9 +14,6 @@ The features of the physics are those of `simulator.timing.profile.step`.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +23,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import InputError
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import read_axis, read_physics
 from simulator.timing.profile.surface import Axis
+from simulator.timing.tables.files import Kind
 from simulator.timing.tables.grid import fill, steadiness
 
 SCHEMA = "batchlab latent tables"
 VERSION = 1
+KIND = Kind(SCHEMA, VERSION, "latent tables", "python -m calibration.tabulate_latent")
 SUFFIX = "-latent"
 """Between the name of a GPU's tables and `.json.gz`."""
 
@@ -85,38 +83,21 @@ class LatentTables:
 @lru_cache(maxsize=16)
 def read_latent(path: Path) -> LatentTables:
     """Latent tables from a file. InputError where it cannot be read, or is of another schema or version."""
-    try:
-        document = json.loads(gzip.decompress(path.read_bytes()))
-    except OSError as error:
-        raise InputError(f"cannot read the latent tables: {error.strerror or error}", file=str(path)) from None
-    except (ValueError, EOFError, zlib.error) as error:
-        raise InputError(f"no latent tables: {error}", file=str(path)) from None
-    return load_latent(document, str(path))
+    return load_latent(KIND.read(path), str(path))
 
 
 def load_latent(document: object, file: str | None = None) -> LatentTables:
     """Latent tables from the parsed JSON; `file` is where errors say it came from."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InputError(f'no latent tables: "schema" is not "{SCHEMA}"', file=file)
-    if document.get("version") != VERSION:
-        what = f"latent tables of version {document.get('version')!r}; this batchlab reads version {VERSION}"
-        raise InputError(
-            what, file=file, hint="make them again from their source: python -m calibration.tabulate_latent"
-        )
-    try:
+    with KIND.opened(document, file) as held:
         return LatentTables(
-            name=str(document["name"]),
-            gpu=str(document["gpu"]),
-            software=str(document["software"]),
-            dimensions={name: int(document["dimensions"][name]) for name in MEASURED_FOR},
-            decode=tuple(_modules(part, "latent decode") for part in document["decode"]),
-            prompt=tuple(_modules(part, "latent prompt") for part in document["prompt"]),
-            document=document,
+            name=str(held["name"]),
+            gpu=str(held["gpu"]),
+            software=str(held["software"]),
+            dimensions={name: int(held["dimensions"][name]) for name in MEASURED_FOR},
+            decode=tuple(_modules(part, "latent decode") for part in held["decode"]),
+            prompt=tuple(_modules(part, "latent prompt") for part in held["prompt"]),
+            document=held,
         )
-    except KeyError as error:
-        raise InputError(f"the latent tables have no {error}", file=file) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the latent tables are damaged: {error}", file=file) from None
 
 
 def _modules(document: dict[str, Any], name: str) -> Modules:

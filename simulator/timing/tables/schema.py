@@ -15,9 +15,6 @@ features of the physics are those of `products` and `attention`.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,14 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.errors import InputError
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import read_axis, read_physics
 from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.tables.files import Kind
 from simulator.timing.tables.grid import fill, steadiness
 
 SCHEMA = "batchlab tables"
 VERSION = 1
+KIND = Kind(SCHEMA, VERSION, "tables", "batchlab calibrate tables")
 
 SCALE = 1e-3
 """What an integer stands for."""
@@ -83,42 +81,25 @@ class Tables:
 @lru_cache(maxsize=16)
 def read_tables(path: Path) -> Tables:
     """Tables from a file. InputError where it cannot be read, or is of another schema or version."""
-    try:
-        data = path.read_bytes()
-        document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except OSError as error:
-        raise InputError(f"cannot read the tables: {error.strerror or error}", file=str(path)) from None
-    except (ValueError, EOFError, zlib.error) as error:
-        raise InputError(f"no tables: {error}", file=str(path)) from None
-    return replace(load_tables(document, str(path)), folder=path.parent)
+    return replace(load_tables(KIND.read(path), str(path)), folder=path.parent)
 
 
 def load_tables(document: object, file: str | None = None) -> Tables:
     """Tables from the parsed JSON; `file` is where errors say it came from."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        hint = "batchlab calibrate tables writes them"
-        raise InputError(f'no tables: "schema" is not "{SCHEMA}"', file=file, hint=hint)
-    if document.get("version") != VERSION:
-        what = f"tables of version {document.get('version')!r}; this batchlab reads version {VERSION}"
-        raise InputError(what, file=file, hint="make them again from their source: batchlab calibrate tables")
-    try:
+    with KIND.opened(document, file) as held:
         return Tables(
-            name=str(document["name"]),
-            gpu=str(document["gpu"]),
-            software=str(document["software"]),
-            products={name: _products(part, name) for name, part in document["products"].items()},
-            decode=tuple(_heads(part, "decode") for part in document["decode"]),
-            prompt=tuple(_heads(part, "prompt") for part in document["prompt"]),
+            name=str(held["name"]),
+            gpu=str(held["gpu"]),
+            software=str(held["software"]),
+            products={name: _products(part, name) for name, part in held["products"].items()},
+            decode=tuple(_heads(part, "decode") for part in held["decode"]),
+            prompt=tuple(_heads(part, "prompt") for part in held["prompt"]),
             all_reduce={
                 int(ranks): (_numbers(part["bytes"]), _numbers(part["us"]))
-                for ranks, part in document["all_reduce"].items()
+                for ranks, part in held["all_reduce"].items()
             },
-            document=document,
+            document=held,
         )
-    except KeyError as error:
-        raise InputError(f"the tables have no {error}", file=file) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the tables are damaged: {error}", file=file) from None
 
 
 def _products(document: dict[str, Any], name: str) -> Surface:
