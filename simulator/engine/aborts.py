@@ -75,7 +75,8 @@ class Aborts:
     def _end_all(self, now_s: float, dropped_from_s: float, ends_s: Sequence[float]) -> None:
         """End them; tokens from `dropped_from_s` on are dropped. `ends_s` are those of the last decode steps."""
         completion = self._completion
-        gone = list(self.pending)
+        # A late result may have come at the moment of the abort: then the answer is whole, and nobody left.
+        gone = [live for live in self.pending if live.row in self._state.lives]
         self.pending.clear()
         if self._decisions is not None:
             self._decisions.aborts(self._state, [live.request_id for live in gone])

@@ -16,12 +16,14 @@ from scenarios.check.laws.causality import clock
 from scenarios.check.laws.conservation import blocks, ends_once, one_place, tokens
 from scenarios.check.laws.repetition import same
 from simulator.metrics.latency import itl
+from simulator.policies.sglang import Sglang
 from simulator.results.records import Cause, Status
 from simulator.timing.cost import StepShape
 from simulator.timing.linear import Linear
+from simulator.workload import Workload
 from tests.laws.caching import CheckingCache, caching_scenarios
 from tests.laws.reacting import End, Script, scripts
-from tests.laws.scenarios import POLICIES, Scenario, scenarios
+from tests.laws.scenarios import POLICIES, Memory, Scenario, scenarios
 from tests.laws.test_radix import CheckingRadix, radix_scenarios
 
 MANY = settings(max_examples=100)
@@ -138,3 +140,19 @@ class _Slowest:
 
     def group_step_s(self, shapes: Any) -> float:
         return max(self._cost.step_s(shape) for shape in shapes if isinstance(shape, StepShape))
+
+
+@pytest.mark.parametrize("fast_forward", [True, False])
+def test_an_answer_that_is_whole_as_its_client_gives_up_ends_once(fast_forward: bool) -> None:
+    """A late result is taken in at the very moment of the abort."""
+    one, zero = np.array([1]), np.array([0])
+    scenario = Scenario(
+        workload=Workload(np.array([0.0]), one, one, one, zero, zero, ("default",)),
+        policy=Sglang(max_num_seqs=1, max_num_batched_tokens=4),
+        memory=Memory(num_gpu_blocks=7, block_size=1, num_host_blocks=0),
+        cost=Linear(base_s=0.005, per_token_s=0.0, per_context_token_s=5e-07),
+        swap_s_per_block=0.0,
+    )
+    run, ends = Script(aborts=[(0, 0.0050005)]).run(scenario, fast_forward=fast_forward)
+    assert ends_once(scenario, run) is None
+    assert [status for _, status, _, _ in ends] == [Status.FINISHED]
