@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibration.rows import Table
-from calibration.shipped import SHIPPED, read_shipped
-from simulator.hardware.models import find_model
+from calibration.shipped import measured_together, read_shipped
 
 Array = NDArray[np.float64]
 
@@ -56,14 +55,10 @@ class Held:
 
 def read_mixed(root: Path) -> list[Mixed]:
     """The mixed steps of all shipped profiles whose source measured them; `root` holds the sources."""
-    found = []
-    for entry in SHIPPED:
-        if entry.source == "llmservingsim":
-            model = find_model(entry.model)
-            heads, kv_heads = model.heads // entry.tensor_parallel, model.local_kv_heads(entry.tensor_parallel)
-            table = read_shipped(entry, root).table("attention")
-            found.append(mixed_steps(table, entry.name, entry.gpu, heads / kv_heads))
-    return found
+    return [
+        mixed_steps(read_shipped(entry, root).table("attention"), entry.name, entry.gpu, heads / kv_heads)
+        for entry, heads, kv_heads in measured_together()
+    ]
 
 
 def mixed_steps(table: Table, name: str, card: str, group: float) -> Mixed:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibration.csv_tables import read_columns
 from calibration.rows import Table
-from calibration.shipped import SHIPPED, Shipped, read_shipped
+from calibration.shipped import Shipped, measured_together, read_shipped
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.tables.products import layer_products
@@ -39,7 +39,7 @@ class Clock:
 
 def read_clocks(root: Path) -> list[Clock]:
     """The clocks of the sources below `root` that timed steps twice, by the profile fitted to each."""
-    return [clock_of(entry, root) for entry in SHIPPED if entry.source == "llmservingsim"]
+    return [clock_of(entry, root) for entry, _, _ in measured_together()]
 
 
 def highest_rate(dense: Table, products: dict[str, tuple[int, int]]) -> float:

@@ -7,6 +7,7 @@ below `root`: `llmservingsim_profiles/`, `aiconfigurator_kernels/`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ SHIPPED = (
     ),
     *(Shipped(model, "h100", 4, "aiconfigurator", _H100) for model in ("llama-2-70b", "llama-3.1-70b")),
 )
+
+
+def measured_together() -> Iterator[tuple[Shipped, int, int]]:
+    """The shipped profiles whose source measured prompts and decodes in one kernel; query and KV heads of a GPU."""
+    for entry in SHIPPED:
+        if entry.source == "llmservingsim":
+            model = find_model(entry.model)
+            yield entry, model.heads // entry.tensor_parallel, model.local_kv_heads(entry.tensor_parallel)
 
 
 def read_shipped(entry: Shipped, root: Path) -> KernelRows:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from calibration.fit import decode_surface
 from calibration.rows import KernelRows, Table, select
-from calibration.shipped import SHIPPED, read_shipped
-from simulator.hardware.models import find_model
+from calibration.shipped import measured_together, read_shipped
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Surface
@@ -82,13 +81,10 @@ class Held:
 
 def read_uneven(root: Path) -> list[Uneven]:
     """The unequal batches of all shipped profiles whose source measured them; `root` holds the sources."""
-    found = []
-    for entry in SHIPPED:
-        if entry.source == "llmservingsim":
-            model = find_model(entry.model)
-            heads, kv_heads = model.heads // entry.tensor_parallel, model.local_kv_heads(entry.tensor_parallel)
-            found.append(uneven_rows(read_shipped(entry, root), entry.name, heads, kv_heads))
-    return found
+    return [
+        uneven_rows(read_shipped(entry, root), entry.name, heads, kv_heads)
+        for entry, heads, kv_heads in measured_together()
+    ]
 
 
 def uneven_rows(rows: KernelRows, name: str, heads: int, kv_heads: int) -> Uneven:

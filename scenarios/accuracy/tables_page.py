@@ -61,8 +61,9 @@ A batch of unequal contexts takes longer than one of equal contexts with the sam
 the rest has ended. Where no such batch was measured, FlashAttention 2 lists blocks of threads over the multiprocessors
 (`simulator/timing/tables/uneven.py`), with two numbers: how fast a block reads by itself, and what a late end counts
 beside prompts. Each card's batches of two lengths with the numbers of the other card, attention alone; `none` prices
-them as equal. It is applied to the A100. FlashAttention 3 (H100, H200) splits whatever has more than 1.1 times a
-multiprocessor's share, so nothing is added there; no unequal batch was measured on them that could say more.
+them as equal. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention 3
+(H100, H200) splits whatever has more than 1.1 times a multiprocessor's share, so nothing is added there; no unequal
+batch was measured on them that could say more.
 """
 
 
