@@ -46,6 +46,7 @@ CORE = (
     "simulator/policies/parts/decode_slots.py",
     "simulator/policies/parts/plan_builder.py",
     "simulator/policies/parts/token_budget.py",
+    "simulator/queues/standing.py",
     "simulator/request_state.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",

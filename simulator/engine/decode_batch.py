@@ -17,7 +17,7 @@ from simulator.engine.context_stats import ContextStats
 from simulator.request_state import DECODING, DecodeClock, RequestState
 
 if TYPE_CHECKING:
-    from simulator.queues.meter import OutputMeter
+    from simulator.queues.protocol import Meter
 
 _NONE: list[RequestState] = []
 
@@ -57,7 +57,7 @@ class DecodeBatch:
         self._entries = 0
         self._overrun: set[RequestState] = set()  # finished, and decoding on until their last token is known
         self._last_end_s = nan  # of the last decode step
-        self.meter: OutputMeter | None = None  # for a queue that depends on the tokens served
+        self.meter: Meter | None = None  # for a queue that depends on the tokens served
         self.context_stats: ContextStats | None = None  # for an executor that wants them
         self._fresh: dict[float, int] = {}  # requests that have not decoded since they joined, by last token's time
 

@@ -6,7 +6,6 @@ and the authors' `MLFQ` in fastserve/scheduler.py of LLMServe/FastServe, whose S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
@@ -16,8 +15,9 @@ from simulator.plan import Holds, StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.system import System
+from simulator.policies.parts.victims import last_first
 from simulator.queues import Order
-from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit, level, levels
+from simulator.queues.mlfq import MinQuantum, PromptQuantum, Quanta, StarveLimit
 from simulator.request import RequestView
 
 
@@ -47,18 +47,20 @@ class Fastserve:
 
     @property
     def traits(self) -> Traits:
-        quanta = {key: getattr(self, key) for key in ("min_quantum_tokens", "prompt_tokens_per_quantum")}
-        return Traits(order=Order("mlfq", **quanta, starve_limit_s=self.starve_limit_s))
+        return Traits(order=Order("mlfq", **self.quanta._asdict(), starve_limit_s=self.starve_limit_s))
 
-    def level(self, request: RequestView) -> int:
-        """0 is the highest."""
-        return level(request, self.min_quantum_tokens, self.prompt_tokens_per_quantum)
+    @property
+    def quanta(self) -> Quanta:
+        """The tokens after which a request falls from level to level."""
+        return Quanta(self.min_quantum_tokens, self.prompt_tokens_per_quantum)
 
     def plan(self, view: View) -> StepPlan:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
             return _UNTIL_ARRIVAL
-        builder = PlanBuilder(view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: True)
+        builder = PlanBuilder(
+            view, self.max_num_batched_tokens, lambda: last_first(view, self._rank), lambda request: True
+        )
         builder.fit_decodes()
         builder.fit_prompts(view.prefilling)
         if not builder.preempted:
@@ -69,11 +71,16 @@ class Fastserve:
         """Admit heads of the queue, in place of lower levels if need be."""
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step takes a token a slot
         slots -= len(builder.view.running)
+        level = self.quanta.level
         for request in builder.view.waiting:
+            mine = level(request)
+            if slots <= 0 and ((victim := builder.next_victim()) is None or level(victim) <= mine):
+                return
             needed = builder.blocks_to_enter(request)
             victims: list[tuple[RequestView, bool]] = []
             if slots <= 0 or needed > builder.free:
-                victims = builder.victims(self._below(builder, request), needed, slots)
+                below = takewhile(lambda other: level(other) > mine, builder.remaining())  # noqa: B023
+                victims = builder.victims(below, needed, slots)
                 if not victims:
                     return
             budget = builder.budget + sum([builder.tokens_freed(victim) for victim, _ in victims])
@@ -85,25 +92,9 @@ class Fastserve:
             slots += len(victims) - 1
             builder.enter(request)
 
-    def _ranked(self, view: View) -> list[RequestView]:
-        """The running requests, the next victim last."""
-        ranked = sorted(
-            [
-                (level, request.row, request)
-                for level, request in zip(self._levels(view.running), view.running, strict=True)
-            ]
-        )
-        return [request for _, _, request in ranked]
-
-    def _below(self, builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
-        """The running requests on a lower level than `request`, the next victim first."""
-        mine = self.level(request)
-        if not builder.preempted and not any(level > mine for level in self._levels(builder.view.running)):
-            return ()  # spares the sorting
-        return takewhile(lambda other: self.level(other) > mine, reversed(builder.remaining))
-
-    def _levels(self, requests: Iterable[RequestView]) -> Iterator[int]:
-        return levels(requests, self.min_quantum_tokens, self.prompt_tokens_per_quantum)
+    def _rank(self, request: RequestView) -> tuple[int, int]:
+        """Its level, then its arrival: the largest leaves first."""
+        return self.quanta.level(request), request.row
 
 
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

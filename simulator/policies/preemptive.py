@@ -13,7 +13,7 @@ from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, Victim, rank
+from simulator.policies.parts.victims import VICTIMS, Victim, last_first, rank
 from simulator.request import RequestView
 
 
@@ -50,19 +50,15 @@ class Preemptive:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order="priority")
+        return Traits(order="importance")
 
     def plan(self, view: View) -> StepPlan:
         quiet = not view.prefilling and not view.waiting
         fits = view.decode_blocks_needed <= view.num_free_blocks
         if quiet and fits and view.num_decoding <= min(self.max_num_batched_tokens, self.max_num_seqs):
             return _DECODE
-        key = rank if self.victim in (None, "lowest_priority") else self._importance
         builder = PlanBuilder(
-            view,
-            self.max_num_batched_tokens,
-            lambda: sorted(view.running, key=key),
-            lambda request: self._swaps(view, request),
+            view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: self._swaps(view, request)
         )
         over = max(len(view.running) - self.max_num_seqs, -builder.budget)
         if over > 0:
@@ -78,12 +74,12 @@ class Preemptive:
         """Admit heads of the queue, in place of less important requests if need be; no request is passed over."""
         slots = self.max_num_seqs - len(builder.view.running) + len(builder.paused)
         for request in builder.view.waiting:
-            if builder.budget == 0:
+            if builder.budget == 0 or (slots <= 0 and not _less_important(builder.next_victim(), request)):
                 return
             needed = builder.blocks_to_enter(request)
             if needed > builder.free or slots <= 0:
                 pauses = self.preemption_mode == "pause"
-                victims = builder.victims(_less_important(builder, request), needed, slots, pauses=pauses)
+                victims = builder.victims(_below(builder, request), needed, slots, pauses=pauses)
                 if not victims:
                     return
                 for victim, only_slot in victims:
@@ -91,6 +87,14 @@ class Preemptive:
                     (builder.pause if only_slot else builder.preempt)(victim)
             builder.enter(request)
             slots -= 1
+
+    def _ranked(self, view: View) -> Iterable[RequestView]:
+        """The running requests, the next victim first."""
+        if self.victim not in (None, "lowest_priority"):
+            return sorted(view.running, key=self._importance)[::-1]  # of equals the latest admitted first
+        if self.preemption_mode == "pause":
+            return sorted(view.running, key=rank, reverse=True)
+        return last_first(view, rank)
 
     def _importance(self, request: RequestView) -> tuple[int, ...]:
         """Priority first; the request of the largest key leaves first."""
@@ -102,12 +106,14 @@ class Preemptive:
         return swap_pays(view, request, _ahead(view, request))
 
 
-def _less_important(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
+def _less_important(other: RequestView | None, request: RequestView) -> bool:
+    """Whether `other`, if any, is of lower priority than `request`."""
+    return other is not None and other.priority > request.priority
+
+
+def _below(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
     """The running requests of lower priority than `request`, the next victim first."""
-    priority = request.priority
-    if not builder.preempted and not any(other.priority > priority for other in builder.view.running):
-        return ()  # spares the sorting
-    return takewhile(lambda other: other.priority > priority, reversed(builder.remaining))
+    return takewhile(lambda other: _less_important(other, request), builder.remaining())
 
 
 def _decodes(request: RequestView) -> bool:

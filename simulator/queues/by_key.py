@@ -7,6 +7,7 @@ from typing import Any
 
 from sortedcontainers import SortedDict
 
+from simulator.queues.protocol import Meter
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
@@ -19,7 +20,7 @@ class ByKey:
     __slots__ = ("_key", "_queue")
 
     timeless = True
-    meter = None
+    meter: Meter | None = None
 
     def __init__(self, key: Key) -> None:
         self._key = key

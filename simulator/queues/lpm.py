@@ -26,7 +26,7 @@ class Lpm(Ranked):
     def rank(self, waiting: list[RequestState]) -> list[RequestState]:
         """These requests, the longest cached prefix first."""
         prefixes = self.prefixes
-        if len(waiting) > MOST_COMPARED or prefixes is None:
+        if prefixes is None:
             return waiting
         begun: set[bytes] = set()
         keys: dict[RequestState, float] = {}

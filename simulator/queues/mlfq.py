@@ -6,20 +6,47 @@ B. Wu et al., Fast Distributed Inference Serving for Large Language Models (arXi
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Iterator
+from itertools import chain
+from typing import Annotated, NamedTuple
 
 from annotated_types import doc
-from sortedcontainers import SortedDict
 
 from simulator.parameters import Count, PositiveSeconds
 from simulator.queues.order import OrderKind
+from simulator.queues.standing import Ladder
 from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level falls by one")]
 PromptQuantum = Annotated[Count, doc("prompt tokens that count as one quantum of the highest level")]
 StarveLimit = Annotated[PositiveSeconds, doc("waiting time after which a request is promoted to the highest level")]
+
+
+class Quanta(NamedTuple):
+    """The service after which requests fall from level to level: see `Mlfq`."""
+
+    min_quantum_tokens: int
+    prompt_tokens_per_quantum: int
+
+    def served(self, request: RequestView) -> int:
+        """Tokens of its service: those of its answer, and its prompt's share until it is promoted."""
+        promoted_at = request.promoted_at_tokens
+        if promoted_at is not None:
+            return request.output_tokens_so_far - promoted_at
+        prompt = request.input_tokens // self.prompt_tokens_per_quantum * self.min_quantum_tokens
+        return prompt + request.output_tokens_so_far
+
+    def level(self, request: RequestView) -> int:
+        """The level of a request, 0 being the highest.
+
+        With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
+        """
+        return (self.served(request) // self.min_quantum_tokens + 1).bit_length() - 1
+
+    def until_fall(self, request: RequestView, level: int) -> int:
+        """Tokens until it falls from its level."""
+        return self.min_quantum_tokens * ((2 << level) - 1) - self.served(request)
 
 
 class Mlfq:
@@ -34,10 +61,9 @@ class Mlfq:
     The paper measures service in seconds of profiled iterations; here a decode step is a token, whatever it lasts.
     """
 
-    __slots__ = ("_keys", "_levels", "_min_quantum_tokens", "_prompt_tokens", "_since", "_starve_limit_s", "_turn")
+    __slots__ = ("_levels", "_places", "_quanta", "_since", "_starve_limit_s", "meter")
 
     timeless = False
-    meter = None
 
     def __init__(
         self,
@@ -45,23 +71,22 @@ class Mlfq:
         prompt_tokens_per_quantum: PromptQuantum = 256,
         starve_limit_s: StarveLimit = 3.0,
     ) -> None:
-        self._min_quantum_tokens = min_quantum_tokens
-        self._prompt_tokens = prompt_tokens_per_quantum
+        self._quanta = Quanta(min_quantum_tokens, prompt_tokens_per_quantum)
         self._starve_limit_s = starve_limit_s
-        self._levels: SortedDict[tuple[int, int], RequestState] = SortedDict()  # by level and turn
-        self._keys: dict[RequestState, tuple[int, int]] = {}
+        self._levels: list[OrderedDict[RequestState, None]] = [OrderedDict()]  # the promoted, then level by level
+        self._places: dict[RequestState, int] = {}  # in `_levels`
         self._since: OrderedDict[RequestState, float] = OrderedDict()  # start of the wait of those not yet promoted
-        self._turn = 0
+        self.meter = Ladder(min_quantum_tokens, self._quanta.level, self._quanta.until_fall)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[RequestState]:
-        return iter(self._levels.values())
+        return chain.from_iterable(self._levels)
 
     @property
     def head(self) -> RequestState:
-        return self._levels.peekitem(0)[1]
+        return next(iter(self))
 
     def at(self, now_s: float) -> None:
         since = self._since
@@ -71,48 +96,29 @@ class Mlfq:
                 break
             del since[request]
             request.promoted_at_tokens = request.output_tokens_so_far
-            del self._levels[self._keys[request]]
+            del self._levels[self._places[request]][request]
             self._enter(request, _PROMOTED)
 
     def push(self, request: RequestState) -> None:
         self._since[request] = request.waiting_since_s
-        self._enter(request, level(request, self._min_quantum_tokens, self._prompt_tokens))
+        self._enter(request, 1 + self._quanta.level(request))
 
     put_back = push
 
     def remove(self, request: RequestState) -> None:
         self._since.pop(request, None)
-        del self._levels[self._keys.pop(request)]
+        del self._levels[self._places.pop(request)][request]
 
     drop = remove
 
     def _enter(self, request: RequestState, place: int) -> None:
-        self._turn += 1
-        self._keys[request] = key = place, self._turn
-        self._levels[key] = request
+        while place >= len(self._levels):
+            self._levels.append(OrderedDict())
+        self._places[request] = place
+        self._levels[place][request] = None
 
 
-_PROMOTED = -1  # in front of level 0
-
-
-def level(request: RequestView, min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> int:
-    """The level of a request, 0 being the highest: see `Mlfq`."""
-    return next(levels((request,), min_quantum_tokens, prompt_tokens_per_quantum))
-
-
-def levels(requests: Iterable[RequestView], min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> Iterator[int]:
-    """The level of each of these.
-
-    With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
-    """
-    for request in requests:
-        served = request.output_tokens_so_far
-        promoted_at = request.promoted_at_tokens
-        if promoted_at is None:
-            quanta = request.input_tokens // prompt_tokens_per_quantum + served // min_quantum_tokens
-        else:
-            quanta = (served - promoted_at) // min_quantum_tokens
-        yield (quanta + 1).bit_length() - 1
+_PROMOTED = 0  # in front of level 0
 
 
 ORDER = OrderKind(Mlfq, is_internal=True)  # `fastserve` preempts by it

@@ -9,10 +9,11 @@ from simulator.request import RequestView
 
 def priority() -> ByKey:
     """Smaller priority first, then arrival."""
-    return ByKey(_key)
+    return ByKey(by_priority)
 
 
-def _key(request: RequestView) -> tuple[int, int]:
+def by_priority(request: RequestView) -> tuple[int, int]:
+    """The key of this order."""
     return request.priority, request.row
 
 

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from simulator.queues.meter import OutputMeter
     from simulator.request_state import RequestState
+
+
+class Meter(Protocol):
+    """Told of the requests that decode, for an order that depends on the tokens served."""
+
+    def sampled(self, live: RequestState) -> None:
+        """A completed prefill has given a token."""
+
+    def joined(self, live: RequestState) -> None:
+        """`live` decodes from now on."""
+
+    def left(self, live: RequestState) -> None:
+        """`live` no longer decodes."""
 
 
 class WaitingQueue(Protocol):
@@ -25,8 +37,8 @@ class WaitingQueue(Protocol):
         """
 
     @property
-    def meter(self) -> OutputMeter | None:
-        """Counts output tokens, for an order that depends on them; None for any other."""
+    def meter(self) -> Meter | None:
+        """What the batch tells of its requests; None for an order that does not depend on them."""
 
     def __len__(self) -> int: ...
 

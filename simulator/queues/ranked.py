@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,17 +28,17 @@ class Ranked:
     """A queue whose order is that of its last sorting, with later comers behind; a preempted request comes anew.
 
     From `at` on it is iterated as it would be sorted now; `settle` then sorts it for good, or forgets that. `before` is
-    the order that `settle` found.
+    the order that `settle` found, where sorting looks prefixes up (`reads_cache`); where it does not, the order stays.
     """
 
     timeless = False
     meter = None
-    reads_cache = False  # whether sorting it looks prefixes up
+    reads_cache = False
 
     def __init__(self) -> None:
         self.prefixes: Prefixes | None = None
         self.before: Sequence[RequestState] = ()
-        self._queue: dict[RequestState, None] = {}
+        self._queue: OrderedDict[RequestState, None] = OrderedDict()
         self._ranked: list[RequestState] | None = None
         self._is_due = True
 
@@ -58,14 +59,14 @@ class Ranked:
         return next(iter(self))
 
     def at(self, now_s: float) -> None:
-        self._is_due = True
+        self._is_due = self.reads_cache
         self._ranked = None
 
     def settle(self, *, keep: bool) -> None:
         """The plan is made: keep the order in which it saw the queue, or not."""
-        if keep:
+        if keep and self._is_due:
             self.before = list(self._queue)
-            self._queue = dict.fromkeys(self)
+            self._queue = OrderedDict.fromkeys(self)
         self._is_due = False
         self._ranked = None
 
@@ -73,11 +74,13 @@ class Ranked:
         self._queue[request] = None
         self._ranked = None
 
-    put_back = push
+    def put_back(self, request: RequestState) -> None:
+        self.push(request)
 
     def remove(self, request: RequestState) -> None:
         del self._queue[request]
         if self._ranked is not None:
             self._ranked.remove(request)
 
-    drop = remove
+    def drop(self, request: RequestState) -> None:
+        self.remove(request)

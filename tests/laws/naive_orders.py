@@ -98,6 +98,8 @@ class NaiveOrder:
     def by_priority(self, requests: Requests) -> Requests:
         return sorted(requests, key=lambda r: (r.priority, r.row))
 
+    by_importance = by_priority
+
     def by_sjf(self, requests: Requests) -> Requests:
         aging_s = self.parameters["aging_s"]
         old = [r for r in requests if aging_s is not None and self.now_s - r.arrival_s > aging_s]

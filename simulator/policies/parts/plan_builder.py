@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View, cdiv
 from simulator.request import RequestView
@@ -12,15 +12,16 @@ class PlanBuilder:
     """A step in which every request decodes that is neither paused nor preempted.
 
     `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left under the plan so far.
-    `ranked` gives the running requests, the next victim last; it is called when first needed. `to_host` says whether
-    a victim's KV is to be swapped; it is, if its prompt is computed and the host has room.
+    `ranked` gives the running requests, the next victim first; it is called when first needed, and asked for no more
+    than are looked at. `to_host` says whether a victim's KV is to be swapped; it is, if its prompt is computed and the
+    host has room.
     """
 
     def __init__(
         self,
         view: View,
         budget: int,
-        ranked: Callable[[], list[RequestView]],
+        ranked: Callable[[], Iterable[RequestView]],
         to_host: Callable[[RequestView], bool],
     ) -> None:
         self.view = view
@@ -33,19 +34,34 @@ class PlanBuilder:
         self.paused: dict[RequestView, None] = {}
         self._ranked = ranked
         self._to_host = to_host
-        self._remaining: list[RequestView] | None = None
+        self._unseen: Iterator[RequestView] | None = None  # of the ranked, those not yet looked at
+        self._seen: dict[RequestView, None] = {}  # the others, without the preempted
 
-    @property
-    def remaining(self) -> list[RequestView]:
-        """The running requests that are not preempted, the next victim last."""
-        if self._remaining is None:
-            self._remaining = self._ranked()
-        return self._remaining
+    def next_victim(self) -> RequestView | None:
+        """The first of the running requests that are not preempted; None if there are none."""
+        for request in self._seen:
+            return request
+        return self._look()
+
+    def remaining(self) -> Iterator[RequestView]:
+        """The running requests that are not preempted, the next victim first; none may be preempted meanwhile."""
+        yield from self._seen
+        while (request := self._look()) is not None:
+            yield request
+
+    def _look(self) -> RequestView | None:
+        """The next of the ranked that was not looked at yet."""
+        if self._unseen is None:
+            self._unseen = iter(self._ranked())
+        request = next(self._unseen, None)
+        if request is not None:
+            self._seen[request] = None
+        return request
 
     def fit_decodes(self) -> None:
         """Preempt victims until the remaining decodes fit."""
         while self.free < 0:
-            self.preempt(self.remaining[-1])
+            self._preempt_next()
 
     def fit_prompts(self, prompts: Iterable[RequestView]) -> None:
         """Continue prompts, in this order; preempt victims where one lacks a block."""
@@ -55,7 +71,7 @@ class PlanBuilder:
                 continue
             needed = cdiv(request.num_computed_tokens + tokens, self.view.block_size) - request.num_blocks
             while needed > self.free and request not in self.preempted:
-                self.preempt(self.remaining[-1])
+                self._preempt_next()
             if request not in self.preempted:
                 self._compute(request, tokens, needed)
 
@@ -91,8 +107,11 @@ class PlanBuilder:
         free = self.free
         for request in below:
             is_paused = request in self.paused
-            spares = 0 if is_paused else self._needs_block(request)
-            only_slot = pauses and request.is_decoding and needed <= free + spares
+            spares = 0
+            only_slot = False
+            if pauses and request.is_decoding:
+                spares = 0 if is_paused else self._needs_block(request)
+                only_slot = needed <= free + spares
             if only_slot and is_paused:
                 continue  # it holds none
             found.append((request, only_slot))
@@ -103,11 +122,8 @@ class PlanBuilder:
         return []
 
     def preempt(self, request: RequestView) -> None:
-        """Preempt a running request: its KV goes to the host, or is computed again."""
-        if self.remaining[-1] is request:
-            self.remaining.pop()
-        else:
-            self.remaining.remove(request)
+        """Preempt one of the `remaining` that were looked at: its KV goes to the host, or is computed again."""
+        del self._seen[request]
         self.free += self._blocks_freed(request)
         self.budget += self.tokens_freed(request)
         self.prefill.pop(request, None)
@@ -116,6 +132,11 @@ class PlanBuilder:
         if swap:
             self.free_host -= request.num_blocks
         self.preempted[request] = Preemption(request, swap)
+
+    def _preempt_next(self) -> None:
+        victim = self.next_victim()
+        assert victim is not None  # memory is short: requests run
+        self.preempt(victim)
 
     def pause(self, request: RequestView) -> None:
         """Pause a decoding request for the step."""

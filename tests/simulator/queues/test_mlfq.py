@@ -6,11 +6,15 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.queues import make_queue
-from simulator.queues.mlfq import Mlfq, level
+from simulator.queues.mlfq import Mlfq, Quanta
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 
 CLOCK = DecodeClock(4)
+
+
+def level(live: RequestState, min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> int:
+    return Quanta(min_quantum_tokens, prompt_tokens_per_quantum).level(live)
 
 
 def request(row: int, inputs: int = 1, outputs: int = 0, arrival_s: float = 0.0) -> RequestState:

@@ -128,7 +128,7 @@ def test_the_earliest_deadline_first() -> None:
 def test_unknown_orders_are_refused() -> None:
     with pytest.raises(InputError, match="unknown queue order 'lifo'") as caught:
         make_queue("lifo")
-    assert "dfs-weight, edf, fair, fcfs, in-turn, lof, lpm, mlfq, priority" in str(caught.value)
+    assert "dfs-weight, edf, fair, fcfs, importance, in-turn, lof, lpm, mlfq, priority" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""The decoding requests in the order of a rank, for policies in which a waiting request displaces running ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
+
+from simulator.request_state import RequestState
+
+
+class Standing:
+    """The decoding requests by `rank`, then row: the largest is the next victim. A rank stays as long as one decodes.
+
+    A replica's batch tells it who decodes (`simulator.queues.protocol.Meter`); prompts under way and paused requests
+    are not among them.
+    """
+
+    __slots__ = ("_order", "_places", "_rank")
+
+    def __init__(self, rank: Callable[[RequestState], int]) -> None:
+        self._rank = rank
+        self._order: list[tuple[int, int]] = []  # rank and row, the smallest first
+        self._places: dict[int, tuple[tuple[int, int], RequestState]] = {}  # by row
+
+    def sampled(self, live: RequestState) -> None:
+        """See `Meter`: it decodes from now on, or has finished."""
+
+    def joined(self, live: RequestState) -> None:
+        """`live` decodes from now on."""
+        place = self._rank(live), live.row
+        insort(self._order, place)
+        self._places[live.row] = place, live
+
+    def left(self, live: RequestState) -> None:
+        """`live` no longer decodes."""
+        place, _ = self._places.pop(live.row)
+        del self._order[bisect_left(self._order, place)]
+
+    def last_first(self) -> Iterator[RequestState]:
+        """The decoding requests, the next victim first. Looking changes nothing."""
+        places = self._places
+        for _, row in reversed(self._order):
+            yield places[row][1]
+
+
+class Ladder:
+    """The decoding requests by level, then row: the latest on the lowest level, which is the largest, comes first.
+
+    Levels are those of `simulator.queues.mlfq.Mlfq`. Who decodes is served a token a step, so that its next fall is
+    known beforehand. Falls that have come are made when the ladder is looked at; what is seen does not depend on how
+    often that is.
+    """
+
+    __slots__ = ("_falls", "_level", "_min_quantum_tokens", "_places", "_rows", "_until_fall")
+
+    def __init__(
+        self,
+        min_quantum_tokens: int,
+        level: Callable[[RequestState], int],
+        until_fall: Callable[[RequestState, int], int],
+    ) -> None:
+        self._min_quantum_tokens = min_quantum_tokens
+        self._level = level
+        self._until_fall = until_fall
+        self._rows: list[list[int]] = []  # of each level, in order
+        # (falls at this tick of the replica's clock, row, level, request), by row, and as a heap, where those are stale
+        # that are no row's any more.
+        self._places: dict[int, tuple[int, int, int, RequestState]] = {}
+        self._falls: list[tuple[int, int, int, RequestState]] = []
+
+    def sampled(self, live: RequestState) -> None:
+        """See `Meter`: it decodes from now on, or has finished."""
+
+    def joined(self, live: RequestState) -> None:
+        """`live` decodes from now on."""
+        level = self._level(live)
+        heappush(self._falls, self._enter(live.clock.ticks + self._until_fall(live, level), level, live))
+
+    def left(self, live: RequestState) -> None:
+        """`live` no longer decodes."""
+        self._leave(self._places.pop(live.row))
+        if len(self._falls) > 64 + 4 * len(self._places):
+            self._falls = sorted(self._places.values())
+
+    def last_first(self) -> Iterator[RequestState]:
+        """The decoding requests, the next victim first. Looking changes nothing."""
+        falls, places = self._falls, self._places
+        while falls and falls[0][0] <= falls[0][3].clock.ticks:
+            place = falls[0]
+            falls_at, row, level, live = place
+            if places.get(row) != place:
+                heappop(falls)
+                continue
+            self._leave(place)
+            level += 1
+            heapreplace(falls, self._enter(falls_at + (self._min_quantum_tokens << level), level, live))
+        for rows in reversed(self._rows):
+            for row in reversed(rows):
+                yield places[row][3]
+
+    def _enter(self, falls_at: int, level: int, live: RequestState) -> tuple[int, int, int, RequestState]:
+        while level >= len(self._rows):
+            self._rows.append([])
+        insort(self._rows[level], live.row)
+        place = self._places[live.row] = falls_at, live.row, level, live
+        return place
+
+    def _leave(self, place: tuple[int, int, int, RequestState]) -> None:
+        rows = self._rows[place[2]]
+        del rows[bisect_left(rows, place[1])]
