@@ -6,6 +6,7 @@ and the authors' `MLFQ` in fastserve/scheduler.py of LLMServe/FastServe, whose S
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import ClassVar
@@ -17,7 +18,8 @@ from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import last_first
 from simulator.queues import Order
-from simulator.queues.mlfq import MinQuantum, PromptQuantum, Quanta, StarveLimit
+from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit
+from simulator.queues.standing import Quanta
 from simulator.request import RequestView
 
 
@@ -47,40 +49,36 @@ class Fastserve:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=Order("mlfq", **self.quanta._asdict(), starve_limit_s=self.starve_limit_s))
-
-    @property
-    def quanta(self) -> Quanta:
-        """The tokens after which a request falls from level to level."""
-        return Quanta(self.min_quantum_tokens, self.prompt_tokens_per_quantum)
+        quanta = {key: getattr(self, key) for key in ("min_quantum_tokens", "prompt_tokens_per_quantum")}
+        return Traits(order=Order("mlfq", **quanta, starve_limit_s=self.starve_limit_s))
 
     def plan(self, view: View) -> StepPlan:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
             return _UNTIL_ARRIVAL
+        level = Quanta(self.min_quantum_tokens, self.prompt_tokens_per_quantum).level
         builder = PlanBuilder(
-            view, self.max_num_batched_tokens, lambda: last_first(view, self._rank), lambda request: True
+            view,
+            self.max_num_batched_tokens,
+            lambda: last_first(view, lambda request: (level(request), request.row)),
+            lambda request: True,
         )
         builder.fit_decodes()
         builder.fit_prompts(view.prefilling)
         if not builder.preempted:
-            self._admit(builder)
+            self._admit(builder, level)
         return builder.plan()
 
-    def _admit(self, builder: PlanBuilder) -> None:
+    def _admit(self, builder: PlanBuilder, level: Callable[[RequestView], int]) -> None:
         """Admit heads of the queue, in place of lower levels if need be."""
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step takes a token a slot
         slots -= len(builder.view.running)
-        level = self.quanta.level
         for request in builder.view.waiting:
             mine = level(request)
-            if slots <= 0 and ((victim := builder.next_victim()) is None or level(victim) <= mine):
-                return
             needed = builder.blocks_to_enter(request)
             victims: list[tuple[RequestView, bool]] = []
             if slots <= 0 or needed > builder.free:
-                below = takewhile(lambda other: level(other) > mine, builder.remaining())  # noqa: B023
-                victims = builder.victims(below, needed, slots)
+                victims = builder.victims(_below(builder, mine, level), needed, slots)
                 if not victims:
                     return
             budget = builder.budget + sum([builder.tokens_freed(victim) for victim, _ in victims])
@@ -92,9 +90,10 @@ class Fastserve:
             slots += len(victims) - 1
             builder.enter(request)
 
-    def _rank(self, request: RequestView) -> tuple[int, int]:
-        """Its level, then its arrival: the largest leaves first."""
-        return self.quanta.level(request), request.row
+
+def _below(builder: PlanBuilder, mine: int, level: Callable[[RequestView], int]) -> Iterable[RequestView]:
+    """The running requests below level `mine`, the next victim first."""
+    return takewhile(lambda other: level(other) > mine, builder.remaining())
 
 
 _UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import ClassVar
 
 from simulator.parameters import check_parameters
-from simulator.plan import Holds, StepPlan, Traits, View
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View
+from simulator.policies.parts.admission import AdmissionRule, admit
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
@@ -39,9 +40,12 @@ class Preemptive:
     max_num_batched_tokens: MaxNumBatchedTokens = 2048
     preemption_mode: PreemptionMode = "recompute"
     victim: Victim | None = None
+    _admission: AdmissionRule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        rule = AdmissionRule(self.max_num_seqs, 0.0, tests_whole=True, in_chunks=True)
+        object.__setattr__(self, "_admission", rule)
         if self.preemption_mode == "pause" and self.victim not in (None, "lowest_priority"):
             raise ValueError(
                 f"preemption_mode pause goes with victim lowest_priority, not {self.victim}: "
@@ -53,10 +57,14 @@ class Preemptive:
         return Traits(order="importance")
 
     def plan(self, view: View) -> StepPlan:
-        quiet = not view.prefilling and not view.waiting
-        fits = view.decode_blocks_needed <= view.num_free_blocks
-        if quiet and fits and view.num_decoding <= min(self.max_num_batched_tokens, self.max_num_seqs):
-            return _DECODE
+        if self._displaces_none(view):
+            chunks: list[Chunk] = []
+            budget = self.max_num_batched_tokens - view.num_decoding
+            free = view.num_free_blocks - view.decode_blocks_needed
+            admit(
+                view, AdmissionRule(self.max_num_seqs, 0.0, tests_whole=True, in_chunks=True), 0, budget, free, chunks
+            )
+            return StepPlan(prefill=tuple(chunks)) if chunks else _DECODE
         builder = PlanBuilder(
             view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: self._swaps(view, request)
         )
@@ -69,6 +77,18 @@ class Preemptive:
         if not builder.preempted:
             self._admit(builder)
         return builder.plan(Holds.ARRIVAL)
+
+    def _displaces_none(self, view: View) -> bool:
+        """Whether the requests that run decode on, and those that wait may at most join them."""
+        if view.prefilling or view.decode_blocks_needed > view.num_free_blocks:
+            return False
+        if view.num_decoding > min(self.max_num_batched_tokens, self.max_num_seqs):
+            return False
+        if not view.waiting:
+            return True
+        if view.num_swapped or self.preemption_mode == "pause":
+            return False
+        return not _less_important(next(iter(last_first(view, rank)), None), view.waiting.head)
 
     def _admit(self, builder: PlanBuilder) -> None:
         """Admit heads of the queue, in place of less important requests if need be; no request is passed over."""

@@ -8,45 +8,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from annotated_types import doc
 
 from simulator.parameters import Count, PositiveSeconds
 from simulator.queues.order import OrderKind
-from simulator.queues.standing import Ladder
-from simulator.request import RequestView
+from simulator.queues.standing import Ladder, Quanta
 from simulator.request_state import RequestState
 
 MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level falls by one")]
 PromptQuantum = Annotated[Count, doc("prompt tokens that count as one quantum of the highest level")]
 StarveLimit = Annotated[PositiveSeconds, doc("waiting time after which a request is promoted to the highest level")]
-
-
-class Quanta(NamedTuple):
-    """The service after which requests fall from level to level: see `Mlfq`."""
-
-    min_quantum_tokens: int
-    prompt_tokens_per_quantum: int
-
-    def served(self, request: RequestView) -> int:
-        """Tokens of its service: those of its answer, and its prompt's share until it is promoted."""
-        promoted_at = request.promoted_at_tokens
-        if promoted_at is not None:
-            return request.output_tokens_so_far - promoted_at
-        prompt = request.input_tokens // self.prompt_tokens_per_quantum * self.min_quantum_tokens
-        return prompt + request.output_tokens_so_far
-
-    def level(self, request: RequestView) -> int:
-        """The level of a request, 0 being the highest.
-
-        With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
-        """
-        return (self.served(request) // self.min_quantum_tokens + 1).bit_length() - 1
-
-    def until_fall(self, request: RequestView, level: int) -> int:
-        """Tokens until it falls from its level."""
-        return self.min_quantum_tokens * ((2 << level) - 1) - self.served(request)
 
 
 class Mlfq:
@@ -76,7 +49,7 @@ class Mlfq:
         self._levels: list[OrderedDict[RequestState, None]] = [OrderedDict()]  # the promoted, then level by level
         self._places: dict[RequestState, int] = {}  # in `_levels`
         self._since: OrderedDict[RequestState, float] = OrderedDict()  # start of the wait of those not yet promoted
-        self.meter = Ladder(min_quantum_tokens, self._quanta.level, self._quanta.until_fall)
+        self.meter = Ladder(self._quanta)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 
+from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 
@@ -44,6 +45,35 @@ class Standing:
             yield places[row][1]
 
 
+class Quanta:
+    """The service after which requests fall from level to level: see `simulator.queues.mlfq.Mlfq`."""
+
+    __slots__ = ("min_quantum_tokens", "prompt_tokens_per_quantum")
+
+    def __init__(self, min_quantum_tokens: int, prompt_tokens_per_quantum: int) -> None:
+        self.min_quantum_tokens = min_quantum_tokens
+        self.prompt_tokens_per_quantum = prompt_tokens_per_quantum
+
+    def served(self, request: RequestView) -> int:
+        """Tokens of its service: those of its answer, and its prompt's share until it is promoted."""
+        promoted_at = request.promoted_at_tokens
+        if promoted_at is not None:
+            return request.output_tokens_so_far - promoted_at
+        prompt = request.input_tokens // self.prompt_tokens_per_quantum * self.min_quantum_tokens
+        return prompt + request.output_tokens_so_far
+
+    def level(self, request: RequestView) -> int:
+        """The level of a request, 0 being the highest.
+
+        With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
+        """
+        return (self.served(request) // self.min_quantum_tokens + 1).bit_length() - 1
+
+    def until_fall(self, request: RequestView, level: int) -> int:
+        """Tokens until it falls from its level."""
+        return self.min_quantum_tokens * ((2 << level) - 1) - self.served(request)
+
+
 class Ladder:
     """The decoding requests by level, then row: the latest on the lowest level, which is the largest, comes first.
 
@@ -52,17 +82,10 @@ class Ladder:
     often that is.
     """
 
-    __slots__ = ("_falls", "_level", "_min_quantum_tokens", "_places", "_rows", "_until_fall")
+    __slots__ = ("_falls", "_places", "_quanta", "_rows")
 
-    def __init__(
-        self,
-        min_quantum_tokens: int,
-        level: Callable[[RequestState], int],
-        until_fall: Callable[[RequestState, int], int],
-    ) -> None:
-        self._min_quantum_tokens = min_quantum_tokens
-        self._level = level
-        self._until_fall = until_fall
+    def __init__(self, quanta: Quanta) -> None:
+        self._quanta = quanta
         self._rows: list[list[int]] = []  # of each level, in order
         # (falls at this tick of the replica's clock, row, level, request), by row, and as a heap, where those are stale
         # that are no row's any more.
@@ -74,8 +97,8 @@ class Ladder:
 
     def joined(self, live: RequestState) -> None:
         """`live` decodes from now on."""
-        level = self._level(live)
-        heappush(self._falls, self._enter(live.clock.ticks + self._until_fall(live, level), level, live))
+        level = self._quanta.level(live)
+        heappush(self._falls, self._enter(live.clock.ticks + self._quanta.until_fall(live, level), level, live))
 
     def left(self, live: RequestState) -> None:
         """`live` no longer decodes."""
@@ -94,7 +117,7 @@ class Ladder:
                 continue
             self._leave(place)
             level += 1
-            heapreplace(falls, self._enter(falls_at + (self._min_quantum_tokens << level), level, live))
+            heapreplace(falls, self._enter(falls_at + (self._quanta.min_quantum_tokens << level), level, live))
         for rows in reversed(self._rows):
             for row in reversed(rows):
                 yield places[row][3]
