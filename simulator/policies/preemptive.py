@@ -70,7 +70,8 @@ class Preemptive:
         )
         over = max(len(view.running) - self.max_num_seqs, -builder.budget)
         if over > 0:
-            for request in sorted(filter(_decodes, view.running), key=rank)[-over:]:
+            decoding = [request for request in view.running if request not in view.prefilling]
+            for request in sorted(decoding, key=rank)[-over:]:
                 builder.pause(request)
         builder.fit_decodes()
         builder.fit_prompts(sorted(view.prefilling, key=rank))
@@ -86,7 +87,7 @@ class Preemptive:
             return False
         if not view.waiting:
             return True
-        if view.num_swapped or self.preemption_mode == "pause":
+        if view.num_swapped:
             return False
         return not _less_important(next(iter(last_first(view, rank)), None), view.waiting.head)
 
@@ -112,8 +113,6 @@ class Preemptive:
         """The running requests, the next victim first."""
         if self.victim not in (None, "lowest_priority"):
             return sorted(view.running, key=self._importance)[::-1]  # of equals the latest admitted first
-        if self.preemption_mode == "pause":
-            return sorted(view.running, key=rank, reverse=True)
         return last_first(view, rank)
 
     def _importance(self, request: RequestView) -> tuple[int, ...]:
@@ -134,10 +133,6 @@ def _less_important(other: RequestView | None, request: RequestView) -> bool:
 def _below(builder: PlanBuilder, request: RequestView) -> Iterable[RequestView]:
     """The running requests of lower priority than `request`, the next victim first."""
     return takewhile(lambda other: _less_important(other, request), builder.remaining())
-
-
-def _decodes(request: RequestView) -> bool:
-    return request.is_decoding
 
 
 def _ahead(view: View, request: RequestView) -> Iterator[RequestView]:

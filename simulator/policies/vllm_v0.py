@@ -163,7 +163,8 @@ class VllmV0:
                 break
             inverted.append(running.pop())
             free += inverted[-1].num_blocks
-        others = without_slots(view, running, free)
+        short = view.num_free_blocks - view.decode_blocks_needed < 1  # else the last decode still finds a free block
+        others = without_slots(view, running, free) if short else []
         if not inverted and not others and view.note == len(view.waiting):
             # Sorted, as it was left: an arrival can change that; behind the swapped, a lack of blocks for the head.
             resume = self._resume(view, swapped, slots, free - view.decode_blocks_needed)

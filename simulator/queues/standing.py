@@ -24,6 +24,9 @@ class Standing:
         self._order: list[tuple[int, int]] = []  # rank and row, the smallest first
         self._places: dict[int, tuple[tuple[int, int], RequestState]] = {}  # by row
 
+    def __len__(self) -> int:
+        return len(self._order)
+
     def sampled(self, live: RequestState) -> None:
         """See `Meter`: it decodes from now on, or has finished."""
 
@@ -91,6 +94,9 @@ class Ladder:
         # that are no row's any more.
         self._places: dict[int, tuple[int, int, int, RequestState]] = {}
         self._falls: list[tuple[int, int, int, RequestState]] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     def sampled(self, live: RequestState) -> None:
         """See `Meter`: it decodes from now on, or has finished."""

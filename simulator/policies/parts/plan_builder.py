@@ -101,7 +101,9 @@ class PlanBuilder:
         if pauses and slots <= 0:
             below = list(below)
             active = next((request for request in below if request not in self.paused), None)
-            if active is not None and active.is_decoding and needed <= self.free + self._needs_block(active):
+            if active is None:
+                return []
+            if active.is_decoding and needed <= self.free + self._needs_block(active):
                 return [(active, True)]
         found = []
         free = self.free

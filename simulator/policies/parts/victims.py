@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import merge
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import doc
@@ -13,10 +14,8 @@ from simulator.policies.parts.preemption import swap_pays
 from simulator.queues.standing import Ladder, Standing
 from simulator.request import RequestView
 
-
-def rank(request: RequestView) -> tuple[int, int]:
-    """Priority, then arrival: the smaller is the more important, the larger the sooner a victim."""
-    return request.priority, request.row
+rank: Callable[[RequestView], tuple[int, int]] = attrgetter("priority", "row")
+"""Priority, then arrival: the smaller is the more important, the larger the sooner a victim."""
 
 
 VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
@@ -60,11 +59,11 @@ def first_to_leave(running: BatchView, order: str, victim: str | None = None) ->
 def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Iterable[RequestView]:
     """The running requests by a key, of which no two are equal: the largest first.
 
-    A queue may know those that decode by the same key (`simulator.queues.standing`); then no more of them are looked at
-    than are asked for. No request may be paused.
+    A queue may know those that decode by the same key (`simulator.queues.standing`), unless some are paused; then no
+    more of them are looked at than are asked for.
     """
     meter = getattr(view.waiting, "meter", None)
-    if not isinstance(meter, (Standing, Ladder)):
+    if not isinstance(meter, (Standing, Ladder)) or len(meter) < view.num_decoding:
         return sorted(view.running, key=key, reverse=True)
     if not view.prefilling:
         return meter.last_first()
