@@ -52,6 +52,7 @@ CORE = (
     "simulator/policies/parts/reservations.py",
     "simulator/policies/parts/token_budget.py",
     "simulator/policies/parts/usual_step.py",
+    "simulator/policies/parts/whole_batches.py",
     "simulator/request_state.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",

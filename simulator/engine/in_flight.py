@@ -150,7 +150,7 @@ def record_row(step: InFlight, records: ReplicaRecorder) -> None:
     if state.held:
         idle_slots += held
         held = len(state.held)
-    if state.paused or state.traits.slots_by_step:  # only as many of them hold a slot as there are slots
+    if state.paused or state.slots_by_step:  # only as many of them hold a slot as there are slots
         idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
     if idle_slots or padding or held or state.num_swapped or step.is_odd:
         records.odd(

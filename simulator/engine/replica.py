@@ -250,10 +250,8 @@ class Replica:
         if held:
             step.held = held
         if changes:
-            step.prefill = prefill
-            if is_odd:
-                step.is_odd = True
-                step.swapped_out_blocks, step.swapped_in_blocks = swapped
+            step.prefill, step.is_odd = prefill, is_odd
+            step.swapped_out_blocks, step.swapped_in_blocks = swapped
             return step
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is None or holds is _STEP or (self._frees_late and state.late_frees.num_blocks):

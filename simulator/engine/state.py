@@ -121,6 +121,7 @@ class ReplicaState:
         self._keeps_finished = self.traits.keeps_finished
         self._takes_whole_prompt = self.traits.takes_whole_prompt
         self.streams = self.traits.streams
+        self.slots_by_step = self.traits.slots_by_step
         self._clock = clock
 
     def broken(self, what: str) -> PolicyError:
@@ -358,7 +359,7 @@ class ReplicaState:
 
     def _check_slots(self) -> None:
         """Raise PolicyError if the batch exceeds its slots; paused requests need none."""
-        if self.traits.slots_by_step:
+        if self.slots_by_step:
             return  # `Replica.begin_step` looks at those that compute
         seqs = len(self.running) - len(self.paused) + len(self.held)
         if seqs > self._max_num_seqs:

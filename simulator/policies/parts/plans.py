@@ -16,8 +16,7 @@ UNTIL_CHANGE: Final = StepPlan(holds=Holds.CHANGE)
 _new: Final = tuple.__new__
 _CHUNK: Final = Chunk
 _PLAN: Final = StepPlan
-_DECODE: Final = StepPlan()[3:]
-_WAIT: Final = StepPlan(decode=False)[3:]
+_STEP: Final = Holds.STEP
 
 
 def chunk_of(request: RequestView, num_tokens: int) -> Chunk:
@@ -27,4 +26,4 @@ def chunk_of(request: RequestView, num_tokens: int) -> Chunk:
 
 def prefill_plan(chunks: list[Chunk], *, decode: bool = True) -> StepPlan:
     """A step that computes these chunks, beside the decodes or without them."""
-    return _new(_PLAN, ((), (), tuple(chunks), *(_DECODE if decode else _WAIT)))
+    return _new(_PLAN, ((), (), tuple(chunks), decode, (), _STEP, None, False, None, None, (), False, None))
