@@ -19,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 # neither be copied nor pickled), what derives from SimPy or from a built-in class, and what goes to worker processes.
 # So a policy is interpreted, whether it is ours or a user's; what several policies share is compiled.
 CORE = (
+    "simulator/division.py",
     "simulator/engine/aborts.py",
     "simulator/engine/async_scheduling.py",
     "simulator/engine/block_growth.py",
@@ -42,10 +43,16 @@ CORE = (
     "simulator/engine/timetable.py",
     "simulator/engine/unseen.py",
     "simulator/engine/view.py",
+    "simulator/memory/ledger.py",
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",
     "simulator/policies/parts/plan_builder.py",
+    "simulator/policies/parts/plans.py",
+    "simulator/policies/parts/prefill_first.py",
+    "simulator/policies/parts/reservations.py",
     "simulator/policies/parts/token_budget.py",
+    "simulator/policies/parts/usual_step.py",
+    "simulator/policies/parts/whole_batches.py",
     "simulator/request_state.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",
