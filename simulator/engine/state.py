@@ -37,7 +37,7 @@ from simulator.request_state import (
     RequestStatus,
     ScheduledChunk,
 )
-from simulator.results.recorder import ReplicaRecorder
+from simulator.results.replica_recorder import ReplicaRecorder
 
 
 class LateFrees:

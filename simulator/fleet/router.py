@@ -49,11 +49,12 @@ class RouterFeatures:
         found = cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
         classes = (router if isinstance(router, type) else type(router)).__mro__
         chooses = _first_with("choose", classes)
-        broken = {name for name in _PROMISES if not issubclass(_first_with(name, classes), chooses)}
-        return replace(found, **{field.name: field.default for field in fields(cls) if field.name in broken})
+        unsaid = {name: word for name, word in _UNSAID.items() if not issubclass(_first_with(name, classes), chooses)}
+        return replace(found, **unsaid)
 
 
-_PROMISES = ("reads_loads", "takes_fewest")
+_UNSAID = {"reads_loads": True, "takes_fewest": False}
+"""The promises, and what holds where they are not made."""
 
 
 def _first_with(name: str, classes: tuple[type, ...]) -> type:

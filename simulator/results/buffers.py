@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -54,12 +58,18 @@ class Table:
         self._packed: list[Column] = []  # of rows; at most two, the second of wider ones
         self._pack_as("i")
 
+    @classmethod
+    def joined(cls, tables: Sequence[Table]) -> Table:
+        """The rows of tables of the same columns, one after the other; each is cut."""
+        table = cls(tables[0]._names)
+        for each in tables:
+            each.cut()
+            table._packed += each._packed
+        return table
+
     def _pack_as(self, integer: str) -> None:
-        codes = ["d" if name.endswith("_s") else integer for name in self._names]
-        row = struct.Struct("=" + "".join(codes))
+        row, self._type = _layout(self._names, integer)
         self._pack = row.pack
-        types = {"d": np.float64, "i": np.int32, "q": np.int64}
-        self._type = np.dtype([(name, types[code]) for name, code in zip(self._names, codes, strict=True)])
         self._is_wide = integer == "q"
         self._cut_at = self._cut_rows * row.size
         self._packed.append(Column())
@@ -103,9 +113,10 @@ class Table:
         self.cut()
         found = []
         for packed in self._packed:
-            if stop > 0 and start < len(packed):
+            if len(packed) and stop > 0 and start < len(packed):
                 found.append(packed.open()[max(start, 0) : stop])
             start, stop = start - len(packed), stop - len(packed)
+        found = _merged(found)
         return {name: _wide([rows[name] for rows in found], name) for name in self._names}
 
     def column(self, name: str) -> NDArray[Any]:
@@ -115,7 +126,22 @@ class Table:
 
     def columns(self) -> Columns:
         """The columns by name, in 64 bits."""
-        return {name: self.column(name) for name in self._names}
+        return self.part(0, sys.maxsize)
+
+
+@cache
+def _layout(names: tuple[str, ...], integer: str) -> tuple[struct.Struct, np.dtype[Any]]:
+    """How rows of these columns are packed, and what they are as an array."""
+    codes = ["d" if name.endswith("_s") else integer for name in names]
+    types = {"d": np.float64, "i": np.int32, "q": np.int64}
+    rows = np.dtype([(name, types[code]) for name, code in zip(names, codes, strict=True)])
+    return struct.Struct("=" + "".join(codes)), rows
+
+
+def _merged(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """The parts, neighbours of one type as one: of many short ones a column is then taken at once."""
+    runs = [list(alike) for _, alike in groupby(parts, key=attrgetter("dtype"))]
+    return [run[0] if len(run) == 1 else np.concatenate(run) for run in runs]
 
 
 def _wide(parts: list[NDArray[Any]], name: str) -> NDArray[Any]:
