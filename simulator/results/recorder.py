@@ -71,15 +71,19 @@ class Recorder:
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
 
-    def settle(self) -> None:
-        """Turn what was added into arrays, which are quickly given to another process."""
-        self._requests.cut()
-        self._setbacks.cut()
-        for replica in self.replicas:
-            replica.settle()
+    def __getstate__(self) -> tuple[Any, ...]:
+        tables = self._requests, self._setbacks, self.lives, self.transfers
+        return self.replicas, *tables, self.reject_reasons, self.ended
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self.reject_reasons, self.ended = (
+            state
+        )
+        self._watching = ()
+        self._progress = None
 
     def take_over(self, other: Recorder, numbers: Sequence[int]) -> None:
-        """What another recorder, which was settled, has of these replicas, and all requests that ended there."""
+        """What another recorder has of these replicas, and all requests that ended there."""
         for number in numbers:
             self.replicas[number] = other.replicas[number]
         self._requests.extend(other._requests)

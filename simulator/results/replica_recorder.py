@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from simulator.results.buffers import CUT_ROWS, Series, Table
 from simulator.timing.cost import StepShape
 
@@ -36,10 +38,13 @@ class ReplicaRecorder:
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
 
-    def settle(self) -> None:
-        """Turn what was added into arrays, which are quickly given to another process."""
-        for part in (self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks):
-            part.cut()
+    def __getstate__(self) -> tuple[Any, ...]:
+        parts = self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks
+        return (*parts, self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks = state[:6]
+        self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s = state[6:]
 
     def row(self, start_s: float, waiting: int, late: int, shape: StepShape) -> None:
         """A row begins at `start_s` with a step of this shape.
