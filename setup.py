@@ -16,7 +16,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # Not among them, for mypyc cannot compile them or would change what they are: frozen dataclasses (compiled, they can
-# neither be copied nor pickled), what derives from SimPy or from a built-in class, and what goes to worker processes.
+# neither be copied nor pickled), what derives from SimPy or from a built-in class. What goes to worker processes says how.
 # So a policy is interpreted, whether it is ours or a user's; what several policies share is compiled.
 CORE = (
     "simulator/division.py",
@@ -54,6 +54,9 @@ CORE = (
     "simulator/policies/parts/usual_step.py",
     "simulator/policies/parts/whole_batches.py",
     "simulator/request_state.py",
+    "simulator/results/buffers.py",
+    "simulator/results/recorder.py",
+    "simulator/results/replica_recorder.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",
 )
