@@ -5,16 +5,29 @@ Functions of plain numbers, tuples and arrays that belong to no class, so that t
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from math import log
+from math import log, log2
 from typing import Any
+
+from simulator.timing.affine import affine_run
 
 Sum = tuple[tuple[str, float], ...]
 """Coefficients by feature, in a fixed order: floats are added in it."""
 Floats = tuple[float, ...]
 Knots = tuple[Floats, float]
 """The places of an axis at which something was measured, ascending, and its unit: a value x lies at log(1 + x/unit)."""
+PlainCurve = tuple[Floats, Floats, float, float]
+"""The counts, the times at them, the time of one more and the tile of a `simulator.timing.profile.surface.Curve`."""
+Lines = tuple["array[float]", "array[float]", "array[float]"]
+"""Seconds are first[i] + slope[i] x context up to bounds[i], of contexts that are added up: (bounds, first, slope)."""
+Span = tuple[float, float]
+Kernel = tuple[float, Sum, tuple[Sum, ...], float]
+"""The constant, the terms, the roofs and p of `simulator.timing.profile.physics`."""
+
+FADE_OCTAVES = 4.0
+"""So many doublings outside of its grid, nothing is left of a surface's correction."""
 
 
 def find(knots: Knots, value: float) -> tuple[int, float]:
@@ -33,24 +46,35 @@ def find(knots: Knots, value: float) -> tuple[int, float]:
     return index, (place - low) / (places[index + 1] - low)
 
 
-def on_two_axes(table: Floats, rows: Knots, columns: Knots, row: float, column: float) -> float:
-    """The table's value at `row` and `column` of two axes, linear between their knots; one row after the other.
+def on_one_axis(table: Floats, knots: Knots, value: float) -> float:
+    """The table's value at `value` of its only axis, linear between the knots."""
+    index, share = find(knots, value)
+    low = table[index]
+    return low + share * (table[index + 1] - low) if share else low
 
-    It is what `mix` gives, to the bit: the lookup of most tables, which makes neither lists nor calls of itself.
-    """
-    i, down = find(rows, row)
-    j, right = find(columns, column)
-    width = len(columns[0])
-    corner = i * width + j
-    low = table[corner]
-    if down:
-        low += down * (table[corner + width] - low)
-    if not right:
+
+def cut(table: Floats, knots: Knots, width: int, value: float) -> Floats:
+    """What is left of a table over its other axes, `width` numbers, at one value of its first."""
+    index, share = find(knots, value)
+    start = index * width
+    low = table[start : start + width]
+    if not share:
         return low
-    high = table[corner + 1]
-    if down:
-        high += down * (table[corner + width + 1] - high)
-    return low + right * (high - low)
+    high = table[start + width : start + 2 * width]
+    return tuple([below + share * (above - below) for below, above in zip(low, high, strict=True)])
+
+
+def on_many_axes(table: Floats, knots: Sequence[Knots], coordinates: Sequence[float]) -> float:
+    """The table's value at a place of its axes, linear between their knots."""
+    corner, stride = 0, len(table)
+    weights: list[tuple[int, float]] = []
+    for axis, value in zip(knots, coordinates, strict=True):
+        stride //= len(axis[0])
+        index, share = find(axis, value)
+        corner += index * stride
+        if share:
+            weights.append((stride, share))
+    return mix(table, corner, weights, len(weights))
 
 
 def mix(table: Floats, corner: int, weights: Sequence[tuple[int, float]], depth: int) -> float:
@@ -64,6 +88,40 @@ def mix(table: Floats, corner: int, weights: Sequence[tuple[int, float]], depth:
     return low + share * (mix(table, corner + stride, weights, depth - 1) - low)
 
 
+def on_curve(curve: PlainCurve, count: float) -> float:
+    """Microseconds for `count`; 0 for none."""
+    counts, us, us_beyond, tile = curve
+    if count <= 0:
+        return 0.0
+    if count <= counts[0]:
+        return us[0]
+    if count > counts[-1]:
+        return us[-1] + us_beyond * (count - counts[-1])
+    place = bisect_left(counts, count)
+    gap = counts[place] - counts[place - 1]
+    if gap <= tile or counts[place] == count:
+        return us[place]
+    share = (count - counts[place - 1]) / gap
+    return us[place - 1] + share * (us[place] - us[place - 1])
+
+
+def curves_us(curves: Sequence[PlainCurve], times: float, count: float) -> float:
+    """Microseconds of kernels that run so many times, added in their order."""
+    total = 0.0
+    for curve in curves:
+        total += times * on_curve(curve, count)
+    return total
+
+
+def octaves_outside(low: float, high: float, unit: float, value: float) -> float:
+    """Doublings between `value` and the nearest of an axis that was measured from `low` to `high`."""
+    if value > high:
+        return log2(value / high) if high > 0 else FADE_OCTAVES
+    if value < low:
+        return log2((low + unit) / (max(value, 0.0) + unit))
+    return 0.0
+
+
 def kernel_us(constant_us: float, terms: Sum, roofs: tuple[Sum, ...], p: float, features: Mapping[str, Any]) -> Any:
     """Microseconds of a kernel by `simulator.timing.profile.physics`: a float for numbers, an array for arrays."""
     total: Any = constant_us
@@ -71,12 +129,29 @@ def kernel_us(constant_us: float, terms: Sum, roofs: tuple[Sum, ...], p: float, 
         total = total + coefficient * features[name]
     if not roofs:
         return total
+    is_sum = p == 1.0 or len(roofs) == 1
     powers: Any = 0.0
     for roof in roofs:
         work: Any = 0.0
         for name, coefficient in roof:
             work = work + coefficient * features[name]
-        if len(roofs) == 1:
-            return total + work
-        powers = powers + work**p
-    return total + powers ** (1.0 / p)
+        powers = powers + (work if is_sum else work**p)
+    return total + (powers if is_sum else powers ** (1.0 / p))
+
+
+def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: int) -> list[float]:
+    """Seconds of `repeat` steps of `seqs` decodes, whose contexts add up to `context` in the first."""
+    bounds, first_s, slope_s = lines
+    place = bisect_right(bounds, context)
+    run: list[float] = []
+    while True:
+        # Those before the next bound lie on one line.
+        left = bounds[place] - context
+        steps = repeat if left > seqs * repeat else int(-(-left // seqs))
+        line = affine_run(fixed_s + first_s[place], slope_s[place], context, seqs, steps)
+        if steps == repeat:
+            return run + line if run else line
+        run += line
+        context += seqs * steps
+        repeat -= steps
+        place = bisect_right(bounds, context)

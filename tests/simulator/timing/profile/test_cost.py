@@ -13,7 +13,8 @@ from simulator.errors import InputError
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.profile.cost import capture_sizes
-from simulator.timing.profile.step import joint_us, prompt_features
+from simulator.timing.profile.features import prompt_features
+from simulator.timing.profile.joint import joint_us
 from tests.profile_maker import apart, profile
 
 COST = ProfileCost(profile())
