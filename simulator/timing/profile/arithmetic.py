@@ -1,20 +1,17 @@
 """The arithmetic of a profile: physics, and what a table says between its knots.
 
-Functions of plain numbers, tuples and arrays that belong to no class, so that they can be compiled (setup.py).
+Functions of plain numbers and tuples that belong to no class, so that they can be compiled (setup.py).
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from math import log, log2
-from typing import Any
+from collections.abc import Sequence
+from math import exp, log, log2, pow
 
 from simulator.timing.affine import affine_run
 
-Sum = tuple[tuple[str, float], ...]
-"""Coefficients by feature, in a fixed order: floats are added in it."""
 Floats = tuple[float, ...]
 Knots = tuple[Floats, float]
 """The places of an axis at which something was measured, ascending, and its unit: a value x lies at log(1 + x/unit)."""
@@ -23,8 +20,10 @@ PlainCurve = tuple[Floats, Floats, float, float]
 Lines = tuple["array[float]", "array[float]", "array[float]"]
 """Seconds are first[i] + slope[i] x context up to bounds[i], of contexts that are added up: (bounds, first, slope)."""
 Span = tuple[float, float]
-Kernel = tuple[float, Sum, tuple[Sum, ...], float]
-"""The constant, the terms, the roofs and p of `simulator.timing.profile.physics`."""
+Weights = tuple[tuple[int, float], ...]
+"""Coefficients by the place of what they are of, in a fixed order: floats are added in it."""
+Kernel = tuple[float, Weights, tuple[Weights, ...], float]
+"""Constant, terms, roofs and p of a `simulator.timing.profile.physics.Physics`; p is 1 for a single roof."""
 
 FADE_OCTAVES = 4.0
 """So many doublings outside of its grid, nothing is left of a surface's correction."""
@@ -65,27 +64,19 @@ def cut(table: Floats, knots: Knots, width: int, value: float) -> Floats:
 
 
 def on_many_axes(table: Floats, knots: Sequence[Knots], coordinates: Sequence[float]) -> float:
-    """The table's value at a place of its axes, linear between their knots."""
-    corner, stride = 0, len(table)
-    weights: list[tuple[int, float]] = []
+    """The table's value at a place of its axes, linear between their knots: along the first axis first."""
+    corners, shares, stride = [0], [], len(table)
     for axis, value in zip(knots, coordinates, strict=True):
         stride //= len(axis[0])
         index, share = find(axis, value)
-        corner += index * stride
-        if share:
-            weights.append((stride, share))
-    return mix(table, corner, weights, len(weights))
-
-
-def mix(table: Floats, corner: int, weights: Sequence[tuple[int, float]], depth: int) -> float:
-    """Linear interpolation between the corners of a cell, one axis after another."""
-    if not depth:
-        return table[corner]
-    stride, share = weights[depth - 1]
-    low = mix(table, corner, weights, depth - 1)
-    if not share:  # on the lower edge, or on an axis of one value, where there is no upper one
-        return low
-    return low + share * (mix(table, corner + stride, weights, depth - 1) - low)
+        corners = [corner + index * stride for corner in corners]
+        if share:  # not on the lower edge, nor on an axis of one value, where there is no upper one
+            corners += [corner + stride for corner in corners]
+            shares.append(share)
+    values = [table[corner] for corner in corners]
+    for share in shares:
+        values = [low + share * (high - low) for low, high in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def on_curve(curve: PlainCurve, count: float) -> float:
@@ -122,21 +113,25 @@ def octaves_outside(low: float, high: float, unit: float, value: float) -> float
     return 0.0
 
 
-def kernel_us(constant_us: float, terms: Sum, roofs: tuple[Sum, ...], p: float, features: Mapping[str, Any]) -> Any:
-    """Microseconds of a kernel by `simulator.timing.profile.physics`: a float for numbers, an array for arrays."""
-    total: Any = constant_us
-    for name, coefficient in terms:
-        total = total + coefficient * features[name]
-    if not roofs:
-        return total
-    is_sum = p == 1.0 or len(roofs) == 1
-    powers: Any = 0.0
+def corrected(us: float, correction: float, outside: float) -> float:
+    """Microseconds of the physics with a measured correction, so many octaves outside of what was measured."""
+    if outside:
+        correction *= max(0.0, 1.0 - outside / FADE_OCTAVES)
+    return us * exp(correction)
+
+
+def kernel_us(kernel: Kernel, counts: Floats) -> float:
+    """Microseconds of a kernel: `simulator.timing.profile.physics.Physics.us` of numbers."""
+    total, terms, roofs, p = kernel
+    for place, coefficient in terms:
+        total += coefficient * counts[place]
+    powers = 0.0
     for roof in roofs:
-        work: Any = 0.0
-        for name, coefficient in roof:
-            work = work + coefficient * features[name]
-        powers = powers + (work if is_sum else work**p)
-    return total + (powers if is_sum else powers ** (1.0 / p))
+        work = 0.0
+        for place, coefficient in roof:
+            work += coefficient * counts[place]
+        powers += work if p == 1.0 else pow(work, p)
+    return total + (powers if p == 1.0 else pow(powers, 1.0 / p))
 
 
 def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: int) -> list[float]:

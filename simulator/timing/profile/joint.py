@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.features import decode_features, prompt_features, windowed_pairs
+from simulator.timing.profile.counts import decode_counts, prompt_counts, windowed_pairs
 from simulator.timing.profile.step import Attention, JointTable, PrefillTable
 
 
@@ -21,11 +21,11 @@ def _apart_us(attention: Attention, prompt: PrefillTable, shape: StepShape) -> f
         pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
     if prompt.cached_pairs:
         pairs += prompt.cached_pairs * max(0, context - tokens)
-    us = prompt.counted.us(chunks, tokens / chunks, prompt_features(chunks, tokens, pairs, longest, 0, 0.0))
+    us = prompt.counted.us(chunks, tokens / chunks, prompt_counts(chunks, tokens, pairs, longest))
     if not seqs:
         return us
     mean = decode_context / seqs
-    decodes_us = attention.decode.counted.us(seqs, mean, decode_features(seqs, mean)) - attention.launch_us
+    decodes_us = attention.decode.counted.us(seqs, mean, decode_counts(seqs, mean)) - attention.launch_us
     return us + attention.beside * decodes_us if decodes_us > 0.0 else us
 
 
@@ -34,5 +34,5 @@ def _together_us(prompt: JointTable, shape: StepShape) -> float:
     seqs, decode_context, chunks, tokens, _, pairs, _, _, longest = shape
     mean = decode_context / seqs if seqs else 0.0
     cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
-    features = prompt_features(chunks, tokens, pairs, longest, seqs, mean, prompt.knee_keys)
-    return prompt.surface.us((tokens, cached, seqs, mean), features)
+    counts = prompt_counts(chunks, tokens, pairs, longest, seqs, mean, prompt.knee_keys)
+    return prompt.plain.us((tokens, cached, seqs, mean), counts)

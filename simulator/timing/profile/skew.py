@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.counted import CountedSkew
+from simulator.timing.profile.lookup import CountedSkew
 from simulator.timing.profile.surface import Axis
 
 

@@ -7,8 +7,9 @@ from math import inf
 
 import numpy as np
 
-from simulator.timing.profile.counted import CountedSurface
+from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts
 from simulator.timing.profile.features import decode_features
+from simulator.timing.profile.lookup import CountedSurface, PlainSurface
 from simulator.timing.profile.surface import Array, Surface
 
 
@@ -20,10 +21,10 @@ class DecodeTable:
     counted: CountedSurface = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counted", self.surface.counted())
+        object.__setattr__(self, "counted", self.surface.counted(DECODE_COUNTS))
 
     def us(self, seqs: int, context: float) -> float:
-        return self.counted.us(seqs, context, decode_features(seqs, context))
+        return self.counted.us(seqs, context, decode_counts(seqs, context))
 
     def us_many(self, seqs: float | Array, context: Array) -> Array:
         return self.surface.us_many((np.asarray(seqs, dtype=np.float64), context), decode_features(seqs, context))
@@ -39,6 +40,10 @@ class JointTable:
 
     surface: Surface
     knee_keys: float
+    plain: PlainSurface = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plain", self.surface.plain(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class PrefillTable:
     counted: CountedSurface = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counted", self.surface.counted())
+        object.__setattr__(self, "counted", self.surface.counted(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from simulator.timing.profile.arithmetic import (
     FADE_OCTAVES,
     Knots,
     PlainCurve,
+    Span,
+    corrected,
     find,
     octaves_outside,
     on_curve,
     on_many_axes,
 )
-from simulator.timing.profile.counted import CountedSurface
+from simulator.timing.profile.lookup import CountedSurface, PlainSurface
 from simulator.timing.profile.physics import Physics
 
 Array = NDArray[np.float64]
@@ -86,9 +88,11 @@ class Surface:
     physics: Physics
     correction: tuple[float, ...]
     _knots: tuple[Knots, ...] = field(init=False, repr=False, compare=False)
+    _spans: tuple[Span, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_knots", tuple(axis.knots for axis in self.axes))
+        object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
     def us(self, coordinates: Sequence[float], features: Mapping[str, float]) -> float:
         """Microseconds at one place."""
@@ -97,19 +101,17 @@ class Surface:
         outside = 0.0
         for axis, value in zip(self.axes, coordinates, strict=True):
             outside += axis.octaves_outside(value)
-        if outside:
-            correction *= max(0.0, 1.0 - outside / FADE_OCTAVES)
-        return base * exp(correction)
+        return corrected(base, correction, outside)
 
-    def counted(self) -> CountedSurface:
-        """The same for numbers, of a surface over two axes, the first of which is a count. ValueError for any other."""
-        (rows, columns), physics = self.axes, self.physics
-        return CountedSurface(
-            self.correction,
-            (rows.knots, columns.knots),
-            ((rows.values[0], rows.values[-1]), (columns.values[0], columns.values[-1])),
-            (physics.constant_us, physics.terms, physics.roofs, physics.p),
-        )
+    def plain(self, features: Sequence[str]) -> PlainSurface:
+        """The same for features in this order. ValueError where the physics has another."""
+        return PlainSurface(self.correction, self._knots, self._spans, self.physics.kernel(features))
+
+    def counted(self, features: Sequence[str]) -> CountedSurface:
+        """The same, where there are two axes and the first is a count. ValueError for other axes, too."""
+        rows, columns = self._knots
+        least, most = self._spans
+        return CountedSurface(self.correction, (rows, columns), (least, most), self.physics.kernel(features))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
         """Microseconds at many places, an array a coordinate; `us` up to the last bits.

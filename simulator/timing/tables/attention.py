@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.timing.profile.features import TILE
+from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.grid import fill, steadiness

@@ -15,8 +15,9 @@ from scenarios.profiles import shipped_profiles
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
 from simulator.timing.profile.arithmetic import on_many_axes
+from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
 from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
-from simulator.timing.profile.features import decode_features
+from simulator.timing.profile.features import decode_features, prompt_features
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.surface import Axis, Surface
 from tests.profile_maker import apart, profile
@@ -71,16 +72,35 @@ def test_rows_do_not_depend_on_which_was_asked_for_first() -> None:
 @pytest.mark.parametrize("surface", SURFACES)
 @given(COUNTS, VALUES)
 def test_a_surface_over_a_count_says_what_the_general_one_says(surface: Surface, count: int, value: float) -> None:
-    features = decode_features(count, value)
-    general = surface.us((count, value), features)
-    kept = surface.counted()
-    assert kept.us(count, value, features) == general
-    assert kept.us(count, value, features) == general, "again, from what was kept"
+    general = surface.us((count, value), decode_features(count, value))
+    counts = decode_counts(count, value)
+    assert surface.plain(DECODE_COUNTS).us((count, value), counts) == general
+    kept = surface.counted(DECODE_COUNTS)
+    assert kept.us(count, value, counts) == general
+    assert kept.us(count, value, counts) == general, "again, from what was kept"
 
 
 def test_only_a_surface_over_two_axes_has_a_count_and_one_thing_more() -> None:
     with pytest.raises(ValueError, match="unpack"):
-        Surface((ROWS,), Physics(7.0), TABLE[:3]).counted()
+        Surface((ROWS,), Physics(7.0), TABLE[:3]).counted(DECODE_COUNTS)
+    with pytest.raises(ValueError, match="not in tuple"):
+        Physics(7.0, (("tiles", 1.0),)).kernel(DECODE_COUNTS)
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 9000), st.integers(0, 9000), st.integers(0, 400), st.floats(1.0, 1e5),
+    st.floats(100.0, 1e6),
+)  # fmt: skip
+def test_counts_of_one_step_are_those_of_arrays(
+    chunks: int, tokens: int, cached: int, seqs: int, context: float, knee_keys: float
+) -> None:
+    each, tokens = tokens, chunks * tokens
+    pairs, mean = float(chunks * each * (cached + each)), context if seqs else 0.0
+    counts = prompt_counts(chunks, tokens, pairs, each + cached, seqs, mean, knee_keys)
+    columns = np.array([[chunks], [tokens], [pairs], [each + cached], [seqs], [mean], [knee_keys]], dtype=np.float64)
+    features = prompt_features(*columns)
+    assert tuple(features) == PROMPT_COUNTS
+    assert np.ravel(list(features.values())).tolist() == pytest.approx(counts, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["made", "a100-80gb-llama-3.1-8b", "rtx-4090-llama-3.1-8b"])

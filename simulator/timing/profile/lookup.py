@@ -1,22 +1,21 @@
-"""Tables whose first axis is a whole count, such as that of a step's decodes, for numbers.
+"""Lookups in the tables of a profile, one place at a time: plain classes, so that they can be compiled (setup.py).
 
-What a table says over its other axes is kept for each count that it was asked for: between two lookups it is mostly the
-other axes that move. Plain classes, so that they can be compiled (setup.py).
+Where the first axis is a whole count, such as that of a step's decodes, what a table says over its other axes is kept
+for each count that it was asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import exp
+from collections.abc import Sequence
 from operator import truediv
 from typing import Any
 
 from simulator.timing.profile.arithmetic import (
-    FADE_OCTAVES,
     Floats,
     Kernel,
     Knots,
     Span,
+    corrected,
     cut,
     kernel_us,
     octaves_outside,
@@ -25,25 +24,45 @@ from simulator.timing.profile.arithmetic import (
 )
 
 
-class CountedSurface:
-    """A `simulator.timing.profile.surface.Surface` over a count and one thing more: what its `us` gives, to the bit.
+class PlainSurface:
+    """A `simulator.timing.profile.surface.Surface`: what its `us` gives, to the bit, for counts in a fixed order.
 
     `spans` are the least and the largest value of each axis.
     """
 
-    def __init__(
-        self, correction: Floats, axes: tuple[Knots, Knots], spans: tuple[Span, Span], physics: Kernel
-    ) -> None:
+    def __init__(self, correction: Floats, axes: Sequence[Knots], spans: Sequence[Span], kernel: Kernel) -> None:
         self._correction = correction
         self._axes = axes
         self._spans = spans
-        self._physics = physics
+        self._kernel = kernel
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._correction, self._axes, self._spans, self._kernel)
+
+    def us(self, coordinates: Sequence[float], counts: Floats) -> float:
+        """Microseconds at one place."""
+        correction = on_many_axes(self._correction, self._axes, coordinates)
+        outside = 0.0
+        for (_, unit), (low, high), value in zip(self._axes, self._spans, coordinates, strict=True):
+            if not low <= value <= high:
+                outside += octaves_outside(low, high, unit, value)
+        return corrected(kernel_us(self._kernel, counts), correction, outside)
+
+
+class CountedSurface:
+    """The same over a count and one thing more."""
+
+    def __init__(self, correction: Floats, axes: tuple[Knots, Knots], spans: tuple[Span, Span], kernel: Kernel) -> None:
+        self._correction = correction
+        self._axes = axes
+        self._spans = spans
+        self._kernel = kernel
         self._rows: dict[int, tuple[Floats, float]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._correction, self._axes, self._spans, self._physics)
+        return type(self), (self._correction, self._axes, self._spans, self._kernel)
 
-    def us(self, count: int, value: float, features: Mapping[str, Any]) -> float:
+    def us(self, count: int, value: float, counts: Floats) -> float:
         """Microseconds at one place."""
         row = self._rows.get(count)
         if row is None:
@@ -54,11 +73,7 @@ class CountedSurface:
         low, high = self._spans[1]
         if not low <= value <= high:
             outside += octaves_outside(low, high, knots[1], value)
-        if outside:
-            correction *= max(0.0, 1.0 - outside / FADE_OCTAVES)
-        constant_us, terms, roofs, p = self._physics
-        base: float = kernel_us(constant_us, terms, roofs, p, features)
-        return base * exp(correction)
+        return corrected(kernel_us(self._kernel, counts), correction, outside)
 
     def _row(self, count: int) -> tuple[Floats, float]:
         """The corrections at a count, and how far outside of the grid it lies."""
