@@ -64,19 +64,25 @@ def cut(table: Floats, knots: Knots, width: int, value: float) -> Floats:
 
 
 def on_many_axes(table: Floats, knots: Sequence[Knots], coordinates: Sequence[float]) -> float:
-    """The table's value at a place of its axes, linear between their knots: along the first axis first."""
-    corners, shares, stride = [0], [], len(table)
+    """The table's value at a place of its axes, linear between their knots."""
+    corner, stride = 0, len(table)
+    weights: list[tuple[int, float]] = []
     for axis, value in zip(knots, coordinates, strict=True):
         stride //= len(axis[0])
         index, share = find(axis, value)
-        corners = [corner + index * stride for corner in corners]
+        corner += index * stride
         if share:  # not on the lower edge, nor on an axis of one value, where there is no upper one
-            corners += [corner + stride for corner in corners]
-            shares.append(share)
-    values = [table[corner] for corner in corners]
-    for share in shares:
-        values = [low + share * (high - low) for low, high in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
+            weights.append((stride, share))
+    return _mix(table, corner, weights, len(weights))
+
+
+def _mix(table: Floats, corner: int, weights: Sequence[tuple[int, float]], depth: int) -> float:
+    """Linear interpolation between the corners of a cell, along the first axis first."""
+    if not depth:
+        return table[corner]
+    stride, share = weights[depth - 1]
+    low = _mix(table, corner, weights, depth - 1)
+    return low + share * (_mix(table, corner + stride, weights, depth - 1) - low)
 
 
 def on_curve(curve: PlainCurve, count: float) -> float:
