@@ -59,6 +59,9 @@ CORE = (
     "simulator/results/replica_recorder.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",
+    "simulator/timing/profile/counts.py",
+    "simulator/timing/profile/joint.py",
+    "simulator/timing/profile/lookup.py",
 )
 COMPILER = "mypy[mypyc]==2.4.1"  # as in constraints.txt
 
