@@ -46,6 +46,7 @@ CORE = (
     "simulator/memory/ledger.py",
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",
+    "simulator/policies/parts/displacement.py",
     "simulator/policies/parts/plan_builder.py",
     "simulator/policies/parts/plans.py",
     "simulator/policies/parts/prefill_first.py",

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
+from simulator.policies.parts.displacement import last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import last_first
 from simulator.queues import Order
 from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit
 from simulator.queues.standing import Quanta

@@ -8,13 +8,16 @@ from itertools import takewhile
 from typing import ClassVar
 
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View
-from simulator.policies.parts.admission import AdmissionRule, admit
+from simulator.plan import Holds, StepPlan, Traits, View
+from simulator.policies.parts.admission import AdmissionRule
+from simulator.policies.parts.displacement import displaces_none, last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, Victim, last_first, rank
+from simulator.policies.parts.usual_step import usual_step
+from simulator.policies.parts.victims import VICTIMS, Victim, rank
 from simulator.request import RequestView
 
 
@@ -57,14 +60,10 @@ class Preemptive:
         return Traits(order="importance")
 
     def plan(self, view: View) -> StepPlan:
-        if self._displaces_none(view):
-            chunks: list[Chunk] = []
-            budget = self.max_num_batched_tokens - view.num_decoding
-            free = view.num_free_blocks - view.decode_blocks_needed
-            admit(
-                view, AdmissionRule(self.max_num_seqs, 0.0, tests_whole=True, in_chunks=True), 0, budget, free, chunks
-            )
-            return StepPlan(prefill=tuple(chunks)) if chunks else _DECODE
+        if len(view.running) <= self.max_num_seqs and not view.num_swapped and displaces_none(view):
+            plan = usual_step(view, self._admission, self.max_num_batched_tokens, 0, "priority")
+            if plan is not None:
+                return UNTIL_ARRIVAL if plan is UNTIL_CHANGE else plan  # an arrival may displace
         builder = PlanBuilder(
             view, self.max_num_batched_tokens, lambda: self._ranked(view), lambda request: self._swaps(view, request)
         )
@@ -78,18 +77,6 @@ class Preemptive:
         if not builder.preempted:
             self._admit(builder)
         return builder.plan(Holds.ARRIVAL)
-
-    def _displaces_none(self, view: View) -> bool:
-        """Whether the requests that run decode on, and those that wait may at most join them."""
-        if view.prefilling or view.decode_blocks_needed > view.num_free_blocks:
-            return False
-        if view.num_decoding > min(self.max_num_batched_tokens, self.max_num_seqs):
-            return False
-        if not view.waiting:
-            return True
-        if view.num_swapped:
-            return False
-        return not _less_important(next(iter(last_first(view, rank)), None), view.waiting.head)
 
     def _admit(self, builder: PlanBuilder) -> None:
         """Admit heads of the queue, in place of less important requests if need be; no request is passed over."""
@@ -139,9 +126,6 @@ def _ahead(view: View, request: RequestView) -> Iterator[RequestView]:
     """The waiting requests that return or enter before a victim does."""
     mine = rank(request)
     return takewhile(lambda other: rank(other) < mine, view.waiting)
-
-
-_DECODE = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

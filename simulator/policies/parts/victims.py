@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +10,6 @@ from annotated_types import doc
 
 from simulator.plan import BatchView, Preemption, View
 from simulator.policies.parts.preemption import swap_pays
-from simulator.queues.standing import Ladder, Standing
 from simulator.request import RequestView
 
 rank: Callable[[RequestView], tuple[int, int]] = attrgetter("priority", "row")
@@ -54,20 +52,6 @@ def first_to_leave(running: BatchView, order: str, victim: str | None = None) ->
     if rule == "last":
         return reversed(running)
     return sorted(running, key=VICTIMS[rule])[::-1]  # of equals the latest first
-
-
-def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Iterable[RequestView]:
-    """The running requests by a key, of which no two are equal: the largest first.
-
-    A queue may know those that decode by the same key (`simulator.queues.standing`), unless some are paused; then no
-    more of them are looked at than are asked for.
-    """
-    meter = getattr(view.waiting, "meter", None)
-    if not isinstance(meter, (Standing, Ladder)) or len(meter) < view.num_decoding:
-        return sorted(view.running, key=key, reverse=True)
-    if not view.prefilling:
-        return meter.last_first()
-    return merge(meter.last_first(), sorted(view.prefilling, key=key, reverse=True), key=key, reverse=True)
 
 
 def make_room(view: View, order: str) -> tuple[Preemption, ...]:

@@ -1,0 +1,33 @@
+"""Which running requests give way to waiting ones, without a walk over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import merge
+
+from simulator.plan import View
+from simulator.policies.parts.victims import rank
+from simulator.queues.standing import Ladder, Standing
+from simulator.request import RequestView
+
+
+def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Iterable[RequestView]:
+    """The running requests by a key, of which no two are equal: the largest first.
+
+    A queue may know those that decode by the same key (`simulator.queues.standing`), unless some are paused; then no
+    more of them are looked at than are asked for.
+    """
+    meter = getattr(view.waiting, "meter", None)
+    if not isinstance(meter, (Standing, Ladder)) or len(meter) < view.num_decoding:
+        return sorted(view.running, key=key, reverse=True)
+    if not view.prefilling:
+        return meter.last_first()
+    return merge(meter.last_first(), sorted(view.prefilling, key=key, reverse=True), key=key, reverse=True)
+
+
+def displaces_none(view: View) -> bool:
+    """Whether, by priority, no waiting request matters more than a running one."""
+    if not view.waiting:
+        return True
+    least = next(iter(last_first(view, rank)), None)
+    return least is None or least.priority <= view.waiting.head.priority
