@@ -38,7 +38,7 @@ from simulator.request_state import (
     RequestStatus,
     ScheduledChunk,
 )
-from simulator.results.recorder import ReplicaRecorder
+from simulator.results.replica_recorder import ReplicaRecorder
 
 _WITH_A_PROMPT: Final = (WAITING, PREFILLING)
 
