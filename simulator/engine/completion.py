@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
+from typing import Final
 
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
@@ -22,7 +23,8 @@ from simulator.request_state import (
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
 
-_STATUS = {FINISHED: Status.FINISHED, ABORTED: Status.ABORTED}
+_ENDED: Final = Status.FINISHED
+_STATUS = {FINISHED: _ENDED, ABORTED: Status.ABORTED}
 
 
 class Completion:
@@ -128,9 +130,9 @@ class Completion:
                 state.late_frees.put_off(live.row, blocks)
             else:
                 state.blocks.free(live.row, blocks)
-            self._leave(live, Status.FINISHED, end_s)
+            self._leave(live, _ENDED, end_s)
             if self._on_end is not None:
-                self._on_end(live.row, Status.FINISHED, end_s, None)
+                self._on_end(live.row, _ENDED, end_s, None)
         if state.held and not state.running:
             self._release_held(end_s)
         if self.finished is not None:
@@ -200,9 +202,9 @@ class Completion:
                 live.first_token_s = live.last_token_s = nan if aborted else end_s
             state.blocks.free(live.row, live.num_blocks)
             if aborted or self._streams:  # the client knows
-                self._leave(live, Status.ABORTED if aborted else Status.FINISHED, end_s)
+                self._leave(live, Status.ABORTED if aborted else _ENDED, end_s)
             else:
-                self.end(live, Status.FINISHED, end_s)
+                self.end(live, _ENDED, end_s)
         state.held.clear()
         state.batch.release_held()
 

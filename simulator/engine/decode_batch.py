@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from simulator.engine.context_stats import ContextStats
 from simulator.request_state import DECODING, DecodeClock, RequestState
@@ -19,13 +19,16 @@ from simulator.request_state import DECODING, DecodeClock, RequestState
 if TYPE_CHECKING:
     from simulator.queues.protocol import Meter
 
-_NONE: list[RequestState] = []
+_NONE: Final[list[RequestState]] = []
+_ENTRY_BITS: Final = 32
+_ENTRIES: Final = (1 << _ENTRY_BITS) - 1
 
 
 class DecodeBatch:
     """Requests that decode together, and the gaps between their tokens."""
 
     __slots__ = (
+        "_due",
         "_entries",
         "_finishing",
         "_fresh",
@@ -51,9 +54,11 @@ class DecodeBatch:
         # Requests by the phase at which they need a block. Twice over, so that any cycle of ticks is a slice.
         self._phases = [0] * (2 * block_size)
         self.members: list[dict[RequestState, None]] | None = None  # by that phase, where it matters who takes a block
-        # A heap of (finishing tick, entry, request), stale where the request's `entry` is another. It is kept here and
-        # not by the requests: a policy that could read the tick would know the length of an answer.
-        self._finishing: list[tuple[int, int, RequestState]] = []
+        # Requests by finishing tick and entry, in one number, which a heap puts in order; stale where the request's
+        # `entry` is another. They are kept here and not by the requests: a policy that could read the tick would know
+        # the length of an answer.
+        self._due: dict[int, RequestState] = {}
+        self._finishing: list[int] = []
         self._entries = 0
         self._overrun: set[RequestState] = set()  # finished, and decoding on until their last token is known
         self._last_end_s = nan  # of the last decode step
@@ -81,7 +86,9 @@ class DecodeBatch:
         if self.context_stats is not None:
             self.context_stats.add(computed - ticks)
         entry = live.entry = self._entries = self._entries + 1
-        heappush(self._finishing, (ticks + tokens_left, entry, live))
+        key = (ticks + tokens_left << _ENTRY_BITS) + entry
+        self._due[key] = live
+        heappush(self._finishing, key)
         fresh = self._fresh
         fresh[live.last_token_s] = fresh.get(live.last_token_s, 0) + 1
         if self.meter is not None:
@@ -201,10 +208,10 @@ class DecodeBatch:
 
     def steps_to_finish(self) -> int:
         """Decode steps until a request finishes."""
-        finishing = self._finishing
-        while finishing[0][1] != finishing[0][2].entry:
-            heappop(finishing)
-        return finishing[0][0] - self.clock.ticks
+        finishing, due = self._finishing, self._due
+        while due[finishing[0]].entry != finishing[0] & _ENTRIES:
+            del due[heappop(finishing)]
+        return (finishing[0] >> _ENTRY_BITS) - self.clock.ticks
 
     def blocks_needed(self) -> int:
         """Blocks that the next decode step takes."""
@@ -288,12 +295,13 @@ class DecodeBatch:
         self.clock.ticks = ticks
         self.context += self.size * steps
         self._last_end_s = last_end_s
-        finishing = self._finishing
-        if not finishing or finishing[0][0] > ticks:
+        finishing, after = self._finishing, ticks + 1 << _ENTRY_BITS
+        if not finishing or finishing[0] >= after:
             return _NONE
         done: list[RequestState] = []
-        while finishing and finishing[0][0] <= ticks:
-            _, entry, live = heappop(finishing)
-            if entry == live.entry:
+        while finishing and finishing[0] < after:
+            key = heappop(finishing)
+            live = self._due.pop(key)
+            if live.entry == key & _ENTRIES:
                 done.append(live)
         return done

@@ -21,17 +21,13 @@ class Fcfs(OrderedDict[RequestState, None]):
     def at(self, now_s: float) -> None:
         pass
 
-    def push(self, request: RequestState) -> None:
-        self[request] = None
+    push = OrderedDict.setdefault  # whose default is None
 
     def put_back(self, request: RequestState) -> None:
         self[request] = None
         self.move_to_end(request, last=False)
 
-    def remove(self, request: RequestState) -> None:
-        del self[request]
-
-    drop = remove
+    remove = drop = OrderedDict.pop
 
     def requeue(self, first: tuple[RequestState, ...]) -> None:
         """Put these to the front, in this order."""

@@ -50,14 +50,14 @@ class WaitingQueue(Protocol):
     def at(self, now_s: float) -> None:
         """From now on the order is that of this moment. Told before each plan, unless the order is timeless."""
 
-    def push(self, request: RequestState) -> None:
+    def push(self, request: RequestState, /) -> None:
         """A request that has just arrived."""
 
     def put_back(self, request: RequestState) -> None:
         """A request that was preempted."""
 
-    def remove(self, request: RequestState) -> None:
+    def remove(self, request: RequestState, /) -> None:
         """A request that enters the batch."""
 
-    def drop(self, request: RequestState) -> None:
+    def drop(self, request: RequestState, /) -> None:
         """A request whose client has given up: it leaves without service."""

@@ -209,6 +209,19 @@ def test_paused_for_no_step_at_all() -> None:
     assert batch.advance(2, 3.0) == [live]
 
 
+def test_paused_behind_one_that_finishes_at_the_same_step() -> None:
+    """Its old entry is not the next to finish, and goes with the next."""
+    batch = DecodeBatch(4)
+    first, second = prefilled(batch, 0, 3, 3, 1.0), prefilled(batch, 1, 3, 3, 1.0)
+    batch.join(first, 2)
+    batch.join(second, 2)
+    batch.leave(second)
+    assert batch.steps_to_finish() == 2
+    assert batch.advance(2, 3.0) == [first]
+    batch.join(second, 1)
+    assert batch.steps_to_finish() == 1
+
+
 @pytest.mark.parametrize("size", [1, 3, 16])
 def test_a_reservation_takes_no_blocks(size: int) -> None:
     batch = DecodeBatch(size)
