@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.client import Client
+from simulator.columns import Kept, joined
 from simulator.request import PromptContent, Request
 
 Floats = NDArray[np.float64]
@@ -40,7 +41,7 @@ class ClosedLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Kept):
     """Requests sorted by arrival (ties in file order), one row each.
 
     `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap, which ends an answer
@@ -102,6 +103,19 @@ class Workload:
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_THE_WHOLE}
         return {name: column for name, column in found.items() if column is not None}
 
+    def in_files(self) -> Workload:
+        """The same, with its columns in files where they are long (`simulator.columns`).
+
+        As it is where answers matter: requests are then looked up one by one.
+        """
+        if self.answers_back:
+            return self
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = {name: joined([found.pop(name)]) for name in list(found) if isinstance(found[name], np.ndarray)}
+        if not any(column.in_file for column in columns.values()):
+            return self
+        return Workload.keep(columns, **found)
+
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
 
@@ -128,16 +142,17 @@ class Workload:
         optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
         extras = any(column is not None for column in optional)
         names = self.class_names
-        columns = (
-            self.arrival_s,
-            self.input_tokens,
-            self.output_tokens,
-            self.max_tokens,
-            self.priority,
-            self.class_index,
-        )
-        # Piece by piece: a million rows as Python objects would be two hundred megabytes.
+        # Piece by piece: a million rows as Python objects would be two hundred megabytes. Columns in files are mapped
+        # anew for each, so that what was read does not stay in memory.
         for start in range(0, len(rows), _PIECE):
+            columns = (
+                self.arrival_s,
+                self.input_tokens,
+                self.output_tokens,
+                self.max_tokens,
+                self.priority,
+                self.class_index,
+            )
             here = rows[start : start + _PIECE]
             place = slice(here.start, here.stop) if isinstance(here, range) else np.asarray(here)
             piece = zip(here, *[column[place].tolist() for column in columns], strict=True)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.columns import Column
+from simulator.columns import Column
 
 Columns = dict[str, NDArray[Any]]
 
@@ -109,9 +109,9 @@ class Table:
         return {name: _wide([rows[name] for rows in found], name) for name in self._names}
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column, in 64 bits."""
+        """One column, in 64 bits; of the rows, a piece is in memory at a time."""
         self.cut()
-        return _wide([packed.open()[name] for packed in self._packed if len(packed)], name)
+        return _wide([piece[name] for packed in self._packed for piece in packed.pieces()], name)
 
     def columns(self) -> Columns:
         """The columns by name, in 64 bits."""
