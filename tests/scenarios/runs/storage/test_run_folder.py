@@ -355,6 +355,6 @@ def test_tables_are_the_same_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir()
         write_run(tmp_path / name, scenario_yaml="", summary={}, records=records)
         monkeypatch.setattr("scenarios.runs.storage.tables.PART_ROWS", 7)
-        monkeypatch.setattr("scenarios.runs.storage.run_folder.PIECE", 11)
+        monkeypatch.setattr("simulator.columns.PIECE", 11)
     for file in (tmp_path / "whole").iterdir():
         assert (tmp_path / "parts" / file.name).read_bytes() == file.read_bytes()
