@@ -111,13 +111,14 @@ class Table:
     def column(self, name: str) -> NDArray[Any]:
         """One column, in 64 bits; of the rows, a piece is in memory at a time."""
         self.cut()
-        return _wide([piece[name] for packed in self._packed for piece in packed.pieces()], name)
+        return _wide((piece[name] for packed in self._packed for piece in packed.pieces()), name)
 
     def columns(self) -> Columns:
         """The columns by name, in 64 bits."""
         return {name: self.column(name) for name in self._names}
 
 
-def _wide(parts: list[NDArray[Any]], name: str) -> NDArray[Any]:
+def _wide(parts: Iterable[NDArray[Any]], name: str) -> NDArray[Any]:
     kind = np.float64 if name.endswith("_s") else np.int64
-    return np.concatenate([part.astype(kind) for part in parts]) if parts else np.empty(0, kind)
+    copies = [part.astype(kind) for part in parts]
+    return np.concatenate(copies) if copies else np.empty(0, kind)
