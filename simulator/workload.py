@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.client import Client
+from simulator.columns import Kept, joined
 from simulator.request import PromptContent, Request
 
 Floats = NDArray[np.float64]
@@ -42,7 +43,7 @@ class ClosedLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Kept):
     """Requests sorted by arrival (ties in file order), one row each.
 
     `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap, which ends an answer
@@ -104,6 +105,19 @@ class Workload:
         found = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_THE_WHOLE}
         return {name: column for name, column in found.items() if column is not None}
 
+    def in_files(self) -> Workload:
+        """The same, with its columns in files where they are long (`simulator.columns`).
+
+        As it is where answers matter: requests are then looked up one by one.
+        """
+        if self.answers_back:
+            return self
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns = {name: joined([found.pop(name)]) for name in list(found) if isinstance(found[name], np.ndarray)}
+        if not any(column.in_file for column in columns.values()):
+            return self
+        return Workload.keep(columns, **found)
+
     def request_id(self, row: int) -> str:
         return str(row) if self.request_ids is None else self.request_ids[row]
 
@@ -117,7 +131,8 @@ class Workload:
 
     def requests_of(self, rows: Sequence[int]) -> Iterator[Request]:
         """The requests of these rows, each made when asked for."""
-        # Piece by piece: a million rows as Python objects would be two hundred megabytes.
+        # Piece by piece: a million rows as Python objects would be two hundred megabytes; and what is mapped of a
+        # long column does not stay in memory.
         return chain.from_iterable(self._piece(rows[at : at + _PIECE]) for at in range(0, len(rows), _PIECE))
 
     def _piece(self, rows: Sequence[int]) -> Iterator[Request]:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
+from tests.command import small
+
 ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -84,6 +86,23 @@ def test_command_line_loads_nothing_heavy(start: str) -> None:
     )
     assert printed.splitlines()[-1] == "loaded:"
     assert not start or "Usage" in printed
+
+
+def test_a_run_loads_neither_pictures_nor_profiles(tmp_path: Path) -> None:
+    """Its costs are linear: the modules of profiles and their tables are a tenth of all that it would import."""
+    argv = ["batchlab", "run", str(small(tmp_path)), "--out", str(tmp_path / "run"), "--quiet"]
+    printed = python(
+        "import sys\n"
+        f"sys.argv = {argv!r}\n"
+        "from scenarios.cli.app import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as stop:\n"
+        "    assert stop.code in (None, 0), stop.code\n"
+        "unused = ('pandas', 'matplotlib', 'jinja2', 'simulator.timing.profile', 'simulator.timing.tables')\n"
+        "print('loaded:', *(name for name in unused if name in sys.modules))\n"
+    )
+    assert printed.splitlines()[-1] == "loaded:"
 
 
 def test_simulator_loads_little() -> None:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 from scenarios.build.groups import groups_of
 from scenarios.schema.scenario import Scenario
-from simulator.metrics.fleet import PartColumns
 
 
-def gpu_hours(scenario: Scenario, groups: Mapping[str, PartColumns]) -> dict[str, float]:
-    """GPU-hours of every group: its replicas' time x the GPUs of a replica."""
+def gpu_hours(scenario: Scenario, seconds: Mapping[str, float]) -> dict[str, float]:
+    """GPU-hours of every group: its replicas' time, in seconds, x the GPUs of a replica."""
     gpus = {group.name: group.scenario.hardware.tensor_parallel for group in groups_of(scenario)}
     alone = next(iter(gpus.values()))
-    return {name: float(part.replica_seconds[0]) * gpus.get(name, alone) / 3600 for name, part in groups.items()}
+    return {name: spent * gpus.get(name, alone) / 3600 for name, spent in seconds.items()}
 
 
 def cost_of(hours: Mapping[str, float], scenario: Scenario, output_tokens: int) -> float | None:

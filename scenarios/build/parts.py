@@ -68,11 +68,11 @@ def build_workload(scenario: Scenario) -> Workload:
                 raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
     _check_clients(scenario, workload)
     predictor = scenario.workload.predictor
-    if predictor is None:
-        return workload
-    from scenarios.build.predict import predict
+    if predictor is not None:
+        from scenarios.build.predict import predict
 
-    return predict(workload, predictor, scenario.seed)
+        workload = predict(workload, predictor, scenario.seed)
+    return workload.in_files()
 
 
 def _given_workload(scenario: Scenario) -> Workload:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,26 +66,33 @@ def late_requests(
     counted[never] = False
     limits = None if slo is None else _as_limits(slo, outcomes_of(summary))
     served_s = service_s(records, counted) if served_s is None else served_s
-    until_s = np.where(np.isnan(requests.released_s), run_end_s(records), requests.released_s)
     if limits is not None and limits.limits:
         excess, waits, paces = _excess(records, limits)
     else:
         limits = None
-        begun = np.where(np.isnan(requests.scheduled_s), until_s, requests.scheduled_s)
-        excess = begun - requests.arrival_s + requests.requeued_s - served_s
+        begun = _known_or(requests.scheduled_s, lambda rows: _until_s(records, rows))
+        excess = begun - requests.arrival_s
+        excess += requests.requeued_s
+        excess -= served_s
         waits = paces = np.ones(len(excess), dtype=np.bool_)
-    refused = requests.status == Status.REJECTED
-    from_s = np.where(refused, requests.arrival_s - served_s, requests.arrival_s)
     lost = counted & (requests.status != Status.FINISHED)
-    began = ~np.isnan(requests.first_token_s)
-    excess = np.where(lost, np.maximum(until_s - from_s, 1e-9), excess)
-    waits, paces = waits | lost, np.where(lost, began, paces)
+    if lost.any():
+        gone = np.flatnonzero(lost)
+        excess[gone] = np.maximum(_until_s(records, gone) - _from_s(records, gone, served_s), 1e-9)
+        waits, paces = waits | lost, np.where(lost, ~np.isnan(requests.first_token_s), paces)
     row = np.flatnonzero(counted & (excess > 0))
-    scheduled = np.where(np.isnan(requests.scheduled_s), until_s, requests.scheduled_s)
-    first = np.where(began, requests.first_token_s - records.front_end_s, until_s)
-    last = np.where(np.isnan(requests.last_token_s), until_s, requests.last_token_s - records.front_end_s)
+    until_s, delay_s = _until_s(records, row), records.front_end_of(row)
+    scheduled, first, last = (
+        np.where(np.isnan(times), until_s, times)
+        for times in (
+            requests.scheduled_s[row],
+            requests.first_token_s[row] - delay_s,
+            requests.last_token_s[row] - delay_s,
+        )
+    )
+    from_s = _from_s(records, row, served_s)
     return Late(
-        row, excess[row], waits[row], paces[row], from_s[row], scheduled[row], first[row], last[row],
+        row, excess[row], waits[row], paces[row], from_s, scheduled, first, last,
         counted=int(counted.sum()),
         served_s=served_s,
         broken=_broken(records, limits, summary, counted, row),
@@ -93,6 +100,27 @@ def late_requests(
         wait_limit_s=served_s if limits is None else _strictest(limits, _BEFORE_FIRST),
         pace_limit_s=np.inf if limits is None else _strictest(limits, _AFTER_FIRST),
     )  # fmt: skip
+
+
+def _until_s(records: Records, rows: Ints) -> Floats:
+    """When each of these requests was lost, if it was: that it was released, or the end of the run."""
+    return _known_or(records.requests.released_s[rows], lambda _: run_end_s(records))
+
+
+def _from_s(records: Records, rows: Ints, served_s: float) -> Floats:
+    """From when each of these requests waited; of one that was refused, as long ago as requests are served."""
+    arrival_s = records.requests.arrival_s[rows]
+    return np.where(records.requests.status[rows] == Status.REJECTED, arrival_s - served_s, arrival_s)
+
+
+def _known_or(times_s: Floats, other_s: Callable[[Ints], Floats | float]) -> Floats:
+    """The times, and where there is none what `other_s` says of these entries."""
+    unknown = np.flatnonzero(np.isnan(times_s))
+    if not len(unknown):
+        return times_s
+    filled = times_s.copy()
+    filled[unknown] = other_s(unknown)
+    return filled
 
 
 def _as_limits(slo: Slo, found: Sequence[Outcome]) -> Slo:

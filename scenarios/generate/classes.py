@@ -188,9 +188,14 @@ def _merged(sources: list[_Source], num_classes: int, seed: int, until_s: float,
     times: list[Floats] = [np.empty(0)] * num_classes
     for arrival, shared in sources:
         drawn = draw_arrivals(arrival, _purposes(seed, shared.owner), until_s, most)
+        if len(shared.classes) == 1:
+            times[shared.classes[0]] = drawn
+            continue
         hand = _dealt(len(drawn), shared, seed)
         for index in shared.classes:
             times[index] = drawn[hand == index]
+    if num_classes == 1:
+        return times[0], np.zeros(len(times[0]), dtype=np.int64)
     time_s = np.concatenate(times)
     class_index = np.repeat(np.arange(num_classes, dtype=np.int64), [len(part) for part in times])
     order = np.argsort(time_s, kind="stable")

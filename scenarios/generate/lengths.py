@@ -18,6 +18,7 @@ from scenarios.schema.lengths import (
 )
 from simulator.workload import Floats, Ints
 
+_PIECE = 1 << 17  # lengths that are worked out together
 _BELOW_ONE = np.nextafter(1.0, 0.0)
 
 
@@ -33,7 +34,11 @@ def draw_lengths(config: LengthConfig, rng: np.random.Generator, count: int) -> 
     if isinstance(config, Empirical) and config.quantiles is None:
         kept = np.array(config.kept_values(), dtype=np.int64)
         return kept[rng.integers(0, len(kept), size=count)]
-    return lengths_at(config, rng.random(count))
+    lengths = np.empty(count, dtype=np.int64)
+    for start in range(0, count, _PIECE):
+        piece = lengths[start : start + _PIECE]
+        piece[:] = lengths_at(config, rng.random(len(piece)))
+    return lengths
 
 
 def lengths_at(config: LengthConfig, uniform: Floats) -> Ints:

@@ -6,18 +6,17 @@ Nothing here tells when or on which machine the simulation ran: equal runs have 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scenarios.build.groups import Group, groups_of
 from scenarios.build.parts import policies_label, policy_label
-from scenarios.profiles import held_out_mape
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.servers import front_end_source, host_source
 from simulator.timing.cost import CostModel
-from simulator.timing.profile import ProfileCost
-from simulator.timing.tables import parts_of
-from simulator.timing.tables.fitted import fitted_parts
+
+if TYPE_CHECKING:
+    from simulator.timing.profile import Profile
 
 PROVENANCE = "provenance"
 """The key of summary.json."""
@@ -73,8 +72,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
             "per_seq_s": host.per_seq_s,
             "from": host_source(policy, host) or GIVEN_BY,
         }
-    elif isinstance(cost, ProfileCost):
-        own = cost.profile
+    elif (own := _profile(scenario, cost)) is not None:
         source = str(own.document["host"].get("from", ""))
         found["host"] = {"step_s": own.host_s, "per_seq_s": own.host_per_seq_s, "from": source}
     if scenario.front_end is not None:
@@ -84,14 +82,28 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     return found
 
 
+def _profile(scenario: Scenario, cost: CostModel) -> Profile | None:
+    """The profile that prices the steps; None of another cost, where the modules of profiles are not even loaded."""
+    if scenario.cost.kind != "profile":
+        return None
+    from simulator.timing.profile import ProfileCost
+
+    return cost.profile if isinstance(cost, ProfileCost) else None
+
+
 def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """The profile's name, how far step times are known to be off, and how each of its parts was come by."""
-    if isinstance(cost, ProfileCost):
-        errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(cost.profile).items()}
-        told = {
-            name: {part.name: f"{part.how}, {part.words}" if part.words else part.how for part in parts}
-            for name, parts in (("composed", parts_of(cost.profile)), ("fitted", fitted_parts(cost.profile)))
-            if parts
-        }
-        return {"profile": cost.profile.name, "error": errors or NOT_TESTED, **told}
-    return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}
+    profile = _profile(scenario, cost)
+    if profile is None:
+        return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}
+    from scenarios.profiles import held_out_mape
+    from simulator.timing.tables import parts_of
+    from simulator.timing.tables.fitted import fitted_parts
+
+    errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(profile).items()}
+    told = {
+        name: {part.name: f"{part.how}, {part.words}" if part.words else part.how for part in parts}
+        for name, parts in (("composed", parts_of(profile)), ("fitted", fitted_parts(profile)))
+        if parts
+    }
+    return {"profile": profile.name, "error": errors or NOT_TESTED, **told}

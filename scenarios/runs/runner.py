@@ -25,7 +25,7 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.metrics.fleet import by_group
+from simulator.metrics.fleet import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
 from simulator.metrics.warmup import WARMUP
@@ -114,8 +114,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
     summary = summarize(records, slo=slo, **cuts)
     found = outcomes(records, slo, summary, **cuts)
     throughput = summary["output_throughput"]
-    groups = by_group(records, **cuts)
-    spent = gpu_hours(scenario, groups)
+    spent = gpu_hours(scenario, group_seconds(records, **cuts))
     price = cost_per_million(scenario, None if throughput is None else float(throughput))
     if records.lives is not None:
         price = cost_of(spent, scenario, int(summary["total_output_tokens"] or 0))

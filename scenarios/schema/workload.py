@@ -244,7 +244,7 @@ def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> ArrivalConfig:
     return alike.model_copy(update={"rate": alike.rate * rate / alike.mean_rate})
 
 
-_ARRIVAL: TypeAdapter[ArrivalConfig] = TypeAdapter(ArrivalConfig)
+_ARRIVAL: TypeAdapter[ArrivalConfig] = TypeAdapter(ArrivalConfig, config=ConfigDict(defer_build=True))
 
 AnyClass = Annotated[
     Annotated[ClassConfig, Tag("<class>")] | Annotated[PresetClass, Tag("<preset>")],

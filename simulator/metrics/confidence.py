@@ -7,7 +7,7 @@ wait together, so n of them say less than n independent ones would (`simulator.s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -36,19 +36,20 @@ def run_percentiles(
     cooldown_s: float = 0.0,
 ) -> dict[str, PercentileInterval]:
     """The 95 % interval of each percentile of the measured requests, in milliseconds, by key of summary.json."""
-    series = _series(records, warmup_s, cooldown_s)
+    wanted = {key: PERCENTILE_KEYS[key] for key in keys}
     found = {}
-    for key in keys:
-        percent, name = PERCENTILE_KEYS[key]
-        found[key] = percentile_interval(series[name], percent)
-    return found
+    for name, values in _series(records, warmup_s, cooldown_s, {name for _, name in wanted.values()}):
+        for key, (percent, of) in wanted.items():
+            if of == name:
+                found[key] = percentile_interval(values, percent)
+    return {key: found[key] for key in wanted}
 
 
 def run_means(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Interval]:
     """The mean of each latency of the measured requests and its 95 % interval by batch means, as `run_percentiles`."""
     return {
         f"mean_{name}_ms": batch_means_interval(values, bounds=(0.0, math.inf))
-        for name, values in _series(records, warmup_s, cooldown_s).items()
+        for name, values in _series(records, warmup_s, cooldown_s)
     }
 
 
@@ -67,7 +68,7 @@ def percentile_differences(
     )
     if not np.array_equal(ours_done, theirs_done):
         return {}
-    ours, theirs = (_series(each, warmup_s, cooldown_s) for each in (one, other))
+    ours, theirs = (dict(_series(each, warmup_s, cooldown_s)) for each in (one, other))
     found = {}
     for key in keys:
         percent, name = PERCENTILE_KEYS[key]
@@ -77,13 +78,14 @@ def percentile_differences(
     return found
 
 
-def _series(records: Records, warmup_s: float, cooldown_s: float) -> dict[str, Floats]:
-    """Each latency in milliseconds, of the finished requests that have it, in the order in which they arrived."""
+def _series(
+    records: Records, warmup_s: float, cooldown_s: float, names: Collection[str] = tuple(_OF_REQUESTS)
+) -> Iterator[tuple[str, Floats]]:
+    """Each of these latencies in milliseconds, of the finished requests that have it, in the order of arrival."""
     done = measured_window(records, warmup_s, cooldown_s).measured & finished(records)
     order = np.argsort(records.requests.arrival_s, kind="stable")
     order = order[done[order]]
-    found = {}
     for name, of in _OF_REQUESTS.items():
-        seconds = of(records)[order]
-        found[name] = seconds[~np.isnan(seconds)] * 1e3
-    return found
+        if name in names:
+            seconds = of(records)[order]
+            yield name, seconds[~np.isnan(seconds)] * 1e3

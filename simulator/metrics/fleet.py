@@ -45,13 +45,30 @@ def by_replica(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0
 def by_group(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, PartColumns]:
     """The same of every group by its name: columns of one entry, means over the group's replicas."""
     sizes = records.sizes
-    parts = np.repeat(np.arange(len(sizes)), [group.replicas for group in sizes])
-    found = _by_part(records, measured_window(records, warmup_s, cooldown_s), parts, len(sizes))
+    found = _by_part(records, measured_window(records, warmup_s, cooldown_s), _group_of(records), len(sizes))
     names = [field.name for field in fields(PartColumns)]
     return {
         group.name: PartColumns(*[getattr(found, name)[place : place + 1] for name in names])
         for place, group in enumerate(sizes)
     }
+
+
+def group_seconds(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, float]:
+    """`replica_seconds` of every group by its name, without the other columns: these take every step to work out."""
+    window = measured_window(records, warmup_s, cooldown_s)
+    seconds = _replica_seconds(records, window, _group_of(records), len(records.sizes))
+    return {group.name: float(spent) for group, spent in zip(records.sizes, seconds, strict=True)}
+
+
+def _group_of(records: Records) -> Ints:
+    """The place of every replica's group."""
+    return np.repeat(np.arange(len(records.sizes)), [group.replicas for group in records.sizes])
+
+
+def _replica_seconds(records: Records, window: Window, part_of: Ints, parts: int) -> Floats:
+    if records.lives is None:
+        return np.multiply(window.duration_s, np.bincount(part_of, minlength=parts), dtype=np.float64)
+    return np.bincount(part_of, present_s(records, window), parts).astype(np.float64)
 
 
 def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> PartColumns:
@@ -65,18 +82,16 @@ def _by_part(records: Records, window: Window, part_of: Ints, parts: int) -> Par
         weights = None if values is None else values[which]
         return np.bincount(part[which], weights, parts).astype(np.int64)
 
-    replicas = np.bincount(part_of, minlength=parts)
-    blocks, present = blocks_of_replicas(records), present_s(records, window)
+    blocks = blocks_of_replicas(records)
+    replica_s = _replica_seconds(records, window, part_of, parts)
     if records.lives is None:
-        replica_s = np.multiply(window.duration_s, replicas, dtype=np.float64)
         block_capacity_s = window.duration_s * np.bincount(part_of, blocks, parts).astype(np.float64)
     else:
-        replica_s = np.bincount(part_of, present, parts).astype(np.float64)
-        block_capacity_s = np.bincount(part_of, present * blocks, parts).astype(np.float64)
+        block_capacity_s = np.bincount(part_of, present_s(records, window) * blocks, parts).astype(np.float64)
     busy_s, block_s, peak, steps = _usage(records, window, part_of, parts)
     cached, asked = prompt_tokens_asked(records)
     return PartColumns(
-        replicas=replicas,
+        replicas=np.bincount(part_of, minlength=parts),
         replica_seconds=replica_s,
         requests=total(given),
         completed=total(done),

@@ -133,9 +133,9 @@ def _gaps_with_ends(records: Records) -> Iterator[tuple[Floats, Ints, Floats]]:
     for first in range(0, len(records.gaps.count), STEPS_AT_ONCE):
         piece = slice(first, first + STEPS_AT_ONCE)
         yield records.gaps.gap_s[piece], records.gaps.count[piece], records.gaps.end_s[piece]
-    first_step, repeat, decoding = records.rows.first_step, records.rows.repeat, records.rows.decoding
-    for rows, steps in row_pieces(records):
+    rows = records.rows
+    for some, steps in row_pieces(records):
         gaps = np.diff(records.step_end_s[steps])
-        counts = np.repeat(decoding[rows], repeat[rows])
-        counts[first_step[rows] - steps.start] = 0  # what comes before a row's first step is in records.gaps
+        counts = np.repeat(rows.decoding[some], rows.repeat[some])
+        counts[rows.first_step[some] - steps.start] = 0  # what comes before a row's first step is in records.gaps
         yield gaps, counts[1:], records.step_end_s[steps][1:]

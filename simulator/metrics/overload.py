@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulator.columns import pieces_of
 from simulator.metrics.latency import queue_s
-from simulator.metrics.waits import service_s, waits
+from simulator.metrics.waits import Waits, service_s, waits
 from simulator.metrics.window import Bools, measured_window
 from simulator.results.records import Floats, Records, Status
 
@@ -72,10 +73,11 @@ def overload(
     served_s = service_s(records, taken)
     limit = served_s if limit_s is None else limit_s
     times = np.sort(requests.arrival_s[taken])
+    waiting = waits(records)
     found = [
         each
-        for begin, end in _backlogs(records)
-        if (each := _overload(records, taken, times, begin, end, limit, served_s)) is not None
+        for begin, end in _backlogs(waiting)
+        if (each := _overload(records, waiting, taken, times, begin, end, limit, served_s)) is not None
     ]
     late = sum(each.late for each in found)
     if late < MIN_SHARE * len(times) or not late:
@@ -87,13 +89,13 @@ def overload(
     )  # fmt: skip
 
 
-def _backlogs(records: Records) -> list[tuple[float, float]]:
+def _backlogs(waiting: Waits) -> list[tuple[float, float]]:
     """The stretches in which the queue is deeper than the low water mark."""
-    waiting = waits(records)
-    times = np.unique(np.concatenate((waiting.from_s, waiting.to_s)))
+    times = np.concatenate((waiting.from_s, waiting.to_s))
     if not len(times):
         return []
-    depth = waiting.depth(times)
+    times.sort()
+    depth = np.concatenate([waiting.depth(piece).astype(np.int32) for piece in pieces_of(lambda: times)])
     high = np.concatenate(([False], depth > max(1.0, LOW_WATER * depth.max()), [False]))
     edges = np.flatnonzero(high[1:] != high[:-1])
     ends = np.append(times, times[-1])
@@ -101,11 +103,17 @@ def _backlogs(records: Records) -> list[tuple[float, float]]:
 
 
 def _overload(
-    records: Records, taken: Bools, arrivals: Floats, begin: float, end: float, limit_s: float, served_s: float
+    records: Records,
+    waiting: Waits,
+    taken: Bools,
+    arrivals: Floats,
+    begin: float,
+    end: float,
+    limit_s: float,
+    served_s: float,
 ) -> Overload | None:
     if end - begin <= MIN_TURNOVERS * served_s:
         return None
-    waiting = waits(records)
     times = np.unique(waiting.from_s[(waiting.from_s >= begin) & (waiting.from_s < end)])
     depth = waiting.depth(times)
     at = int(depth.argmax())

@@ -161,8 +161,12 @@ class Sample:
 
 
 def _describe(seconds: Floats) -> Distribution | None:
-    known = seconds[~np.isnan(seconds)]
-    if not len(known):
+    """The distribution of those that are known; `seconds` is scratch space."""
+    unknown = np.isnan(seconds)
+    if unknown.any():
+        seconds = seconds[~unknown]
+    if not len(seconds):
         return None
-    percentiles = tuple(np.percentile(known, PERCENTILES).tolist())
-    return Distribution(len(known), float(known.mean()), float(known.std()), percentiles)
+    mean, std = float(seconds.mean()), float(seconds.std())
+    percentiles = np.percentile(seconds, PERCENTILES, overwrite_input=True)  # last, as it moves them
+    return Distribution(len(seconds), mean, std, tuple(percentiles.tolist()))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from simulator.columns import stretches
 from simulator.metrics.presence import present_s
 from simulator.metrics.weighted import weighted_sum
 from simulator.metrics.window import Window
 from simulator.results.records import Floats, Ints, Records
+from simulator.statistics.sums import pairwise_sum
 
 STEPS_AT_ONCE = 1 << 20  # per-step columns are read in pieces, so that no copy of a whole one is made
 
@@ -37,32 +40,58 @@ class Usage:
 def check_rows(records: Records) -> None:
     """ValueError unless the rows cover the steps one after the other."""
     rows = records.rows
-    if len(rows.first_step) and not (
-        rows.first_step[0] == 0
-        and np.array_equal(rows.first_step[1:], np.cumsum(rows.repeat)[:-1])
-        and rows.first_step[-1] + rows.repeat[-1] == records.num_steps
-    ):
+    covered = 0
+    for some in stretches(len(rows.first_step)):
+        first_step, after = rows.first_step[some], covered + np.cumsum(rows.repeat[some])
+        if first_step[0] != covered or not np.array_equal(first_step[1:], after[:-1]):
+            raise ValueError("rows must cover the steps one after the other, in order")
+        covered = int(after[-1])
+    if len(rows.first_step) and covered != records.num_steps:
         raise ValueError("rows must cover the steps one after the other, in order")
 
 
 def usage(records: Records, window: Window) -> Usage:
     """Means and shares over the window of what the steps made of slots, tokens and blocks."""
-    rows = records.rows
-    steps = _steps_inside(records, window)
-    row_s = _clipped(rows.start_s, rows.end_s, window)
+    rows, count = records.rows, len(records.rows.repeat)
+
+    def row_s(some: slice) -> Floats:
+        return _clipped(rows.start_s[some], rows.end_s[some], window)
+
+    steps = _step_totals(records, window)
     slot_s, block_capacity_s, replica_s = _capacity(records, window)
     block_s, peak = _blocks(records, window)
-    num_steps = int(steps.sum())
     return Usage(
-        num_steps=num_steps,
-        mean_batch_size=_ratio(np.dot(steps, rows.decoding + rows.prefilling), num_steps),
-        batch_occupancy=_ratio(weighted_sum(row_s, rows.running), slot_s),
-        busy_fraction=_ratio(row_s.sum(), replica_s),
-        wasted_slot_fraction=_ratio(np.dot(steps, rows.held), np.dot(steps, rows.running)),
-        padding_fraction=_ratio(np.dot(steps, rows.padded_tokens), np.dot(steps, rows.tokens)),
+        num_steps=steps.steps,
+        mean_batch_size=_ratio(steps.computing, steps.steps),
+        batch_occupancy=_ratio(pairwise_sum(count, lambda some: row_s(some) * rows.running[some]), slot_s),
+        busy_fraction=_ratio(pairwise_sum(count, row_s), replica_s),
+        wasted_slot_fraction=_ratio(steps.held, steps.running),
+        padding_fraction=_ratio(steps.padded_tokens, steps.tokens),
         kv_utilization_mean=_ratio(block_s, block_capacity_s),
-        kv_utilization_peak=peak if num_steps else math.nan,
+        kv_utilization_peak=peak if steps.steps else math.nan,
     )
+
+
+class _StepTotals(NamedTuple):
+    """Counts of the steps in a window, added up over these."""
+
+    steps: int
+    computing: int
+    held: int
+    running: int
+    padded_tokens: int
+    tokens: int
+
+
+def _step_totals(records: Records, window: Window) -> _StepTotals:
+    rows = records.rows
+    totals = np.zeros(len(_StepTotals._fields), dtype=np.int64)
+    for some in stretches(len(rows.repeat)):
+        steps = _steps_inside(records, window, some)
+        computing = rows.decoding[some] + rows.prefilling[some]
+        counts = (computing, rows.held[some], rows.running[some], rows.padded_tokens[some], rows.tokens[some])
+        totals += [steps.sum(), *(np.dot(steps, count) for count in counts)]
+    return _StepTotals(*totals.tolist())
 
 
 def _capacity(records: Records, window: Window) -> tuple[float, float, float]:
@@ -107,18 +136,19 @@ def _clipped(start_s: Floats, end_s: Floats, window: Window) -> Floats:
     return np.clip(end_s, window.start_s, window.end_s) - np.clip(start_s, window.start_s, window.end_s)
 
 
-def _steps_inside(records: Records, window: Window) -> Ints:
-    """How many steps of each row end in the window."""
+def _steps_inside(records: Records, window: Window, some: slice) -> Ints:
+    """How many steps of each of some rows end in the window."""
     rows = records.rows
+    first_step, repeat, end_s = rows.first_step[some], rows.repeat[some], rows.end_s[some]
     if window.whole:
-        return rows.repeat
-    first_end = records.step_end_s[rows.first_step]
-    inside = (rows.end_s >= window.start_s) & (first_end <= window.end_s)
-    steps = np.where(inside, rows.repeat, 0)
-    cut = inside & ((first_end < window.start_s) | (rows.end_s > window.end_s))
+        return repeat
+    first_end = records.step_end_s[first_step]
+    inside = (end_s >= window.start_s) & (first_end <= window.end_s)
+    steps = np.where(inside, repeat, 0)
+    cut = inside & ((first_end < window.start_s) | (end_s > window.end_s))
     for row in np.flatnonzero(cut).tolist():  # at most two a replica
-        first = int(rows.first_step[row])
-        ends = records.step_end_s[first : first + int(rows.repeat[row])]
+        first = int(first_step[row])
+        ends = records.step_end_s[first : first + int(repeat[row])]
         steps[row] = np.searchsorted(ends, window.end_s, "right") - np.searchsorted(ends, window.start_s, "left")
     return steps
 

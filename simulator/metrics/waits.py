@@ -7,13 +7,16 @@ A request that is never scheduled waits until it is aborted or the run ends; a r
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from simulator.columns import stretches
 from simulator.metrics.window import Bools, Window, run_end_s
 from simulator.results.records import Floats, Ints, Records, Status
+from simulator.statistics.sums import pairwise_sum
 
 MIN_ARRIVALS = 100  # `saturated`: fewer say nothing about a steady state
 MIN_TURNOVERS = 3  # `saturated`: arrivals must last this many times a request's own time of service
@@ -38,8 +41,12 @@ class Waits:
 
     def waited_s(self, start_s: float, end_s: float) -> float:
         """Seconds of waiting between two times, over all requests: the integral of the queue depth."""
+
         # The i-th beginning and the i-th end need not be the same request's, but the sum is the same.
-        return float(np.sum(np.clip(self.to_s, start_s, end_s) - np.clip(self.from_s, start_s, end_s)))
+        def waited(some: slice) -> Floats:
+            return np.clip(self.to_s[some], start_s, end_s) - np.clip(self.from_s[some], start_s, end_s)
+
+        return pairwise_sum(len(self.from_s), waited)
 
     def mean_depth(self, start_s: float, end_s: float) -> float:
         """Time-weighted mean queue depth between two times; NaN where they are one."""
@@ -47,16 +54,18 @@ class Waits:
 
     def max_depth(self, start_s: float, end_s: float) -> int:
         """The deepest the queue was at any time from `start_s` until before `end_s`."""
-        return int(self.depth(self._changes(self.from_s, start_s, end_s)).max())
+        return max(int(depth.max()) for depth in self._depths(self.from_s, start_s, end_s))
 
     def min_depth(self, start_s: float, end_s: float) -> int:
         """The shortest the queue was at any time from `start_s` until before `end_s`."""
-        return int(self.depth(self._changes(self.to_s, start_s, end_s)).min())
+        return min(int(depth.min()) for depth in self._depths(self.to_s, start_s, end_s))
 
-    @staticmethod
-    def _changes(times: Floats, start_s: float, end_s: float) -> Floats:
+    def _depths(self, times: Floats, start_s: float, end_s: float) -> Iterator[Ints]:
+        """The depths at the first of two times, and at those of `times` between them."""
+        yield self.depth(np.array([start_s]))
         a, b = np.searchsorted(times, (start_s, end_s), side="left")
-        return np.concatenate(([start_s], times[a:b]))
+        for some in stretches(int(b - a)):
+            yield self.depth(times[a:b][some])
 
 
 def waits(records: Records, only: Bools | None = None) -> Waits:
@@ -69,27 +78,41 @@ def waits(records: Records, only: Bools | None = None) -> Waits:
         again_from, again_to = again_from[again], again_to[again]
     waited = queue_to > queue_from  # leaves out NaN: rejected
     again = again_to > again_from
-    return Waits(
-        np.sort(np.concatenate((queue_from[waited], again_from[again]))),
-        np.sort(np.concatenate((queue_to[waited], again_to[again]))),
+    found = Waits(
+        np.concatenate((queue_from[waited], again_from[again])), np.concatenate((queue_to[waited], again_to[again]))
     )
+    found.from_s.sort()
+    found.to_s.sort()
+    return found
 
 
 def _first_waits(records: Records) -> tuple[Floats, Floats]:
     requests = records.requests
-    unscheduled = np.isnan(requests.scheduled_s) & (requests.status != Status.REJECTED)
-    return requests.arrival_s, np.where(unscheduled, _left_s(records), requests.scheduled_s)
+    unscheduled = np.flatnonzero(np.isnan(requests.scheduled_s) & (requests.status != Status.REJECTED))
+    return requests.arrival_s, _with(requests.scheduled_s, unscheduled, _left_s(records, unscheduled))
 
 
 def _requeue_waits(records: Records) -> tuple[Floats, Floats]:
     requeues = records.requeues
-    return requeues.from_s, np.where(np.isnan(requeues.to_s), _left_s(records)[requeues.row], requeues.to_s)
+    lost = np.flatnonzero(np.isnan(requeues.to_s))
+    return requeues.from_s, _with(requeues.to_s, lost, _left_s(records, requeues.row[lost]))
 
 
-def _left_s(records: Records) -> Floats:
-    """When each request that is not served any more left the queue: aborted, or at the end of the run."""
+def _left_s(records: Records, rows: Ints) -> Floats:
+    """When each of these requests, which are not served any more, left the queue: aborted, or at the end of the run."""
+    if not len(rows):
+        return np.empty(0)
     requests = records.requests
-    return np.where(requests.status == Status.ABORTED, requests.released_s, run_end_s(records))
+    return np.where(requests.status[rows] == Status.ABORTED, requests.released_s[rows], run_end_s(records))
+
+
+def _with(column: Floats, places: Ints, values: Floats) -> Floats:
+    """The column with other values at some places."""
+    if not len(places):
+        return column
+    changed = column.copy()
+    changed[places] = values
+    return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +182,11 @@ def service_s(records: Records, taken: Bools) -> float:
     served = taken & ~np.isnan(requests.scheduled_s)
     if not served.any():
         return 0.0
-    last, end = requests.last_token_s[served], run_end_s(records)
-    until = np.where(requests.status[served] == Status.FINISHED, last, end)
-    until = np.where(requests.status[served] == Status.ABORTED, requests.released_s[served], until)
-    return float(np.mean(until - requests.scheduled_s[served] - requests.requeued_s[served]))
+    seconds = requests.last_token_s[served]
+    for status in (Status.UNFINISHED, Status.ABORTED, Status.REJECTED):
+        others = np.flatnonzero((requests.status == status)[served])
+        if len(others):
+            seconds[others] = requests.released_s[served][others] if status == Status.ABORTED else run_end_s(records)
+    seconds -= requests.scheduled_s[served]
+    seconds -= requests.requeued_s[served]
+    return float(np.mean(seconds))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.columns import pieces_of
 from simulator.errors import InputError
 from simulator.results.records import Records, Status
 
@@ -60,8 +62,8 @@ def measured_window(records: Records, warmup_s: float = 0.0, cooldown_s: float =
 
 def run_end_s(records: Records) -> float:
     """The end of the run: that of its last step, or its last arrival where that came later; 0.0 for an empty run."""
-    steps, arrivals = records.step_end_s, records.requests.arrival_s
-    return max((float(times.max()) for times in (steps, arrivals) if len(times)), default=0.0)
+    steps, arrivals = pieces_of(lambda: records.step_end_s), pieces_of(lambda: records.requests.arrival_s)
+    return max((float(times.max()) for times in chain(steps, arrivals)), default=0.0)
 
 
 def _end_s(records: Records, measured: Bools, start_s: float) -> float:

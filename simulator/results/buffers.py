@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.columns import Column
+from simulator.columns import Column
 
 Columns = dict[str, NDArray[Any]]
 
@@ -120,9 +120,14 @@ class Table:
         return {name: _wide([rows[name] for rows in found], name) for name in self._names}
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column, in 64 bits."""
+        """One column, in 64 bits; of the rows, a piece is in memory at a time."""
         self.cut()
-        return _wide([packed.open()[name] for packed in self._packed if len(packed)], name)
+        kind = _kind(name)
+        copies = [np.empty(0, kind)]
+        for packed in self._packed:
+            for piece in packed.pieces():
+                copies.append(piece[name].astype(kind))  # a list of pieces would keep all of them mapped
+        return np.concatenate(copies)
 
     def columns(self) -> Columns:
         """The columns by name, in 64 bits."""
@@ -144,6 +149,9 @@ def _merged(parts: list[NDArray[Any]]) -> list[NDArray[Any]]:
     return [run[0] if len(run) == 1 else np.concatenate(run) for run in runs]
 
 
+def _kind(name: str) -> type[np.float64 | np.int64]:
+    return np.float64 if name.endswith("_s") else np.int64
+
+
 def _wide(parts: list[NDArray[Any]], name: str) -> NDArray[Any]:
-    kind = np.float64 if name.endswith("_s") else np.int64
-    return np.concatenate([part.astype(kind) for part in parts]) if parts else np.empty(0, kind)
+    return np.concatenate([part.astype(_kind(name)) for part in parts]) if parts else np.empty(0, _kind(name))

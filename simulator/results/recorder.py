@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from simulator.columns import Column, joined
 from simulator.request_state import RequestState, Setbacks
 from simulator.results.buffers import Table
-from simulator.results.columns import Column, joined
 from simulator.results.records import (
     GapColumns,
     GroupSizes,

@@ -7,7 +7,7 @@ Three grains:
 - per step: `step_end_s` and `step_used_blocks` hold one entry for every single step, in row order, so that a row
   covers `step_end_s[first_step : first_step + repeat]`.
 
-Long columns lie in files and are mapped where they are read (`simulator.results.columns`): nobody writes to a column.
+Long columns lie in files and are mapped where they are read (`simulator.columns`): nobody writes to a column.
 
 Folding is canonical: two neighbouring steps share a row if and only if both only decode, nothing joined, left or
 was paused between them, and the second starts when the first ends. It does not depend on how the engine got there.
@@ -21,7 +21,7 @@ from enum import Enum, IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.results.columns import Kept
+from simulator.columns import Kept
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from simulator.columns import PIECE, Column
 from simulator.results.buffers import Columns, Table
-from simulator.results.columns import PIECE, Column
 from simulator.results.records import GapColumns, Ints, RowColumns
 from simulator.results.replica_recorder import ReplicaRecorder
 

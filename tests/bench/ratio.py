@@ -28,9 +28,9 @@ import simpy
 
 from simulator.compiled import is_compiled
 from simulator.workload import Workload
-from tests.bench.test_start import children_s
+from tests.bench.test_start import as_installed, children_s
 from tests.bench.workloads import COSTS, LINEAR, azure_chat, normal_lengths, serve_on_h200
-from tests.command import ROOT, START
+from tests.command import START
 
 POLICIES = ("chunked_prefill", "continuous", "static", "preemptive", "sglang")
 TRAFFIC = ("10", "100", "azure")
@@ -96,7 +96,7 @@ def whole_process(folder: Path, requests: int, row: Row) -> Callable[[], object]
     values = {"cost": json.dumps(priced), "requests": requests, "rate": float(row.traffic), "policy": row.policy}
     scenario.write_text(SCENARIO % values, encoding="utf-8")
     command = [*START, "run", str(scenario), "--quiet", "--overwrite"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = as_installed(folder / "byte-code")
     return lambda: subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 

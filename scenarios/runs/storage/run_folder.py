@@ -32,7 +32,7 @@ from scenarios.runs.storage.tables import (
     write_parts,
 )
 from scenarios.schema.loader import dump
-from simulator.results.columns import PIECE
+from simulator.columns import pieces_of
 from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
 
@@ -204,9 +204,6 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
 
 def _write_array(out: IO[bytes], array: Callable[[], NDArray[Any]]) -> None:
     """What numpy's `write_array` writes of a column, of which a piece is in memory at a time."""
-    whole = array()
-    npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(whole))
-    count = len(whole)
-    del whole
-    for start in range(0, count, PIECE):
-        out.write(array()[start : start + PIECE].tobytes())
+    npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(array()))
+    for piece in pieces_of(array):
+        out.write(piece.tobytes())

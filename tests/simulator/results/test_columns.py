@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import scenarios
+from simulator import columns
+from simulator.columns import Column, joined
 from simulator.errors import InputError
-from simulator.results import columns, rows
+from simulator.results import rows
 from simulator.results.buffers import Series, Table
-from simulator.results.columns import Column, joined
 from simulator.results.records import Records
+from simulator.workload import Workload
 
 NAMES = ("row", "start_s", "count")
 
@@ -125,6 +128,21 @@ def test_a_run_in_files_writes_the_same_bytes(policy: str, tmp_path: Path, monke
         assert np.array_equal(again.step_end_s, records.step_end_s)
     with pytest.raises(AttributeError, match="RowColumns has no decodings"):
         getattr(records.rows, "decodings")  # noqa: B009  mypy knows that it is not there
+
+
+def test_a_long_workload_in_files_holds_the_same_requests(short: None) -> None:
+    rng = np.random.default_rng(0)
+    inputs, outputs, caps = (rng.integers(1, 99, 50) for _ in range(3))
+    zeros = np.zeros(50, dtype=np.int64)
+    plain = Workload(rng.random(50).cumsum(), inputs, outputs, caps, zeros, zeros, predicted_output_tokens=caps)
+    long = plain.in_files()
+    assert {"arrival_s", "input_tokens", "predicted_output_tokens"} <= set(long._in_files)
+    assert not {"priority", "class_index"} & set(long._in_files)  # zeros take no place at all
+    assert list(long.requests()) == list(plain.requests())
+    assert list(pickle.loads(pickle.dumps(long)).requests()) == list(plain.requests())
+    assert [long.request(row) for row in (0, 49)] == [plain.request(row) for row in (0, 49)]
+    waiting = replace(plain, after_row=zeros - 1)
+    assert waiting.in_files() is waiting  # requests that follow answers are looked up one by one
 
 
 def test_a_full_disk_is_bad_input(short: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import math
 import signal
@@ -20,7 +22,7 @@ from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import owned_files, report_files, write_run
 from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
 from scenarios.runs.storage.staging import staging
-from scenarios.runs.storage.tables import read_csv, request_columns, step_columns, write_csv
+from scenarios.runs.storage.tables import Column, read_csv, request_columns, step_columns, write_csv
 from simulator.errors import InputError
 from simulator.results.records import Records
 from tests.command import tree
@@ -98,6 +100,48 @@ def test_csv_keeps_every_value(tmp_path_factory: pytest.TempPathFactory, rows: l
     assert same(found["arrival_s"], times)
     assert same(found["count"], counts)
     assert found["class"] == names
+
+
+@given(
+    st.lists(
+        st.tuples(
+            FLOATS, FLOATS.map(lambda x: x % 1e5), st.integers(-9, 9), TEXT.filter(lambda name: "\r" not in name)
+        ),
+        max_size=30,
+    )
+)
+def test_csv_holds_what_the_standard_library_writes(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, float, int, str]]
+) -> None:
+    table: dict[str, Column] = {
+        "arrival_s": np.array([row[0] for row in rows], dtype=np.float64),
+        "replica": np.zeros(len(rows), dtype=np.int64),
+        "status": ["finished"] * len(rows),
+        "e2el_ms": np.array([row[1] for row in rows], dtype=np.float64),
+        "count": np.array([row[2] for row in rows], dtype=np.int64),
+        "class": [row[3] for row in rows],
+    }
+    wanted = io.StringIO()
+    writer = csv.writer(wanted, lineterminator="\n")
+    writer.writerow(table)
+    for long, short, count, name in rows:
+        times = ["" if math.isnan(time_s) else repr(time_s) for time_s in (long, short)]
+        writer.writerow([times[0], 0, "finished", times[1], count, name])
+    path = tmp_path_factory.mktemp("csv") / "table.csv.gz"
+    write_csv(path, table)
+    assert gzip.decompress(path.read_bytes()) == wanted.getvalue().encode()
+
+
+def test_floats_are_written_as_repr_writes_them(tmp_path: Path) -> None:
+    """Near powers of two and of ten, whose neighbours lie unequally far, and at the ends of what needs no exponent."""
+    edges = np.concatenate([2.0 ** np.arange(-1074, 1024), np.array([float(f"1e{i}") for i in range(-323, 309)])])
+    draws = np.random.default_rng(0).integers(0, 2**64, 20_000, dtype=np.uint64).view(np.float64)
+    seconds = np.random.default_rng(1).random(20_000) * 10.0 ** (np.arange(20_000) % 7)
+    values = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, np.inf), draws, seconds])
+    values = np.concatenate([values, -values])
+    write_csv(tmp_path / "table", {"start_s": values})
+    lines = gzip.decompress((tmp_path / "table").read_bytes()).decode().split("\n")[1:-1]
+    assert lines == ["" if math.isnan(value) else repr(value) for value in values.tolist()]
 
 
 def test_csv_is_the_same_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,6 +355,6 @@ def test_tables_are_the_same_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir()
         write_run(tmp_path / name, scenario_yaml="", summary={}, records=records)
         monkeypatch.setattr("scenarios.runs.storage.tables.PART_ROWS", 7)
-        monkeypatch.setattr("scenarios.runs.storage.run_folder.PIECE", 11)
+        monkeypatch.setattr("simulator.columns.PIECE", 11)
     for file in (tmp_path / "whole").iterdir():
         assert (tmp_path / "parts" / file.name).read_bytes() == file.read_bytes()

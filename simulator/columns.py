@@ -8,7 +8,7 @@ lie in the folder for temporary files (TMPDIR) and are gone with the process.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 KEPT_BYTES = 1 << 24
 """Bytes up to which a column stays in memory: those of two million numbers."""
-PIECE = 1 << 20  # numbers that are looked at together
+PIECE = 1 << 17  # numbers that are looked at together: with all columns of a table still few megabytes
 
 
 class Column:
@@ -104,8 +104,17 @@ class Column:
 
     def pieces(self) -> Iterator[Array]:
         """All of it, `PIECE` entries at a time: of a long column no more is in memory."""
-        for start in range(0, self._len, PIECE):
-            yield self.open()[start : start + PIECE]
+        return pieces_of(self.open)
+
+
+def stretches(count: int) -> Iterator[slice]:
+    """So many entries as slices of `PIECE`."""
+    return (slice(start, min(start + PIECE, count)) for start in range(0, count, PIECE))
+
+
+def pieces_of(column: Callable[[], Array]) -> Iterator[Array]:
+    """A column, `PIECE` entries at a time; asked for anew for each, so that of one in a file no more is in memory."""
+    return (column()[stretch] for stretch in stretches(len(column())))
 
 
 def joined(arrays: Iterable[Array]) -> Column:
