@@ -22,6 +22,7 @@ from simulator.plan import StepPlan
 from simulator.request_state import WAITING, RequestState
 from simulator.timing.cost import StepShape
 
+_NONE: list[RequestState] = []
 _NO_TOKENS = StepShape(0, 0)
 
 
@@ -63,7 +64,7 @@ class OverlapResults(LateResults):
         state = self._state
         free = state.blocks.num_free
         self._note_ends(step)
-        left = self._take_in()
+        left = self._take_in() if self._results else _NONE
         if self._decisions is not None:
             if step.is_wait:
                 self._decisions.known(state.blocks.num_free, left)
@@ -93,14 +94,17 @@ class OverlapResults(LateResults):
         """Note what this step's results will be, in the order of its batch: prompts first, then decodes."""
         state, unseen = self._state, self._unseen
         unseen.decodes = step.shape.decode_seqs > 0
-        complete = [live for live, _, _ in step.prefill if live not in state.prefilling]
-        unseen.prompts = {live: None for live in complete if live.row in state.requests}  # not aborted with the step
-        unseen.last = dict.fromkeys(sorted(done, key=place))
-        if state.tree is not None:
-            state.cut = next((live for live, _, _ in step.prefill if live in state.prefilling), None)
-            self._results = [*unseen.prompts, *[live for live in unseen.last if live not in unseen.prompts]]
-        else:
-            self._results = list(unseen.last)
-        for live in unseen.last:
+        prompts: dict[RequestState, None] = {}
+        for live, _, _ in step.prefill:
+            if live in state.prefilling:
+                if state.tree is not None and state.cut is None:
+                    state.cut = live
+            elif live.row in state.requests:  # not aborted with the step
+                prompts[live] = None
+        if len(done) > 1:
+            done.sort(key=place)
+        for live in done:
             self._put_off(live)
+        unseen.prompts, unseen.last = prompts, dict.fromkeys(done)
+        self._results = list(done if state.tree is None else prompts | unseen.last)
         self.end_s = unseen.end_s = step.ends_s[-1]

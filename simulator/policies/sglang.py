@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import StepPlan, Traits, View, cdiv
+from simulator.plan import StepPlan, Traits, View
+from simulator.policies.parts.new_tokens import allowed_tokens
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillLimits
 from simulator.policies.parts.prompts_first import plan_step
@@ -91,14 +92,11 @@ class Sglang:
         )
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
-        """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
-        size = num_blocks * block_size
-        paged = cdiv(request.input_tokens, block_size) * block_size
-        return min(request.max_tokens, size - request.input_tokens - 2, size - paged - block_size - 1)
+        return allowed_tokens(request, num_blocks, block_size)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """A prompt that leaves no room for an answer would wait for ever."""
-        if self.caps(request, num_blocks, block_size) >= 1:
+        if allowed_tokens(request, num_blocks, block_size) >= 1:
             return None
         return (
             f"{request.input_tokens} input tokens leave no room for an answer beside a page to spare: "

@@ -67,7 +67,7 @@ class PrefillAdder:
         self.blocks = 0  # that the chunks take
         self.matches = view.prefix_matches() if view.caches_prefixes else None
         self._ratio = 1.0 if knows_lengths else ratio  # :785: a fixed length cannot end early
-        self._most = self.running * CLIP_MAX_NEW_TOKENS * self._ratio  # whatever the running requests still need
+        self._most = self.running * CLIP_MAX_NEW_TOKENS * self._ratio + 1  # more than `estimate`, whatever that is
         self._estimate = 0.0
         self._is_estimated = not self.running
         self._forecast: EosForecast | None = None
@@ -142,7 +142,7 @@ class PrefillAdder:
         for request in self.view.prefilling:
             if self.chunk_left <= 0:
                 self._hold_decodes()  # the real chunk would be empty or negative
-            within = min(self.chunk_left, int(self.memory_left))
+            within = self.chunk_left if self._has_room(self.chunk_left) else int(self.memory_left)
             tokens = self._within_memory(request, within if within > 0 else self.chunk_left)
             if not tokens:
                 self._hold_decodes()
@@ -158,7 +158,7 @@ class PrefillAdder:
         self._hold_decodes()
         self.free += freed * self.size
         self.running = 0
-        self._most = self._estimate = 0.0
+        self._most, self._estimate = 1.0, 0.0
         self._is_estimated = True
         self.continue_prompt()
 
