@@ -17,7 +17,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.new_tokens import allowed_tokens
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.prefill_adder import PrefillLimits
-from simulator.policies.parts.prompts_first import plan_step
+from simulator.policies.parts.next_batch import next_batch
 from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
@@ -104,7 +104,7 @@ class Sglang:
         )
 
     def plan(self, view: View) -> StepPlan:
-        return plan_step(view, self._limits)
+        return next_batch(view, self._limits)
 
 
 SYSTEM = System(

@@ -87,15 +87,17 @@ class Tgi:
         if running and not decodes and view.note != _FROM_IDLE:
             return _DECODE
         # The prefill was the first of `max_waiting_tokens` (backend.rs:160, :264).
-        is_late = 1 + decodes >= self.max_waiting_tokens
-        least = 0 if is_late else int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
-        if len(view.waiting) < least:
-            return _DECODE
+        steps_left = self.max_waiting_tokens - 1 - decodes
+        least = 0
+        if steps_left > 0:
+            least = int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
+            if len(view.waiting) < least:
+                return _until_late(steps_left)
         batch = self._next_batch(view, self._prefill_tokens(view))
         if not batch:
             return self._until_room(view)
         if len(batch) < least:
-            return _DECODE
+            return _until_late(steps_left)
         return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
 
     def _plan_mixed(self, view: View) -> StepPlan:
@@ -163,6 +165,11 @@ class Tgi:
             left -= tokens
             batch.append(Chunk(request, tokens, granted))
         return batch
+
+
+def _until_late(steps: int) -> StepPlan:
+    """Too few can be prefilled, until more arrive or have waited for so many steps."""
+    return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps)
 
 
 def _granted(request: RequestView) -> int:

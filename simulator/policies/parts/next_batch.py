@@ -26,7 +26,7 @@ _AT_REST = StepPlan(holds=Holds.ARRIVAL)
 _STEP, _ARRIVAL, _CHANGE = Holds.STEP, Holds.ARRIVAL, Holds.CHANGE
 
 
-def plan_step(view: View, limits: PrefillLimits) -> StepPlan:
+def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
     """The plan of SGLang's scheduler."""
     prefilling, has_waiting = view.prefilling, len(view.waiting) > 0
     running = len(view.running) - len(prefilling)
