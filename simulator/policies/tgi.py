@@ -92,12 +92,14 @@ class Tgi:
         if steps_left > 0:
             least = int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
             if len(view.waiting) < least:
-                return _until_late(steps_left)
+                return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps_left)
         batch = self._next_batch(view, self._prefill_tokens(view))
         if not batch:
             return self._until_room(view)
         if len(batch) < least:
-            return _until_late(steps_left)
+            # Where one found no room, arrivals queue behind it.
+            is_stuck = self.order == "fcfs" and len(batch) < len(view.waiting)
+            return StepPlan(holds=Holds.CHANGE if is_stuck else Holds.ARRIVAL, hold_steps=steps_left)
         return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
 
     def _plan_mixed(self, view: View) -> StepPlan:
@@ -165,11 +167,6 @@ class Tgi:
             left -= tokens
             batch.append(Chunk(request, tokens, granted))
         return batch
-
-
-def _until_late(steps: int) -> StepPlan:
-    """Too few can be prefilled, until more arrive or have waited for so many steps."""
-    return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps)
 
 
 def _granted(request: RequestView) -> int:

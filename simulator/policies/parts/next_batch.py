@@ -6,7 +6,7 @@ schedule_batch.py beside it (SGLang 0.5.23). Line numbers without a file are tho
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from simulator.plan import Holds, Preemption, StepPlan, View
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
@@ -22,8 +22,14 @@ class Note(NamedTuple):
     full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
 
 
-_AT_REST = StepPlan(holds=Holds.ARRIVAL)
-_STEP, _ARRIVAL, _CHANGE = Holds.STEP, Holds.ARRIVAL, Holds.CHANGE
+_AT_REST: Final = StepPlan(holds=Holds.ARRIVAL)
+_STEP: Final = Holds.STEP
+_ARRIVAL: Final = Holds.ARRIVAL
+_CHANGE: Final = Holds.CHANGE
+# One is made for every step: without the call of its own constructor.
+_new: Final = tuple.__new__
+_NOTE: Final = Note
+_PLAN: Final = StepPlan
 
 
 def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
@@ -34,7 +40,7 @@ def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
         return _AT_REST  # without a note: the ratio begins anew
     note = view.note
     if not isinstance(note, Note):
-        note = Note(first_ratio(limits.conservativeness), view.decode_steps)
+        note = Note(first_ratio(limits.conservativeness), view.decode_steps, 0)
     elif note.full and note.full != running:  # a request left (:3949, :3968)
         note = Note(note.ratio, note.since)
     holds = _ARRIVAL
@@ -57,7 +63,7 @@ def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
         return _retract(view, limits, note, tried)
     if note.full or running >= limits.slots:
         holds = _CHANGE
-    return StepPlan((), (), (), True, (), holds, None, False, note, tried)
+    return _new(_PLAN, ((), (), (), True, (), holds, None, False, note, tried, (), False, None, None))
 
 
 def _adder(view: View, limits: PrefillLimits, note: Note) -> PrefillAdder:
@@ -81,9 +87,9 @@ def _prefill(view: View, limits: PrefillLimits, adder: PrefillAdder, note: Note)
     elif limits.mixes and view.prefilling:
         to_end = tuple([chunk.request for chunk in adder.chunks])
     # The ratio falls only where decodes are alone.
-    note = Note(note.ratio, note.since + mixed, full)
+    note = _new(_NOTE, (note.ratio, note.since + mixed, full))
     chunks, tried, withheld = tuple(adder.chunks), tuple(adder.tried), mixes and not mixed
-    return StepPlan((), (), chunks, mixed, (), _STEP, None, False, note, tried, to_end, withheld)
+    return _new(_PLAN, ((), (), chunks, mixed, (), _STEP, None, False, note, tried, to_end, withheld, None, None))
 
 
 def _retract(view: View, limits: PrefillLimits, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
