@@ -45,6 +45,7 @@ CORE = (
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",
     "simulator/policies/parts/eos_forecast.py",
+    "simulator/policies/parts/granted_prompts.py",
     "simulator/policies/parts/new_tokens.py",
     "simulator/policies/parts/next_batch.py",
     "simulator/policies/parts/plan_builder.py",

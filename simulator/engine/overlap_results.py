@@ -35,7 +35,7 @@ class OverlapResults(LateResults):
         super().__init__(state, completion, decisions)
         assert state.unseen is not None
         self._unseen: Unseen = state.unseen
-        self._results: list[RequestState] = []
+        self._results = _NONE
         self.decode_ends_s = self._unseen.decode_ends_s
 
     def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
@@ -70,7 +70,13 @@ class OverlapResults(LateResults):
                 self._decisions.known(state.blocks.num_free, left)
             else:
                 self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
-        self._put_off_all(step, done)
+        unseen = self._unseen
+        unseen.decodes = step.shape.decode_seqs > 0
+        self.end_s = unseen.end_s = step.ends_s[-1]
+        if step.prefill or done:
+            self._put_off_all(step, done)
+        elif unseen.prompts or unseen.last:
+            unseen.prompts, unseen.last, self._results = {}, {}, _NONE
         return bool(left)
 
     def forget(self, live: RequestState) -> None:
@@ -93,7 +99,6 @@ class OverlapResults(LateResults):
     def _put_off_all(self, step: InFlight, done: list[RequestState]) -> None:
         """Note what this step's results will be, in the order of its batch: prompts first, then decodes."""
         state, unseen = self._state, self._unseen
-        unseen.decodes = step.shape.decode_seqs > 0
         prompts: dict[RequestState, None] = {}
         for live, _, _ in step.prefill:
             if live in state.prefilling:
@@ -107,4 +112,3 @@ class OverlapResults(LateResults):
             self._put_off(live)
         unseen.prompts, unseen.last = prompts, dict.fromkeys(done)
         self._results = list(done if state.tree is None else prompts | unseen.last)
-        self.end_s = unseen.end_s = step.ends_s[-1]

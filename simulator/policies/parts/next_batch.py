@@ -47,7 +47,8 @@ def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
     tried: tuple[RequestView, ...] | None = None
     if prefilling or (has_waiting and not note.full and running < limits.slots):
         adder = _adder(view, limits, note)
-        adder.continue_prompt()
+        if prefilling:
+            adder.continue_prompt()
         if not note.full:
             adder.admit()
         if adder.chunks:

@@ -179,9 +179,9 @@ class PrefillAdder:
         """Admit requests in the queue's order until one does not fit: the loop of scheduler.py:4203."""
         running = self.running + len(self.view.prefilling)
         begun = len(self.chunks)
+        if self.is_spent and self._verdict() is _OTHER:
+            return  # a spent budget admits no request, and tries none (:4207)
         for request in self.view.waiting:
-            if self.is_spent and self._verdict() is _OTHER:
-                return  # a spent budget admits no request, and tries none (:4207)
             if running + len(self.chunks) - begun >= self.slots:
                 self.is_full = True
                 return
