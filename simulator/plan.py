@@ -13,6 +13,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, Protocol
 
+from simulator.division import cdiv as cdiv
 from simulator.request import RequestView
 
 
@@ -78,7 +79,7 @@ class StepPlan(NamedTuple):
     (`simulator.queues.in_turn`) sorts the others. Only that and an fcfs queue let themselves be reordered. Such a plan
     holds for one step; of a plan in parts, the last part's counts.
 
-    `hold_steps` are the most steps that a plan holds for, where it is its policy's answer for so long only.
+    `hold_steps`, at least 1, are the most steps that a plan holds for, where it is the answer for so long only.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -305,8 +306,3 @@ class PolicyFeatures:
     def of(cls, policy: type[Policy]) -> PolicyFeatures:
         """Those of this class."""
         return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})
-
-
-def cdiv(a: int, b: int) -> int:
-    """Ceiling of a / b, for integers."""
-    return -(-a // b)

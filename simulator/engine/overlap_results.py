@@ -46,7 +46,7 @@ class OverlapResults(LateResults):
                 if self._decisions is not None:
                     self._decisions.rests(self._state)
                 return None
-            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, waiting=0)
+            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, 0, 0)
             step.is_wait = True
             step.ends_s = [step.start_s]
             return step
@@ -71,11 +71,11 @@ class OverlapResults(LateResults):
             else:
                 self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         unseen = self._unseen
-        unseen.decodes = step.shape.decode_seqs > 0
+        unseen.decodes = step.decode_seqs > 0
         self.end_s = unseen.end_s = step.ends_s[-1]
         if step.prefill or done:
             self._put_off_all(step, done)
-        elif unseen.prompts or unseen.last:
+        else:
             unseen.prompts, unseen.last, self._results = {}, {}, _NONE
         return bool(left)
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from simulator.plan import Holds, Preemption, StepPlan, View
 from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.policies.parts.plans import UNTIL_ARRIVAL
 from simulator.policies.parts.prefill_adder import PrefillAdder, PrefillLimits
 from simulator.request import RequestView
 
@@ -22,7 +23,6 @@ class Note(NamedTuple):
     full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
 
 
-_AT_REST: Final = StepPlan(holds=Holds.ARRIVAL)
 _STEP: Final = Holds.STEP
 _ARRIVAL: Final = Holds.ARRIVAL
 _CHANGE: Final = Holds.CHANGE
@@ -37,7 +37,7 @@ def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
     prefilling, has_waiting = view.prefilling, len(view.waiting) > 0
     running = len(view.running) - len(prefilling)
     if not (running or prefilling or has_waiting):
-        return _AT_REST  # without a note: the ratio begins anew
+        return UNTIL_ARRIVAL  # without a note: the ratio begins anew
     note = view.note
     if not isinstance(note, Note):
         note = Note(first_ratio(limits.conservativeness), view.decode_steps, 0)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from simulator.plan import Chunk, View, cdiv
 from simulator.policies.parts.eos_forecast import EosForecast
 from simulator.policies.parts.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
+from simulator.policies.parts.plans import chunk_of
 from simulator.request import RequestView
 
 
@@ -121,7 +122,7 @@ class PrefillAdder:
 
         They take `blocks`. A prompt that is complete reserves its answer, those tokens of it included that there are.
         """
-        self.chunks.append(Chunk(request, tokens))
+        self.chunks.append(chunk_of(request, tokens))
         self.is_cut = tokens < left
         paged = cdiv(tokens, self.size) * self.size + self.size
         self.allocated += paged
