@@ -78,6 +78,8 @@ class StepPlan(NamedTuple):
     requests, this step's victims included, go to the front in this order; a queue that sorts only when told
     (`simulator.queues.in_turn`) sorts the others. Only that and an fcfs queue let themselves be reordered. Such a plan
     holds for one step; of a plan in parts, the last part's counts.
+
+    `hold_steps`, at least 1, are the most steps that a plan holds for, where it is the answer for so long only.
     """
 
     preempt: tuple[Preemption, ...] = ()
@@ -93,6 +95,7 @@ class StepPlan(NamedTuple):
     to_end: tuple[RequestView, ...] = ()
     withheld: bool = False
     requeue: tuple[RequestView, ...] | None = None
+    hold_steps: int | None = None
 
 
 class WaitingView(Protocol):

@@ -29,22 +29,25 @@ class AsyncLoop:
         """Plan and apply a step behind the running one, and commit it when the next is due to be planned, for ever."""
         clock, replica, intake, late = self._clock, self._replica, self.intake, self._late
         aborts, listens = replica.aborts.pending, replica.has_listener
-        intake.receive(clock.now)
+        now_s = clock.now
+        intake.receive(now_s)
         while True:
             if aborts:
-                replica.aborts.end_between(clock.now)
-            now_s = clock.now
+                replica.aborts.end_between(now_s)
             step = late.behind(replica.begin_step(now_s), replica.plan, now_s)
             if step is None:
                 yield intake.rest(replica.rest_until_s(), not_before_s=late.end_s)
                 intake.woken()
+                now_s = clock.now
                 continue
             replica.execute(step, intake.due_s)
             look_s = step.look_s()
             if not (self._fast_forward and clock.skip_to(look_s)):
                 yield intake.watch(step, look_s)
                 intake.release()
-            intake.receive(clock.now)  # which is before look_s where the run was cut
+            now_s = clock.now  # which is before look_s where the run was cut
+            if intake.due_s <= now_s:
+                intake.receive(now_s)
             replica.finish_step(step)
             if listens and (pause := intake.follow_up()) is not None:
                 yield pause

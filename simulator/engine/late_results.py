@@ -71,14 +71,16 @@ class LateResults:
         state = self._state
         running, free = len(state.running), state.blocks.num_free
         self._note_ends(step)
-        left = self._finish_previous(sorted(done, key=place), step.ends_s[-1])
+        if len(done) > 1:
+            done.sort(key=place)
+        left = self._finish_previous(done, step.ends_s[-1])
         if self._decisions is not None:
             self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
         return len(state.running) < running
 
     def _note_ends(self, step: InFlight) -> None:
         """Keep the ends of a step that decodes."""
-        if step.shape.decode_seqs:
+        if step.decode_seqs:
             ends = self.decode_ends_s
             ends.extend(step.ends_s)
             if len(ends) > _MANY_ENDS:

@@ -22,6 +22,7 @@ from simulator.plan import StepPlan
 from simulator.request_state import WAITING, RequestState
 from simulator.timing.cost import StepShape
 
+_NONE: list[RequestState] = []
 _NO_TOKENS = StepShape(0, 0)
 
 
@@ -34,7 +35,7 @@ class OverlapResults(LateResults):
         super().__init__(state, completion, decisions)
         assert state.unseen is not None
         self._unseen: Unseen = state.unseen
-        self._results: list[RequestState] = []
+        self._results = _NONE
         self.decode_ends_s = self._unseen.decode_ends_s
 
     def behind(self, step: InFlight | None, plan: StepPlan, now_s: float) -> InFlight | None:
@@ -63,13 +64,19 @@ class OverlapResults(LateResults):
         state = self._state
         free = state.blocks.num_free
         self._note_ends(step)
-        left = self._take_in()
+        left = self._take_in() if self._results else _NONE
         if self._decisions is not None:
             if step.is_wait:
                 self._decisions.known(state.blocks.num_free, left)
             else:
                 self._decisions.committed_late(state, step, use, left, state.blocks.num_free - free)
-        self._put_off_all(step, done)
+        unseen = self._unseen
+        unseen.decodes = step.decode_seqs > 0
+        self.end_s = unseen.end_s = step.ends_s[-1]
+        if step.prefill or done:
+            self._put_off_all(step, done)
+        else:
+            unseen.prompts, unseen.last, self._results = {}, {}, _NONE
         return bool(left)
 
     def forget(self, live: RequestState) -> None:
@@ -92,15 +99,16 @@ class OverlapResults(LateResults):
     def _put_off_all(self, step: InFlight, done: list[RequestState]) -> None:
         """Note what this step's results will be, in the order of its batch: prompts first, then decodes."""
         state, unseen = self._state, self._unseen
-        unseen.decodes = step.shape.decode_seqs > 0
-        complete = [live for live, _, _ in step.prefill if live not in state.prefilling]
-        unseen.prompts = {live: None for live in complete if live.row in state.requests}  # not aborted with the step
-        unseen.last = dict.fromkeys(sorted(done, key=place))
-        if state.tree is not None:
-            state.cut = next((live for live, _, _ in step.prefill if live in state.prefilling), None)
-            self._results = [*unseen.prompts, *[live for live in unseen.last if live not in unseen.prompts]]
-        else:
-            self._results = list(unseen.last)
-        for live in unseen.last:
+        prompts: dict[RequestState, None] = {}
+        for live, _, _ in step.prefill:
+            if live in state.prefilling:
+                if state.tree is not None and state.cut is None:
+                    state.cut = live
+            elif live.row in state.requests:  # not aborted with the step
+                prompts[live] = None
+        if len(done) > 1:
+            done.sort(key=place)
+        for live in done:
             self._put_off(live)
-        self.end_s = unseen.end_s = step.ends_s[-1]
+        unseen.prompts, unseen.last = prompts, dict.fromkeys(done)
+        self._results = list(done if state.tree is None else prompts | unseen.last)

@@ -183,7 +183,7 @@ class Replica:
         if not isinstance(plan, StepPlan):
             raise state.broken(f"is {plan!r} and not a StepPlan")
         self.plan = plan
-        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue = plan
+        preempt, resume, chunks, decode, paused, holds, _, more, self._view.note, tried, to_end, _, requeue, _ = plan
         if state.ranked is not None:
             state.ranked.settle(keep=tried is not None or not self._ranks_when_tried)
         batch = state.batch
@@ -307,9 +307,9 @@ class Replica:
         start_s = step.start_s
         if step.is_run and self._decode_run_s is not None:
             batch = self.state.batch
-            steps = batch.steps_to_finish()
-            if steps > _LONGEST_RUN:
-                steps = _LONGEST_RUN
+            steps = min(batch.steps_to_finish(), _LONGEST_RUN)
+            if step.plan.hold_steps is not None:
+                steps = max(1, min(steps, step.plan.hold_steps))
             if not step.until_arrival:
                 due_s = inf
             if due_s != inf:

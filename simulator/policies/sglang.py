@@ -7,26 +7,19 @@ numbers are given).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
-from simulator.plan import Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.plan import StepPlan, Traits, View
+from simulator.policies.parts.new_tokens import allowed_tokens
+from simulator.policies.parts.next_batch import next_batch
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.prefill_adder import PrefillAdder
+from simulator.policies.parts.prefill_adder import PrefillLimits
 from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
-
-
-class Note(NamedTuple):
-    """What SGLang's scheduler remembers from step to step."""
-
-    ratio: float  # the new token ratio at the decode step `since`, from where on it falls
-    since: int
-    full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +59,7 @@ class Sglang:
     ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = True
     order: OrderName = "fcfs"
+    _limits: PrefillLimits = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
     has_radix_tree: ClassVar[bool] = True
@@ -74,6 +68,18 @@ class Sglang:
         check_parameters(self)
         if self.chunked_prefill_size == 0:
             raise ValueError("chunked_prefill_size must be at least 1, or -1 for whole prompts, not 0")
+        step = self.max_num_batched_tokens
+        in_chunks = self.chunked_prefill_size != -1
+        limits = PrefillLimits(
+            slots=min(self.max_num_seqs, step),
+            chunk=min(step, self.chunked_prefill_size or step) if in_chunks else step,
+            begin=(self.max_prefill_tokens or step) if in_chunks else min(self.max_prefill_tokens or step, step),
+            in_chunks=in_chunks,
+            mixes=self.enable_mixed_chunk,
+            knows_lengths=self.ignore_eos,
+            conservativeness=float(self.schedule_conservativeness),
+        )
+        object.__setattr__(self, "_limits", limits)
 
     @property
     def traits(self) -> Traits:
@@ -86,117 +92,19 @@ class Sglang:
         )
 
     def caps(self, request: RequestView, num_blocks: int, block_size: int) -> int:
-        """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
-        size = num_blocks * block_size
-        paged = cdiv(request.input_tokens, block_size) * block_size
-        return min(request.max_tokens, size - request.input_tokens - 2, size - paged - block_size - 1)
+        return allowed_tokens(request, num_blocks, block_size)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """A prompt that leaves no room for an answer would wait for ever."""
-        if self.caps(request, num_blocks, block_size) >= 1:
+        if allowed_tokens(request, num_blocks, block_size) >= 1:
             return None
         return (
             f"{request.input_tokens} input tokens leave no room for an answer beside a page to spare: "
             f"there are {num_blocks} KV blocks ({num_blocks * block_size} tokens)"
         )
 
-    @property
-    def slots(self) -> int:
-        """Requests that may run: a decode step computes a token of each."""
-        return min(self.max_num_seqs, self.max_num_batched_tokens)
-
     def plan(self, view: View) -> StepPlan:
-        if not (view.running or view.waiting):
-            return _AT_REST  # without a note: the ratio begins anew
-        note = view.note
-        if not isinstance(note, Note):
-            note = Note(first_ratio(self.schedule_conservativeness), view.decode_steps)
-        running = len(view.running) - len(view.prefilling)
-        if note.full != running:  # a request left (scheduler.py:3949, 3968)
-            note = note._replace(full=0)
-        holds = Holds.ARRIVAL
-        tried = None
-        if view.prefilling or (view.waiting and not note.full and running < self.slots):
-            adder = self._adder(view, note)
-            adder.continue_prompt()
-            if not note.full:
-                adder.admit()
-            if adder.chunks:
-                return self._prefill(view, adder, note)
-            tried = tuple(adder.tried)
-            if adder.is_full:
-                note = note._replace(full=running)
-            else:
-                holds = Holds.STEP
-        if view.decode_blocks_needed > view.num_free_blocks:
-            if running > view.num_decoding:  # the running step's results will free memory (scheduler.py:4470)
-                return StepPlan(decode=False, tried=tried, withheld=True, note=note)
-            return self._retract(view, note, tried)
-        if note.full or running >= self.slots:
-            holds = Holds.CHANGE
-        return StepPlan(holds=holds, tried=tried, note=note)
-
-    def _adder(self, view: View, note: Note) -> PrefillAdder:
-        ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, self.schedule_conservativeness)
-        batch = [r for r in view.running if r not in view.prefilling] if view.prefilling else list(view.running)
-        return PrefillAdder(view, self, ratio, batch)
-
-    def _prefill(self, view: View, adder: PrefillAdder, note: Note) -> StepPlan:
-        """A prefill step; decodes share it if they may and their blocks are left (scheduler.py:4383)."""
-        running = len(adder.batch)
-        mixes = adder.decodes > 0 and view.num_decoding > 0
-        mixed = mixes and view.decode_blocks_needed <= adder.blocks_left
-        full = 0
-        if running and not mixed and not adder.is_cut and (note.full or adder.is_full):
-            # Without decodes beside it, a full batch stays so until a request leaves. A mixed step forgets it, for the
-            # batch is made anew (:4408), and so does a prompt that is cut, for it leaves the batch (:3951).
-            full = running + len(adder.chunks)
-        if mixed:  # the ratio falls only where decodes are alone
-            note = note._replace(since=note.since + 1)
-        note = note._replace(full=full)
-        to_end: tuple[RequestView, ...] = ()
-        if mixed:  # prompts come before the decodes beside them (`mix_with_running`, schedule_batch.py:3267)
-            to_end = tuple([request for request in adder.batch if request.is_decoding])
-        elif self.enable_mixed_chunk and view.prefilling:
-            to_end = tuple([chunk.request for chunk in adder.chunks])
-        return StepPlan(
-            prefill=tuple(adder.chunks),
-            decode=mixed,
-            tried=tuple(adder.tried),
-            to_end=to_end,
-            withheld=mixes and not mixed,
-            note=note,
-        )
-
-    def _retract(self, view: View, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
-        """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
-        stay = sorted([r for r in view.running if r.is_decoding], key=lambda r: fewest_outputs(r, view))
-        needed, freed = view.decode_blocks_needed, 0
-        retracted: list[RequestView] = []
-        while needed > view.num_free_blocks + freed and len(stay) > (not view.prefilling):
-            retracted.append(stay.pop())
-            needed -= retracted[-1].num_computed_tokens % view.block_size == 0
-            freed = view.blocks_freed(retracted)
-        adder = self._adder(view, note)
-        if not stay:
-            adder.continue_alone(freed)
-        outputs = sum([view.known_outputs(request) for request in stay])
-        note = Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay))
-        return StepPlan(
-            tuple([Preemption(request) for request in retracted]),
-            prefill=tuple(adder.chunks),
-            tried=tried,
-            to_end=tuple(stay),  # as they were sorted (`filter_batch`, :3530)
-            note=note,
-        )
-
-
-def fewest_outputs(request: RequestView, view: View) -> tuple[int, int]:
-    """The smaller the longer it stays: `_get_decode_retraction_order` (schedule_batch.py:3542)."""
-    return -view.known_outputs(request), request.input_tokens
-
-
-_AT_REST = StepPlan(holds=Holds.ARRIVAL)
+        return next_batch(view, self._limits)
 
 
 SYSTEM = System(

@@ -15,8 +15,9 @@ from numpy import float32
 
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.policies.parts.granted_prompts import granted_prompts, granted_tokens
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.reservations import most_tokens, refuse_reservation
+from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
 
@@ -66,13 +67,13 @@ class Tgi:
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         if self.max_batch_total_tokens is not None:
             of_total = _blocks_of(self.max_batch_total_tokens, block_size)
-            if cdiv(_granted(request), block_size) > min(of_total, num_blocks) == of_total:
+            if cdiv(granted_tokens(request), block_size) > min(of_total, num_blocks) == of_total:
                 return (
                     f"{request.input_tokens} input tokens and max_tokens = {request.max_tokens} exceed "
                     f"max_batch_total_tokens = {self.max_batch_total_tokens}, which are {of_total} KV blocks and one "
                     "for health checks"
                 )
-        return refuse_reservation(request, num_blocks, block_size, _granted(request))
+        return refuse_reservation(request, num_blocks, block_size, granted_tokens(request))
 
     def plan(self, view: View) -> StepPlan:
         if self.enable_chunked_prefill:
@@ -87,15 +88,19 @@ class Tgi:
         if running and not decodes and view.note != _FROM_IDLE:
             return _DECODE
         # The prefill was the first of `max_waiting_tokens` (backend.rs:160, :264).
-        is_late = 1 + decodes >= self.max_waiting_tokens
-        least = 0 if is_late else int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
-        if len(view.waiting) < least:
-            return _DECODE
+        steps_left = self.max_waiting_tokens - 1 - decodes
+        least = 0
+        if steps_left > 0:
+            least = int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
+            if len(view.waiting) < least:
+                return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps_left)
         batch = self._next_batch(view, self._prefill_tokens(view))
         if not batch:
             return self._until_room(view)
         if len(batch) < least:
-            return _DECODE
+            # Where one found no room, arrivals queue behind it.
+            is_stuck = self.order == "fcfs" and len(batch) < len(view.waiting)
+            return StepPlan(holds=Holds.CHANGE if is_stuck else Holds.ARRIVAL, hold_steps=steps_left)
         return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
 
     def _plan_mixed(self, view: View) -> StepPlan:
@@ -147,27 +152,11 @@ class Tgi:
 
     def _next_batch(self, view: View, left: int) -> list[Chunk]:
         """The heads of the queue that fit: into slots, into what is left of a prefill, and into memory."""
-        size = view.block_size
         slots = self._slots - len(view.running)
         free = view.num_free_blocks
         if self.max_batch_total_tokens is not None:
-            free -= max(0, view.num_blocks - _blocks_of(self.max_batch_total_tokens, size))
-        batch: list[Chunk] = []
-        for request in view.waiting:
-            granted = _granted(request)
-            free -= cdiv(granted, size)
-            tokens = min(request.input_tokens, left)
-            cut = tokens < request.input_tokens and (tokens == 0 if self.enable_chunked_prefill else bool(batch))
-            if len(batch) == slots or free < 0 or cut:
-                break
-            left -= tokens
-            batch.append(Chunk(request, tokens, granted))
-        return batch
-
-
-def _granted(request: RequestView) -> int:
-    """Tokens that a request gets blocks for (queue.rs:316): the last of its answer is never computed."""
-    return most_tokens(request) - 1
+            free -= max(0, view.num_blocks - _blocks_of(self.max_batch_total_tokens, view.block_size))
+        return granted_prompts(view, slots, left, free, in_chunks=self.enable_chunked_prefill)
 
 
 def _blocks_of(tokens: int, block_size: int) -> int:

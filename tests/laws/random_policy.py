@@ -27,6 +27,7 @@ class RandomPolicy:
     streams: bool = True
     reserves: bool = False
     holds: Holds = Holds.STEP
+    hold_steps: int | None = None  # a plan holds until the decode steps are a multiple of it
 
     @property
     def traits(self) -> Traits:
@@ -55,6 +56,8 @@ class RandomPolicy:
             seen.append([(r.row, r.is_swapped) for r in view.waiting])
         if self.holds is Holds.STEP:
             seen.append(view.now_s)
+        if self.hold_steps is not None:
+            seen.append(view.decode_steps // self.hold_steps)
         return zlib.crc32(repr(seen).encode())
 
     def _decode(self, view: View, rng: random.Random) -> StepPlan | None:
@@ -65,7 +68,8 @@ class RandomPolicy:
             paused = []
         if not decoding or self._grow(view, [r for r in decoding if r not in paused]) > view.num_free_blocks:
             return None
-        return StepPlan(paused=tuple(paused), holds=self.holds)
+        most = None if self.hold_steps is None else self.hold_steps - view.decode_steps % self.hold_steps
+        return StepPlan(paused=tuple(paused), holds=self.holds, hold_steps=most)
 
     def _anything(self, view: View, rng: random.Random) -> StepPlan:
         size, free, host = view.block_size, view.num_free_blocks, view.num_free_host_blocks

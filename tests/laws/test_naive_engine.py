@@ -225,6 +225,7 @@ def wild_scenarios(draw: st.DrawFn, *, max_requests: int = 8) -> Scenario:
         streams=draw(st.booleans()) if keeps else True,
         reserves=draw(st.booleans()),
         holds=draw(st.sampled_from(list(Holds))),
+        hold_steps=draw(st.sampled_from([None, None, 1, 3])),
     )
     return replace(scenario, policy=policy)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from simulator.plan import cdiv
 from simulator.request import RequestView
 
 INIT_NEW_TOKEN_RATIO = 0.7
@@ -52,3 +53,10 @@ def ratio_after_retraction(stay: Sequence[RequestView], outputs: int) -> float:
 def tokens_to_come(request: RequestView) -> int:
     """What is left of its `max_tokens`, clipped."""
     return min(max(0, request.max_tokens - request.output_tokens_so_far), CLIP_MAX_NEW_TOKENS)
+
+
+def allowed_tokens(request: RequestView, num_blocks: int, block_size: int) -> int:
+    """`max_tokens` as memory allows it to a lone request: scheduler.py:2712 and mem_cache/allocator/base.py:88."""
+    size, tokens = num_blocks * block_size, request.input_tokens
+    paged = cdiv(tokens, block_size) * block_size
+    return min(request.max_tokens, size - tokens - 2, size - paged - block_size - 1)

@@ -26,4 +26,4 @@ def chunk_of(request: RequestView, num_tokens: int) -> Chunk:
 
 def prefill_plan(chunks: list[Chunk], *, decode: bool = True) -> StepPlan:
     """A step that computes these chunks, beside the decodes or without them."""
-    return _new(_PLAN, ((), (), tuple(chunks), decode, (), _STEP, None, False, None, None, (), False, None))
+    return _new(_PLAN, ((), (), tuple(chunks), decode, (), _STEP, None, False, None, None, (), False, None, None))
