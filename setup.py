@@ -69,6 +69,7 @@ CORE = (
     "simulator/timing/profile/counts.py",
     "simulator/timing/profile/joint.py",
     "simulator/timing/profile/lookup.py",
+    "simulator/timing/profile/prices.py",
 )
 COMPILER = "mypy[mypyc]==2.4.1"  # as in constraints.txt
 

@@ -143,7 +143,7 @@ def kernel_us(kernel: Kernel, counts: Floats) -> float:
 def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: int) -> list[float]:
     """Seconds of `repeat` steps of `seqs` decodes, whose contexts add up to `context` in the first."""
     bounds, first_s, slope_s = lines
-    place = bisect_right(bounds, context)
+    place = bisect_right(bounds, float(context))
     run: list[float] = []
     while True:
         # Those before the next bound lie on one line.
@@ -155,4 +155,4 @@ def run_on_lines(lines: Lines, fixed_s: float, context: int, seqs: int, repeat: 
         run += line
         context += seqs * steps
         repeat -= steps
-        place = bisect_right(bounds, context)
+        place = bisect_right(bounds, float(context))

@@ -1,0 +1,95 @@
+"""Seconds of steps by a profile: a plain class, so that it can be compiled (setup.py)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from simulator.timing.cost import StepShape
+from simulator.timing.profile.arithmetic import Lines, PlainCurve, curves_us, run_on_lines
+from simulator.timing.profile.decode_rows import DecodeRows
+from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.schema import Curves, Profile
+
+
+class StepPrices:
+    """What `simulator.timing.profile.cost.ProfileCost` says, and what it has worked out on the way.
+
+    `sizes` are the batch sizes for which graphs were captured, ascending; `host_s` and `host_per_seq_s` what the host
+    adds to a step and for each request in it.
+    """
+
+    def __init__(
+        self, profile: Profile, sizes: list[int], host_s: float, host_per_seq_s: float, *, skew: bool, all_reduce: bool
+    ) -> None:
+        self._sizes = sizes
+        self._host_s = host_s
+        self._host_per_seq_s = host_per_seq_s
+        self._layers = profile.layers
+        self._attention = profile.attention
+        self._skew = profile.skew.counted if skew and profile.skew is not None else None
+        self._experts = profile.experts
+        self._all_reduce = profile.all_reduce if all_reduce else None
+        self._layer_curves = _plain(profile.layer_curves)
+        self._step_curves = _plain(profile.step_curves)
+        self._row_curves = _plain(profile.row_curves)
+        self._decodes = DecodeRows(profile.attention.decode, profile.layers)
+        self._rows: dict[int, tuple[float, Lines]] = {}  # steps of decodes alone, by their number
+        self._tokens_s: dict[int, float] = {}
+        self._sampled_s: dict[int, float] = {}
+
+    def step_s(self, shape: StepShape) -> float:
+        """Seconds of one step; 0.0 for a step without tokens."""
+        seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _ = shape
+        if not prefill_tokens:
+            return self.decode_run_s(shape, 1)[0] if seqs else 0.0
+        attention_us = joint_us(self._attention, shape)
+        if self._skew is not None:
+            attention_us += self._skew.us(seqs, context, longest, squares, False)
+        fixed_s = self._of_tokens_s(seqs + prefill_tokens) + self._of_sampled_s(seqs + prefill_seqs)
+        return fixed_s + self._layers * attention_us * 1e-6
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        """Seconds of so many steps of decodes alone, of which this is the first."""
+        seqs, context, _, _, _, _, longest, squares, _ = shape
+        row = self._rows.get(seqs)
+        if row is None:
+            row = self._rows[seqs] = (self._of_tokens_s(seqs) + self._of_sampled_s(seqs), self._decodes.lines(seqs))
+        fixed_s, lines = row
+        if self._skew is not None:  # the same in every step of the run
+            fixed_s += self._layers * self._skew.us(seqs, context, longest, squares, True) * 1e-6
+        return run_on_lines(lines, fixed_s, context, seqs, repeat)
+
+    def padded(self, tokens: int) -> int:
+        """The tokens that are computed for `tokens`: the next size for which a graph was captured, if there is one."""
+        sizes = self._sizes
+        return sizes[bisect_right(sizes, tokens - 1)] if sizes and tokens <= sizes[-1] else tokens
+
+    def _of_tokens_s(self, tokens: int) -> float:
+        """Seconds of all that depends on the number of tokens alone."""
+        seconds = self._tokens_s.get(tokens)
+        if seconds is None:
+            padded = self.padded(tokens)
+            seconds = self._work_out(tokens) if padded == tokens else self._of_tokens_s(padded)
+            self._tokens_s[tokens] = seconds
+        return seconds
+
+    def _work_out(self, tokens: int) -> float:
+        layers = self._layers
+        us = curves_us(self._layer_curves, layers, tokens) + curves_us(self._step_curves, 1.0, tokens)
+        if self._experts is not None:
+            us += layers * self._experts.us(tokens)
+        if self._all_reduce is not None:
+            us += self._all_reduce.at(tokens)
+        return us * 1e-6 + self._host_s
+
+    def _of_sampled_s(self, rows: int) -> float:
+        """Seconds of head and sampler for so many rows, and what the host does for each."""
+        seconds = self._sampled_s.get(rows)
+        if seconds is None:
+            seconds = curves_us(self._row_curves, 1.0, rows) * 1e-6 + self._host_per_seq_s * rows
+            self._sampled_s[rows] = seconds
+        return seconds
+
+
+def _plain(curves: Curves) -> list[PlainCurve]:
+    return [curve.plain() for curve in curves.values()]
