@@ -43,6 +43,7 @@ CORE = (
     "simulator/engine/timetable.py",
     "simulator/engine/unseen.py",
     "simulator/engine/view.py",
+    "simulator/fleet/run_ahead.py",
     "simulator/memory/ledger.py",
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",

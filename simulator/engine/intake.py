@@ -121,7 +121,14 @@ class Intake:
     def submit_at(self, request: Request) -> None:
         """See `Inlet`."""
         self._ahead.submit(request)
-        self._expect(request.arrival_s)
+        if request.arrival_s < self.due_s:  # what is due ends a rest, and has cut a run that arrivals matter to
+            self._expect(request.arrival_s)
+
+    def submit_next(self, request: Request) -> None:
+        """As `submit_at`, of a request that arrives after all that were put here so, or are read ahead."""
+        self._ahead.follow(request)
+        if request.arrival_s < self.due_s:
+            self._expect(request.arrival_s)
 
     def abort_at(self, row: int, at_s: float) -> None:
         """See `Inlet`."""

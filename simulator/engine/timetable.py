@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
 from math import inf
@@ -72,10 +73,11 @@ class Timetable:
     infinity without one.
     """
 
-    __slots__ = ("_added", "_coming", "_requests", "due_s")
+    __slots__ = ("_added", "_coming", "_following", "_requests", "due_s")
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._requests = iter(requests)
+        self._following: deque[Request] = deque()
         self._coming = next(self._requests, None)
         self._added: list[tuple[float, int, int, Request | None]] = []  # a heap
         self.due_s = inf if self._coming is None else self._coming.arrival_s
@@ -83,6 +85,15 @@ class Timetable:
     def submit(self, request: Request) -> None:
         """Add an arrival."""
         self._add(request.arrival_s, _ARRIVAL, request.row, request)
+
+    def follow(self, request: Request) -> None:
+        """Add an arrival that comes after all those that arrive of themselves and all that followed before."""
+        if self._coming is None:
+            self._coming = request
+            if request.arrival_s < self.due_s:
+                self.due_s = request.arrival_s
+        else:
+            self._following.append(request)
 
     def abort(self, row: int, at_s: float) -> None:
         """Add an abort."""
@@ -93,7 +104,10 @@ class Timetable:
         coming, added = self._coming, self._added
         if coming is not None and (not added or (coming.arrival_s, _ARRIVAL, coming.row) < added[0][:3]):
             entry: Request | int = coming
-            coming = self._coming = next(self._requests, None)
+            coming = next(self._requests, None)
+            if coming is None and self._following:
+                coming = self._following.popleft()
+            self._coming = coming
         else:
             _, _, row, request = heappop(added)
             entry = row if request is None else request

@@ -39,7 +39,7 @@ class Place(Protocol):
     """Where the replicas of a fleet are advanced."""
 
     def give(self, request: Request, number: int) -> None:
-        """Let `request` arrive at the replica of this number, at its own time."""
+        """Let `request` arrive at the replica of this number, at its own time: after all that were given before."""
 
     def advance(self, until_s: float) -> None:
         """Let happen all that comes before `until_s`, and nothing of that time: by the time of the next look."""
@@ -62,7 +62,7 @@ class Here:
         self.broken_s = inf  # when the first replica broke
 
     def give(self, request: Request, number: int) -> None:
-        self._intakes[number].submit_at(request)
+        self._intakes[number].submit_next(request)
 
     def advance(self, until_s: float) -> None:
         """See `Place`. Of several replicas that break, it is the first in time that raises, as on one clock."""

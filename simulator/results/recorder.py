@@ -71,9 +71,9 @@ class Recorder:
         if self._progress is not None and self.ended % _TELL_EVERY == 0:
             self._progress(self.ended)
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Recorder], tuple[int], tuple[Any, ...]]:
         tables = self._requests, self._setbacks, self.lives, self.transfers
-        return self.replicas, *tables, self.reject_reasons, self.ended
+        return Recorder, (0,), (self.replicas, *tables, self.reject_reasons, self.ended)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.replicas, self._requests, self._setbacks, self.lives, self.transfers, self.reject_reasons, self.ended = (

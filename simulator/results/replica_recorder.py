@@ -38,9 +38,11 @@ class ReplicaRecorder:
         self.num_steps = 0
         self.end_s = -1.0  # of the last step
 
-    def __getstate__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[ReplicaRecorder], tuple[int], tuple[Any, ...]]:
+        # Compiled, a class is made by its constructor alone.
         parts = self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks
-        return (*parts, self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s)
+        state = (*parts, self._cut_steps, self._cut_at, self.num_rows, self.num_steps, self.end_s)
+        return ReplicaRecorder, (1,), state
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.rows, self.odd_rows, self.late_gaps, self.requeues, self.step_end_s, self.step_used_blocks = state[:6]

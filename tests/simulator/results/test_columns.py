@@ -16,7 +16,9 @@ from simulator.columns import Column, joined
 from simulator.errors import InputError
 from simulator.results import rows
 from simulator.results.buffers import Series, Table
+from simulator.results.recorder import Recorder
 from simulator.results.records import Records
+from simulator.timing.cost import StepShape
 from simulator.workload import Workload
 
 NAMES = ("row", "start_s", "count")
@@ -153,3 +155,24 @@ def test_a_full_disk_is_bad_input(short: None, monkeypatch: pytest.MonkeyPatch) 
     column = Column()
     with pytest.raises(InputError, match=r"a long run keeps its columns in files, and .* does not take them"):
         column.add(np.arange(100))
+
+
+def test_a_recorder_can_be_sent_to_another_process() -> None:
+    """It says itself how, as the compiled one has to."""
+    recorder = Recorder(2)
+    for number, replica in enumerate(recorder.replicas):
+        replica.row(0.5, 1, 0, StepShape(1, 10 + number))
+        replica.odd(1, 0, 0, 0, 0, 0, 0)
+        replica.steps([1.0, 2.0 + number], [3, 4])
+        replica.requeues.add((number, 0.5, 1.0, 0))
+    there = pickle.loads(pickle.dumps(recorder))
+    here = Recorder(2)
+    here.take_over(there, [1])
+    assert (here.replicas[0].num_rows, here.replicas[1].num_rows, here.end_s()) == (0, 1, 3.0)
+    assert here.replicas[1].rows.columns()["decode_context"].tolist() == [11]
+    assert here.replicas[1].odd_rows.columns()["idle_slots"].tolist() == [1]
+    assert here.replicas[1].requeues.columns()["row"].tolist() == [1]
+    assert here.replicas[1].step_end_s.column().open().tolist() == [1.0, 3.0]
+    there.watch(lambda live, replica, status: None)
+    there.tell(3)
+    assert there.ended == 3
