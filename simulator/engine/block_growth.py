@@ -35,8 +35,8 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
 
 
 def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> None:
-    """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill."""
-    if cache.enters_decoded:
+    """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill, if others look there."""
+    if cache.keys is not None and (cache.keys.num_telling or not state.enters_late):
         for live, full_blocks in _fillers(state, first, steps):
             cache.enter(state.requests[live.row], full_blocks)
 

@@ -13,7 +13,7 @@ from math import inf
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import apply_in_order
+from simulator.engine.cache_apply import apply_in_order, steps_to_hit
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion
 from simulator.engine.context_stats import ContextStats
@@ -310,6 +310,8 @@ class Replica:
             steps = batch.steps_to_finish()
             if steps > _LONGEST_RUN:
                 steps = _LONGEST_RUN
+            if step.waiting and self.state.cache is not None:
+                steps = min(steps, steps_to_hit(self.state, self.state.cache))
             if not step.until_arrival:
                 due_s = inf
             if due_s != inf:

@@ -142,8 +142,10 @@ class ChunkedPrefill:
                 return StepPlan(requeue=self._requeue(passed))
             return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
         chunk, passed = admit_next(view, self._admission, self._threshold(view), budget, passed)
-        if chunk is None:  # until the next step: others may compute what this request would hit
-            return StepPlan(requeue=self._requeue(passed))
+        if chunk is None:
+            if passed or not self._admission.lacks_blocks_alone:
+                return StepPlan(requeue=self._requeue(passed))
+            return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
         return StepPlan(prefill=(chunk,), more=True, note=passed)
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Policy
 from simulator.request import PromptContent, Request
 from simulator.simulate import Run
@@ -61,14 +62,14 @@ class CheckingCache(PrefixCache):
     @property
     def is_empty(self) -> bool:
         """Nobody owns anything, and nothing is kept about anybody."""
-        return not self.tables and not self._keys and not self._entered and self.num_free == self.num_blocks
+        return not self.tables and not self.keys and not self._entered and self.num_free == self.num_blocks
 
 
 def run_cached(
     scenario: Scenario,
     *,
     fast_forward: bool = True,
-    make_cache: Callable[..., Cache] = PrefixCache,
+    make_cache: Callable[..., Cache] = PrefixLedger,
     make_policy: Callable[[], Policy] | None = None,
 ) -> Run:
     """The scenario with a prefix cache, and with its decisions."""

@@ -62,7 +62,20 @@ def run_keeping(scenario: Scenario, *, fast_forward: bool) -> tuple[Run, list[ob
         return caches[-1]
 
     run = run_cached(scenario, fast_forward=fast_forward, make_cache=make_cache)
-    return run, [(list(cache._free), {key: list(same) for key, same in cache._blocks.items()}) for cache in caches]
+    return run, [(list(cache._free), named(cache)) for cache in caches]
+
+
+def named(cache: PrefixCache) -> dict[Hashable, list[int]]:
+    """The blocks that serve each content. Numbers are given in the order of looking, which fast-forward changes."""
+    names = {key: chained for chained, key in cache.keys._chains.items()}
+
+    def name(key: Hashable) -> Hashable:
+        if not isinstance(key, int) or key >> 32 << 32 not in names:
+            return key
+        before, here = names[key >> 32 << 32]
+        return name(before), here, key % 2**32
+
+    return {name(key): list(same) for key, same in cache._blocks.items()}
 
 
 def same_with_and_without(scenario: Scenario) -> None:
