@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulator.engine.block_growth import enter_decoded, take_decode_blocks
+from simulator.engine.block_growth import decoded, enter_decoded, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
-from simulator.plan import Preemption, StepPlan, View, cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, View, cdiv
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
@@ -79,11 +79,8 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     for request in chunks:
         if request in given:
             raise state.broken(f"preempts and computes request {request.request_id} in the same step")
-    if not victims and _in_any_order(state, cache, plan):
-        if decode and (needed := state.batch.blocks_needed()):
-            take_decode_blocks(state, needed)
-        running = [chunks.pop(live) for live in state.prefilling if live in chunks]
-        done.prefill = [state.compute(chunk, now_s) for chunk in (*running, *chunks.values())]
+    if not victims and not state.orders_blocks and _fits(state, cache, plan):
+        done.prefill = _take_all(state, cache, chunks, decode, now_s)
         return
     for live in list(state.running):
         if live.status not in (DECODING, PREFILLING):
@@ -113,12 +110,35 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             done.prefill.append(state.compute(chunk, now_s))
 
 
-def _in_any_order(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:
-    """Whether what runs finds all its blocks, and it does not matter who takes which, nor who fills one first."""
-    if state.has_block_ids or not state.enters_late or cache.keys is None or cache.keys.num_telling:
-        return False
+def _fits(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:
+    """Whether there are blocks enough for all that the plan computes."""
     needed = state.batch.blocks_needed() if plan.decode else 0
     return needed + sum([cdiv(chunk.num_tokens, state.batch.block_size) for chunk in plan.prefill]) <= cache.num_free
+
+
+def _take_all(
+    state: ReplicaState, cache: Cache, chunks: dict[RequestView, Chunk], decode: bool, now_s: float
+) -> list[ScheduledChunk]:
+    """Take the blocks of the decodes and of these chunks, where it does not matter who gets which.
+
+    In order of admission are only the blocks that are filled, since of two with the same content the first serves.
+    """
+    running = [live for live in state.prefilling if live in chunks]
+    filled: list[tuple[RequestState, int]] = []
+    if decode and state.batch.size:
+        if needed := state.batch.blocks_needed():
+            take_decode_blocks(state, needed)
+        filled = decoded(state, cache, 0, 1)
+    computed = []
+    for live in running:
+        while filled and filled[0][0].place < live.place:
+            filler, full_blocks = filled.pop(0)
+            cache.enter(state.requests[filler.row], full_blocks)
+        computed.append(state.compute(chunks.pop(live), now_s))
+    for filler, full_blocks in filled:
+        cache.enter(state.requests[filler.row], full_blocks)
+    computed += [state.compute(chunk, now_s) for chunk in chunks.values()]
+    return computed
 
 
 def _preempt(state: ReplicaState, victim: Preemption, more_blocks: dict[RequestView, int], now_s: float) -> None:

@@ -113,6 +113,8 @@ class ReplicaState:
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
+        # Whether running requests take their blocks one after the other: who takes which matters, or who enters first.
+        self.orders_blocks = self.has_block_ids
         # Blocks filled by decoding enter the cache as their request leaves, unless others may find them before.
         self.enters_late = self.cache is not None and self.cache.keys is not None and not self.traits.async_scheduling
         if self.has_block_ids or self.cache is not None:

@@ -16,6 +16,7 @@ from simulator.request import PromptContent, Request
 Chains = dict[tuple[Hashable, Hashable], int]
 
 _PLACES = 32  # bits of a key that hold the block's place
+_AT_ONCE = 32  # keys worked out together, as decoding asks for one after the other
 
 
 class BlockKeys:
@@ -26,7 +27,17 @@ class BlockKeys:
     own: no other request has such a key.
     """
 
-    __slots__ = ("_chains", "_content", "_input_tokens", "_known", "_row", "_size", "_tokens", "num_shared", "tells_answer")
+    __slots__ = (
+        "_chains",
+        "_content",
+        "_input_tokens",
+        "_known",
+        "_row",
+        "_size",
+        "_tokens",
+        "num_shared",
+        "tells_answer",
+    )
 
     def __init__(self, request: Request, block_size: int, chains: Chains) -> None:
         content = request.content
@@ -61,16 +72,15 @@ class BlockKeys:
     def first(self, blocks: int) -> list[int]:
         """Keys of the leading shared blocks, at least so many where there are: a list that is not to be changed."""
         known = self._known
-        stop = blocks if blocks < self.num_shared else self.num_shared
-        if len(known) < stop:
-            self._extend(known, stop)
+        start = len(known)
+        if start < blocks and start < self.num_shared:
+            self._extend(known, start, min(max(blocks, start + _AT_ONCE), self.num_shared))
         return known
 
-    def _extend(self, known: list[int], stop: int) -> None:
-        """Work out the keys up to `stop`."""
+    def _extend(self, known: list[int], start: int, stop: int) -> None:
+        """Work out the keys of the blocks from `start` to before `stop`."""
         content = self._content
         assert content is not None
-        start = len(known)
         if self._tokens:
             size, chains = self._size, self._chains
             for place in range(start, stop):

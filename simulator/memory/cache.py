@@ -16,7 +16,7 @@ class Cache(KVBlocks, Protocol):
 
     @property
     def keys(self) -> RequestKeys | None:
-        """Those of the requests at hand where blocks that decoding fills `enter`; None where only those of prompts do."""
+        """Keys of the requests at hand; None where no block enters that decoding fills, but those of prompts alone."""
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses.

@@ -242,9 +242,6 @@ class PrefixLedger:
         run.size += len(new)
         table.held += len(new)
         serving = self._serving
-        if serving.keys().isdisjoint(new):
-            serving.update(dict.fromkeys(new, run))
-            return
         for key in new:
             if key in serving:
                 self._others.setdefault(key, []).append(run)

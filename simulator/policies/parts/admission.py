@@ -21,7 +21,7 @@ class AdmissionRule(NamedTuple):
 
     @property
     def lacks_blocks_alone(self) -> bool:
-        """Whether a request that is not admitted lacks blocks, and does so until others finish or fill what it would hit.
+        """Whether a request that is not admitted lacks blocks, until others finish or fill what it would hit.
 
         What is tested is then its whole prompt, less the blocks of it that running requests use. Decodes take free
         blocks, and evict what is used by nobody: neither makes the prompt fit.
