@@ -15,7 +15,11 @@ from simulator.request import PromptContent, Request
 # Numbers for names, and for chains of blocks of token ids: (number of the block before, its tokens) -> number.
 Chains = dict[tuple[Hashable, Hashable], int]
 
-_PLACES = 32  # bits of a key that hold the block's place
+# A key is a number times `NUMBER`, and the block's place where the number names what goes on for several blocks. With
+# `HASHED` the number is a trace's own. Of 32 bits, it is the golden ratio's multiplier (Knuth, TAOCP 3, 6.4): runs of
+# keys lie apart in a hash table, where powers of two had them collide.
+HASHED = 2_654_435_761
+NUMBER = 2 * HASHED
 _AT_ONCE = 32  # keys worked out together, as decoding asks for one after the other
 
 
@@ -83,15 +87,16 @@ class BlockKeys:
         assert content is not None
         if self._tokens:
             size, chains = self._size, self._chains
-            for place in range(start, stop):
-                chained = (known[-1] if known else 0, self._tokens[place * size : (place + 1) * size])
-                known.append(chains.setdefault(chained, _key(len(chains) + 1)))
+            key = known[-1] if known else 0
+            for first in range(start * size, stop * size, size):
+                key = chains.setdefault((key, self._tokens[first : first + size]), (len(chains) + 1) * NUMBER)
+                known.append(key)
         elif content.block_hashes:
             size, hash_size = self._size, content.hash_block_size
             while start < stop:
                 place = ((start + 1) * size - 1) // hash_size  # of the hash that names the block's last token
                 end = min(stop, max(start + 1, (place + 1) * hash_size // size))
-                key = _key(content.block_hashes[place], hashed=True)
+                key = content.block_hashes[place] * NUMBER + HASHED
                 known += range(key + start, key + end)
                 start = end
         else:
@@ -106,13 +111,8 @@ class BlockKeys:
     def _named(self, kind: str, name: str | None, start: int, stop: int) -> range:
         if start >= stop:
             return range(0)
-        key = self._chains.setdefault((kind, name), _key(len(self._chains) + 1))
+        key = self._chains.setdefault((kind, name), (len(self._chains) + 1) * NUMBER)
         return range(key + start, key + stop)
-
-
-def _key(number: int, *, hashed: bool = False) -> int:
-    """The key at place 0 of what bears this number; the hashes of a trace are apart from numbers given here."""
-    return (2 * number + hashed) << _PLACES
 
 
 def check_hash_size(request: Request, block_size: int) -> None:

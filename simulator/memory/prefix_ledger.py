@@ -70,30 +70,38 @@ class PrefixLedger:
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses."""
-        keys = self.keys.of(request)
         most = (num_tokens - 1) // self.block_size
+        known = self.keys.of(request).first(most)
         found = unused = 0
-        serving = self._serving
-        for key in keys.first(most)[:most]:
-            run = serving.get(key)
+        while found < most:
+            run = self._server(request.row, known, found)
             if run is None:
-                return found, unused
-            found += 1
+                break
+            stop = self._reach(run, request.row, known, found, most)
             if not run.references:
-                unused += 1
-        if request.row in self._own:
-            while found < most:
-                run = self._own_run(request.row, found)
-                if run is None:
-                    break
-                found += 1
-                if not run.references:
-                    unused += 1
+                unused += stop - found
+            found = stop
         return found, unused
+
+    def _server(self, row: int, known: list[int], place: int) -> Run | None:
+        """The run that a request with these keys of shared blocks finds a place of its sequence in."""
+        return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
+
+    def _reach(self, run: Run, row: int, known: list[int], start: int, stop: int) -> int:
+        """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
+        if run.keys is not None:
+            stop = min(stop, run.start + run.size, len(known))
+            asked = known[start:stop]
+            if run.keys[start - run.start : stop - run.start] == asked and self._others.keys().isdisjoint(asked):
+                return stop
+        place = start + 1
+        while place < stop and self._server(row, known, place) is run:
+            place += 1
+        return place
 
     def _own_run(self, row: int, place: int) -> Run | None:
         """The first run to have entered that holds this place of a request's own blocks."""
-        for run in self._own[row]:
+        for run in self._own.get(row, ()):
             if run.start <= place < run.start + run.size:
                 return run
         return None
@@ -122,18 +130,11 @@ class PrefixLedger:
         known = self.keys.of(request).first(blocks)
         start = 0
         while start < blocks:
-            run = self._serves(request.row, known, start)
-            stop = start + 1
-            while stop < blocks and self._serves(request.row, known, stop) is run:
-                stop += 1
+            run = self._server(request.row, known, start)
+            assert run is not None
+            stop = self._reach(run, request.row, known, start, blocks)
             self._use(table, run, start, stop)
             start = stop
-
-    def _serves(self, row: int, keys: list[int], place: int) -> Run:
-        """The run that a request with these keys hits at a place."""
-        run = self._serving[keys[place]] if place < len(keys) else self._own_run(row, place)
-        assert run is not None
-        return run
 
     def _use(self, table: Table, run: Run, start: int, stop: int) -> None:
         """Let a table go on with these places of a run, which is split where it holds more."""

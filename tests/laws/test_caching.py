@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from scenarios.check.differences import differences
+from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
@@ -70,10 +71,10 @@ def named(cache: PrefixCache) -> dict[Hashable, list[int]]:
     names = {key: chained for chained, key in cache.keys._chains.items()}
 
     def name(key: Hashable) -> Hashable:
-        if not isinstance(key, int) or key >> 32 << 32 not in names:
+        if not isinstance(key, int) or key % NUMBER >= HASHED or key < NUMBER:
             return key
-        before, here = names[key >> 32 << 32]
-        return name(before), here, key % 2**32
+        before, here = names[key - key % NUMBER]
+        return name(before), here, key % NUMBER
 
     return {name(key): list(same) for key, same in cache._blocks.items()}
 
