@@ -51,7 +51,7 @@ class BlockKeys:
         self._content = content
         self._chains = chains
         self._tokens: tuple[int, ...] = ()
-        self._known: list[int] = []  # of the leading shared blocks, computed on demand
+        self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
         self.num_shared = 0
         self.tells_answer = False
         if content is None:
@@ -73,7 +73,7 @@ class BlockKeys:
         """The key of the full block with this index, from 0."""
         return self.first(block + 1)[block] if block < self.num_shared else (self._row, block)
 
-    def first(self, blocks: int) -> list[int]:
+    def first(self, blocks: int) -> list[Hashable]:
         """Keys of the leading shared blocks, at least so many where there are: a list that is not to be changed."""
         known = self._known
         start = len(known)
@@ -81,13 +81,13 @@ class BlockKeys:
             self._extend(known, start, min(max(blocks, start + _AT_ONCE), self.num_shared))
         return known
 
-    def _extend(self, known: list[int], start: int, stop: int) -> None:
+    def _extend(self, known: list[Hashable], start: int, stop: int) -> None:
         """Work out the keys of the blocks from `start` to before `stop`."""
         content = self._content
         assert content is not None
         if self._tokens:
             size, chains = self._size, self._chains
-            key = known[-1] if known else 0
+            key: Hashable = known[-1] if known else 0
             for first in range(start * size, stop * size, size):
                 key = chains.setdefault((key, self._tokens[first : first + size]), (len(chains) + 1) * NUMBER)
                 known.append(key)
@@ -96,8 +96,8 @@ class BlockKeys:
             while start < stop:
                 place = ((start + 1) * size - 1) // hash_size  # of the hash that names the block's last token
                 end = min(stop, max(start + 1, (place + 1) * hash_size // size))
-                key = content.block_hashes[place] * NUMBER + HASHED
-                known += range(key + start, key + end)
+                hashed = content.block_hashes[place] * NUMBER + HASHED
+                known += range(hashed + start, hashed + end)
                 start = end
         else:
             grouped = min(self._grouped(content), stop)

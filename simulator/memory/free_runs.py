@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 
 class Run:
@@ -14,7 +14,7 @@ class Run:
 
     __slots__ = ("after", "before", "keys", "references", "rest", "row", "size", "start")
 
-    def __init__(self, row: int, start: int, size: int, keys: list[int] | None = None) -> None:
+    def __init__(self, row: int, start: int, size: int, keys: list[Hashable] | None = None) -> None:
         self.row = row
         self.start = start
         self.size = size

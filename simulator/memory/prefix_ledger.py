@@ -9,7 +9,7 @@ a preempted request may come back for its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 from simulator.memory.blocks import OutOfBlocksError
 from simulator.memory.free_runs import FreeRuns, Run
@@ -61,8 +61,8 @@ class PrefixLedger:
         self._empty = num_blocks  # free blocks in front of the queue that hold nothing
         self._free = FreeRuns()
         self._tables: dict[int, Table] = {}
-        self._serving: dict[int, Run] = {}  # key -> the run that holds the first block with it to have entered
-        self._others: dict[int, list[Run]] = {}  # the same of later ones, in order
+        self._serving: dict[Hashable, Run] = {}  # key -> the run that holds the first block with it to have entered
+        self._others: dict[Hashable, list[Run]] = {}  # the same of later ones, in order
         self._own: dict[int, list[Run]] = {}  # row of a request that was preempted -> runs of its own
         self.keys = RequestKeys(block_size)
 
@@ -83,11 +83,11 @@ class PrefixLedger:
             found = stop
         return found, unused
 
-    def _server(self, row: int, known: list[int], place: int) -> Run | None:
+    def _server(self, row: int, known: list[Hashable], place: int) -> Run | None:
         """The run that a request with these keys of shared blocks finds a place of its sequence in."""
         return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
 
-    def _reach(self, run: Run, row: int, known: list[int], start: int, stop: int) -> int:
+    def _reach(self, run: Run, row: int, known: list[Hashable], start: int, stop: int) -> int:
         """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
         if run.keys is not None:
             stop = min(stop, run.start + run.size, len(known))
@@ -202,7 +202,7 @@ class PrefixLedger:
                 if run.row in self._own and run.keys is None:
                     self._own[run.row].remove(run)
 
-    def _forget(self, run: Run, keys: list[int], blocks: int) -> None:
+    def _forget(self, run: Run, keys: list[Hashable], blocks: int) -> None:
         """Forget the content of the last blocks of a run."""
         serving, others = self._serving, self._others
         gone = keys[-blocks:]
@@ -231,7 +231,7 @@ class PrefixLedger:
             self._enter_shared(table, request.row, keys.first(stop)[table.held : stop])
         table.entered = full_blocks
 
-    def _enter_shared(self, table: Table, row: int, new: list[int]) -> None:
+    def _enter_shared(self, table: Table, row: int, new: list[Hashable]) -> None:
         """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
         run = table.runs[-1] if table.runs else None
         if run is None or run.keys is None or run.references > 1 or run.start + run.size < table.held:
