@@ -90,6 +90,7 @@ def test_a_preempted_request_finds_its_own_until_they_are_taken() -> None:
     assert ledger.hits(request(1, 17), 17) == (0, 0)
     ledger.allocate(9, 5)
     assert ledger.hits(own, 17) == (3, 3), "the last block has gone"
+    ledger.free(9, 5)
     assert admit(ledger, own, 14) == 3
     ledger.lose(0, 4)
     ledger.end(0)
