@@ -116,7 +116,8 @@ class ReplicaState:
         # Whether running requests take their blocks one after the other: who takes which matters, or who enters first.
         self.orders_blocks = self.has_block_ids
         # Blocks filled by decoding enter the cache as their request leaves, unless others may find them before.
-        self.enters_late = self.cache is not None and self.cache.keys is not None and not self.traits.async_scheduling
+        self.enters_late = self.cache is not None and self.cache.keys is not None
+        self._unknown = int(self.traits.async_scheduling)  # tokens of what is computed, where a plan is made
         if self.has_block_ids or self.cache is not None:
             self.batch.keep_members()
         self._max_num_seqs = policy.max_num_seqs
@@ -189,9 +190,9 @@ class ReplicaState:
         return blocks if preemption.swap else 0
 
     def enter_decoded(self, live: RequestState, computed_tokens: int) -> None:
-        """Enter what decoding has filled of a request into the cache, as it leaves the batch."""
+        """Enter what decoding has filled of a request into the cache, as far as it is known, as it leaves the batch."""
         if self.cache is not None and self.enters_late:
-            self.cache.enter(self.requests[live.row], computed_tokens // self.batch.block_size)
+            self.cache.enter(self.requests[live.row], (computed_tokens - self._unknown) // self.batch.block_size)
 
     def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""
