@@ -99,7 +99,7 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
             ):
                 _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
-            more_blocks[live] = _take(state, cache, live, given[live], victims, more_blocks, now_s)
+            more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s))
         else:  # a victim of its own lack of blocks
             while live.status in (DECODING, PREFILLING):
                 _preempt(state, victims.pop(0), more_blocks, now_s)

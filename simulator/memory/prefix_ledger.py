@@ -1,9 +1,9 @@
 """KV blocks with a prefix cache, in runs and counts: what `PrefixCache` decides, without ids.
 
-Which block of a memory holds what is nobody's concern but a device's. What counts is how many blocks a request finds,
-how many are free, and in which order content is forgotten. So the blocks that a request filled are one run as long as
-they are used and come free together, and blocks with content that no other request can have are not told apart until
-a preempted request may come back for its own.
+Which block of a memory holds what matters to a device alone. Scheduling depends on how many blocks a request finds, how
+many are free, and in which order content is forgotten. So the blocks that a request filled are one run as long as they
+are used and come free together, and blocks with content that no other request can have are not told apart, except
+those of a preempted request, which may come back for its own.
 """
 
 from __future__ import annotations
