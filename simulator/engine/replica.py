@@ -307,9 +307,7 @@ class Replica:
         start_s = step.start_s
         if step.is_run and self._decode_run_s is not None:
             batch = self.state.batch
-            steps = batch.steps_to_finish()
-            if steps > _LONGEST_RUN:
-                steps = _LONGEST_RUN
+            steps = min(batch.steps_to_finish(), _LONGEST_RUN)
             if step.waiting and self.state.cache is not None:
                 steps = min(steps, steps_to_hit(self.state, self.state.cache))
             if not step.until_arrival:
