@@ -16,9 +16,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # Not among them, for mypyc cannot compile them or would change what they are: frozen dataclasses (compiled, they can
-# neither be copied nor pickled), what derives from SimPy or from a built-in class, and what goes to worker processes.
-# So a policy is interpreted, whether it is ours or a user's; what several policies share is compiled.
+# neither be copied nor pickled), and what derives from SimPy or from a built-in class. So a policy is interpreted, ours
+# or a user's; what several policies share is compiled. What goes to worker processes says itself how.
 CORE = (
+    "simulator/division.py",
     "simulator/engine/aborts.py",
     "simulator/engine/async_scheduling.py",
     "simulator/engine/block_growth.py",
@@ -44,15 +45,27 @@ CORE = (
     "simulator/engine/view.py",
     "simulator/memory/block_keys.py",
     "simulator/memory/free_runs.py",
+    "simulator/memory/ledger.py",
     "simulator/memory/prefix_ledger.py",
     "simulator/memory/request_keys.py",
     "simulator/policies/parts/admission.py",
     "simulator/policies/parts/decode_slots.py",
     "simulator/policies/parts/plan_builder.py",
+    "simulator/policies/parts/plans.py",
+    "simulator/policies/parts/prefill_first.py",
+    "simulator/policies/parts/reservations.py",
     "simulator/policies/parts/token_budget.py",
+    "simulator/policies/parts/usual_step.py",
+    "simulator/policies/parts/whole_batches.py",
     "simulator/request_state.py",
+    "simulator/results/buffers.py",
+    "simulator/results/recorder.py",
+    "simulator/results/replica_recorder.py",
     "simulator/timing/affine.py",
     "simulator/timing/profile/arithmetic.py",
+    "simulator/timing/profile/counts.py",
+    "simulator/timing/profile/joint.py",
+    "simulator/timing/profile/lookup.py",
 )
 COMPILER = "mypy[mypyc]==2.4.1"  # as in constraints.txt
 

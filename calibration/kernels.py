@@ -11,7 +11,7 @@ from calibration.physics_fit import MOST_ROWS, Shape
 from calibration.solvers import nnls
 from calibration.surface_fit import Kernel
 from simulator.timing.profile.experts import expert_features
-from simulator.timing.profile.step import decode_features, prompt_features
+from simulator.timing.profile.features import decode_features, prompt_features
 
 Array = NDArray[np.float64]
 

@@ -29,9 +29,9 @@ from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 from simulator.timing.linear import Linear
 from simulator.timing.profile.cost import Options, capture_sizes
+from simulator.timing.profile.features import prompt_features
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.schema import SCHEMA, VERSION
-from simulator.timing.profile.step import prompt_features
 from simulator.timing.profile.surface import Axis, Curve, Surface
 from simulator.timing.tables.curves import round_us
 

@@ -70,11 +70,11 @@ def page_bytes(model: Model, device: Device, block_size: int) -> int:
 
 
 def held_bytes(model: Model, device: Device) -> int:
-    """Bytes of the weights on the device. Embedding and head are never in fp8, unlike what `Model` counts."""
+    """Bytes of the weights on the device. Embedding and head are never in fp8."""
     itemsize = int(device.dtype(model).itemsize)
     if not has_fp8_weights(model):
         return model.num_parameters * itemsize
-    tables = (1 if model.tie_embeddings else 2) * model.vocab * model.hidden
+    tables = (1 if model.tie_embeddings else 2) * model.table_parameters()
     return model.num_parameters + tables * (itemsize - 1)
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, Protocol
 
+from simulator.division import cdiv as cdiv
 from simulator.request import RequestView
 
 
@@ -303,8 +304,3 @@ class PolicyFeatures:
     def of(cls, policy: type[Policy]) -> PolicyFeatures:
         """Those of this class."""
         return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})
-
-
-def cdiv(a: int, b: int) -> int:
-    """Ceiling of a / b, for integers."""
-    return -(-a // b)

@@ -7,6 +7,7 @@ The true output length is known to `Request` alone, which the engine keeps to it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 
@@ -71,7 +72,11 @@ class Request(NamedTuple):
         content = self.content
         if content is not None and content.output_token_ids:
             content = replace(content, output_token_ids=())
-        return ArrivingRequest._make((*self[:4], *self[5:-1], content))
+            return ArrivingRequest._make((*self[:4], *self[5:-1], content))
+        return tuple.__new__(ArrivingRequest, _WITHOUT_ANSWER(self))
+
+
+_WITHOUT_ANSWER = itemgetter(*[at for at, name in enumerate(Request._fields) if name != "output_tokens"])
 
 
 class RequestView(Protocol):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import nan
+from typing import Final
 
 from simulator.request import Request
 
@@ -26,7 +27,13 @@ class RequestStatus(Enum):
 
 
 # The members as plain names: a look-up in the class takes ten times as long, and every step makes several.
-WAITING, PREFILLING, DECODING, SWAPPED, LEAVING, FINISHED, ABORTED = RequestStatus
+WAITING: Final = RequestStatus.WAITING
+PREFILLING: Final = RequestStatus.PREFILLING
+DECODING: Final = RequestStatus.DECODING
+SWAPPED: Final = RequestStatus.SWAPPED
+LEAVING: Final = RequestStatus.LEAVING
+FINISHED: Final = RequestStatus.FINISHED
+ABORTED: Final = RequestStatus.ABORTED
 
 
 class DecodeClock:

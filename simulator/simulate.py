@@ -105,6 +105,7 @@ def simulate(
     )
 
 
+@no_garbage_collection()  # it would walk every replica and waiting request again and again, and there are no cycles
 def simulate_fleet(
     workload: Workload,
     groups: Sequence[ReplicaGroup],
@@ -183,8 +184,7 @@ def simulate_fleet(
         dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
         door.open(dispatcher)
         clock.process(dispatcher.serve())
-    with no_garbage_collection():  # it would walk every waiting request again and again, and there are no cycles
-        clock.run()
+    clock.run()
     records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
         records = clients.seen(records)

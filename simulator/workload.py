@@ -6,10 +6,12 @@ arrives and dropped when it has been served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
+from itertools import chain, repeat
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,17 +109,7 @@ class Workload:
 
     def request(self, row: int) -> Request:
         """One request; `requests` is for all of them."""
-        plain = Request(
-            row,
-            self.request_id(row),
-            self.arrival_s.item(row),
-            self.input_tokens.item(row),
-            min(self.output_tokens.item(row), self.max_tokens.item(row)),
-            self.max_tokens.item(row),
-            self.priority.item(row),
-            self.class_names[self.class_index.item(row)],
-        )
-        return self._with_extras(plain)
+        return next(self._piece(range(row, row + 1)))
 
     def requests(self) -> Iterator[Request]:
         """The requests in order of arrival, each made when asked for."""
@@ -125,43 +117,34 @@ class Workload:
 
     def requests_of(self, rows: Sequence[int]) -> Iterator[Request]:
         """The requests of these rows, each made when asked for."""
-        optional = (self.session_ids, self.predicted_output_tokens, self.deadline_s, self.content)
-        extras = any(column is not None for column in optional)
-        names = self.class_names
-        columns = (
-            self.arrival_s,
-            self.input_tokens,
-            self.output_tokens,
-            self.max_tokens,
-            self.priority,
-            self.class_index,
-        )
         # Piece by piece: a million rows as Python objects would be two hundred megabytes.
-        for start in range(0, len(rows), _PIECE):
-            here = rows[start : start + _PIECE]
-            place = slice(here.start, here.stop) if isinstance(here, range) else np.asarray(here)
-            piece = zip(here, *[column[place].tolist() for column in columns], strict=True)
-            for row, arrival, inputs, outputs, cap, priority, index in piece:
-                name = str(row) if self.request_ids is None else self.request_ids[row]
-                answer = outputs if outputs < cap else cap
-                plain = Request(row, name, arrival, inputs, answer, cap, priority, names[index])
-                yield self._with_extras(plain) if extras else plain
+        return chain.from_iterable(self._piece(rows[at : at + _PIECE]) for at in range(0, len(rows), _PIECE))
 
-    def _with_extras(self, plain: Request) -> Request:
-        row = plain.row
-        predicted = -1 if self.predicted_output_tokens is None else int(self.predicted_output_tokens[row])
-        deadline = float("nan") if self.deadline_s is None else float(self.deadline_s[row])
-        return Request(
-            row,
-            plain.request_id,
-            plain.arrival_s,
-            plain.input_tokens,
-            plain.output_tokens,
-            plain.max_tokens,
-            plain.priority,
-            plain.class_name,
-            session_id=None if self.session_ids is None else self.session_ids[row],
-            predicted_output_tokens=None if predicted < 0 else predicted,
-            deadline_s=None if deadline != deadline else deadline,
-            content=None if self.content is None else self.content[row],
+    def _piece(self, rows: Sequence[int]) -> Iterator[Request]:
+        place = slice(rows.start, rows.stop) if isinstance(rows, range) else np.asarray(rows)
+        predicted, deadline_s = self.predicted_output_tokens, self.deadline_s
+        columns: tuple[Iterable[object], ...] = (
+            rows,
+            map(str, rows) if self.request_ids is None else _entries(self.request_ids, rows),
+            self.arrival_s[place].tolist(),
+            self.input_tokens[place].tolist(),
+            np.minimum(self.output_tokens[place], self.max_tokens[place]).tolist(),
+            self.max_tokens[place].tolist(),
+            self.priority[place].tolist(),
+            map(self.class_names.__getitem__, self.class_index[place].tolist()),
+            _entries(self.session_ids, rows),
+            _NO_ENTRIES if predicted is None else [None if n < 0 else n for n in predicted[place].tolist()],
+            _NO_ENTRIES if deadline_s is None else [None if s != s else s for s in deadline_s[place].tolist()],
+            _entries(self.content, rows),
         )
+        return map(_made, zip(*columns, strict=False))
+
+
+def _entries(column: Sequence[object] | None, rows: Sequence[int]) -> Iterable[object]:
+    """The entries of these rows; None for each, where there is no such column."""
+    return _NO_ENTRIES if column is None else map(column.__getitem__, rows)
+
+
+_NO_ENTRIES = repeat(None)  # as many as are asked for
+_made = cast("Callable[[tuple[object, ...]], Request]", partial(tuple.__new__, Request))
+"""A request of its fields in their order, made without a call of Python."""

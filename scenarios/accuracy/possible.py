@@ -19,9 +19,6 @@ from collections.abc import Sequence
 
 from scenarios.accuracy.silicon import Scored, SiliconRun
 
-HEAD_BYTES = 2
-"""The head stays bf16 where layers are quantised."""
-
 _WORDS = """What a row's own figures ask of the GPU: the least time, by the datasheet's peaks, for the prompts and the
 decodes of one answer's time, over TTFT + (osl - 1) x TPOT of the row, for a server that computes a prompt in one step
 (`scenarios/accuracy/possible.py` has the arithmetic). The {} other runs ask for {} % of it at most. Those that ask for
@@ -39,9 +36,9 @@ def peak_shares(run: SiliconRun) -> tuple[float, float]:
     if model.experts:
         return math.nan, math.nan
     time_s = run.ttft_s + (run.osl - 1) * run.tpot_s
-    weights = model.weight_bytes(1) / model.dtype_bytes - 2 * model.vocab * model.hidden
+    weights, head = model.layer_parameters(), model.table_parameters()
     steps = run.osl - 1
-    read = max(steps - run.concurrency, 0) * (weights * model.dtype_bytes + model.vocab * model.hidden * HEAD_BYTES)
+    read = max(steps - run.concurrency, 0) * (weights * model.dtype_bytes + head * model.embedding_bytes)
     kv = steps * run.concurrency * (run.isl + 0.5 * run.osl) * model.kv_bytes_per_token(ranks)
     flops = 2 * weights * run.isl + 2 * model.layers * model.heads * model.head_dim * run.isl**2
     decodes_s = (read / ranks + kv) / (gpu.bandwidth_gb_s * 1e9)

@@ -19,8 +19,8 @@ from simulator.engine.late_results import LateResults
 from simulator.engine.state import ReplicaState
 from simulator.engine.taken_back import take_back
 from simulator.request_state import ABORTED, DECODING, FINISHED, LEAVING, PREFILLING, SWAPPED, WAITING, RequestState
-from simulator.results.recorder import ReplicaRecorder
 from simulator.results.records import Status
+from simulator.results.replica_recorder import ReplicaRecorder
 
 
 class Aborts:

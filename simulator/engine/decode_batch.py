@@ -250,13 +250,16 @@ class DecodeBatch:
 
     def block_use(self, used: int, steps: int) -> list[int]:
         """Used blocks in each of the next `steps` decode steps, with `used` blocks in the first of them."""
-        size = self.block_size
+        size, phases = self.block_size, self._phases
         phase = self.clock.ticks % size
         if steps <= size:
-            takes = self._phases[phase : phase + steps]
-        else:
-            takes = self._phases[phase : phase + size] * -(-steps // size)
-            del takes[steps:]
+            use = [used]
+            for taken in phases[phase + 1 : phase + steps]:
+                used += taken
+                use.append(used)
+            return use
+        takes = phases[phase : phase + size] * -(-steps // size)
+        del takes[steps:]
         takes[0] = used
         return list(accumulate(takes))
 

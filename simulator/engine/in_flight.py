@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from simulator.engine.state import ReplicaState
 from simulator.memory.blocks import BlockTables
 from simulator.plan import Preemption, StepPlan
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
-from simulator.results.recorder import ReplicaRecorder
+from simulator.results.replica_recorder import ReplicaRecorder
 from simulator.timing.cost import StepShape
+
+# One is made for every step: without the call of its own constructor.
+_new: Final = tuple.__new__
+_SHAPE: Final = StepShape
 
 
 class InFlight:
@@ -22,6 +27,7 @@ class InFlight:
     """
 
     __slots__ = (
+        "decode_seqs",
         "ends_s",
         "held",
         "is_odd",
@@ -39,11 +45,14 @@ class InFlight:
         "waiting",
     )
 
-    def __init__(self, state: ReplicaState, plan: StepPlan, start_s: float, shape: StepShape, waiting: int) -> None:
+    def __init__(
+        self, state: ReplicaState, plan: StepPlan, start_s: float, shape: StepShape, decode_seqs: int, waiting: int
+    ) -> None:
         self.state = state
         self.plan = plan
         self.start_s = start_s
         self.shape = shape
+        self.decode_seqs = decode_seqs
         self.waiting = waiting
         self.held = 0  # of the shape's decodes, those of finished requests
         self.prefill: Sequence[ScheduledChunk] = ()
@@ -59,7 +68,7 @@ class InFlight:
     @property
     def decoders(self) -> Sequence[RequestState]:
         state = self.state
-        return [*state.decoders(), *state.held] if self.shape.decode_seqs else []
+        return [*state.decoders(), *state.held] if self.decode_seqs else []
 
     @property
     def block_tables(self) -> BlockTables | None:
@@ -109,25 +118,31 @@ def shape_of(
             if before + n > longest:
                 longest = before + n
             pairs += n * before + n * (n + 1) // 2
-    return StepShape(decode_seqs, decode_context, seqs, tokens, context, pairs, *decode_contexts, longest)
+    most, squares = decode_contexts
+    return _new(_SHAPE, (decode_seqs, decode_context, seqs, tokens, context, pairs, most, squares, longest))
+
+
+def decodes(seqs: int, context: int, contexts: tuple[int, int]) -> StepShape:
+    """The counts of a step that only decodes; `contexts` as in `shape_of`."""
+    most, squares = contexts
+    return _new(_SHAPE, (seqs, context, 0, 0, 0, 0, most, squares, 0))
 
 
 def record_row(step: InFlight, records: ReplicaRecorder) -> None:
     """Begin a row of the records with the first of these steps; the state is still that before their end."""
     state = step.state
-    shape = step.shape
-    decode_seqs = shape.decode_seqs
+    decode_seqs = step.decode_seqs
     late = 0
-    if decode_seqs and state.traits.streams:
+    if decode_seqs and state.streams:
         for gap in state.batch.late_gaps(step.start_s, step.ends_s[0]):
             late += gap[1]
             records.late_gaps.add(gap)
-    records.row(step.start_s, step.waiting, late, shape)
+    records.row(step.start_s, step.waiting, late, step.shape)
     padding = 0
     prefill_seqs = 0
     if step.prefill:
-        prefill_seqs = shape.prefill_seqs
-        for _, _, padded in step.prefill:
+        for _, tokens, padded in step.prefill:
+            prefill_seqs += tokens > 0
             padding += padded
     # Held requests no longer run, except where asynchronous scheduling has not yet learnt that they finished.
     idle_slots = len(state.running) - decode_seqs - prefill_seqs
@@ -135,7 +150,7 @@ def record_row(step: InFlight, records: ReplicaRecorder) -> None:
     if state.held:
         idle_slots += held
         held = len(state.held)
-    if state.paused or state.traits.slots_by_step:  # only as many of them hold a slot as there are slots
+    if state.paused or state.slots_by_step:  # only as many of them hold a slot as there are slots
         idle_slots -= max(0, len(state.running) + len(state.held) - state.policy.max_num_seqs)
     if idle_slots or padding or held or state.num_swapped or step.is_odd:
         records.odd(

@@ -56,7 +56,7 @@ class LateResults:
                 if self._decisions is not None:
                     self._decisions.rests(state)
                 return None
-            step = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, waiting=len(state.waiting))
+            step = OverlappedInFlight(state, plan, now_s, _NO_TOKENS, 0, len(state.waiting))
         if end_s > now_s:
             step.start_s = end_s
         if late:  # the next plan will see fewer requests

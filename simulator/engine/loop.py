@@ -36,12 +36,12 @@ class Loop:
                 now_s = clock.now
                 continue
             replica.execute(step, intake.due_s)
-            end_s = step.ends_s[-1]
+            now_s = step.ends_s[-1]
             # Where nothing else happens until then, there is no need for an event.
-            if not (self._fast_forward and clock.skip_to(end_s)):
-                yield intake.watch(step, end_s)
+            if not (self._fast_forward and clock.skip_to(now_s)):
+                yield intake.watch(step, now_s)
                 intake.release()
-            now_s = clock.now  # which is before end_s where the run was cut
+                now_s = clock.now  # which is earlier where the run was cut
             if intake.due_s <= now_s:
                 intake.receive(now_s)
             replica.finish_step(step)

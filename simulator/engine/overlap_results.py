@@ -45,7 +45,7 @@ class OverlapResults(LateResults):
                 if self._decisions is not None:
                     self._decisions.rests(self._state)
                 return None
-            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, waiting=0)
+            step = OverlappedInFlight(self._state, plan, max(now_s, end_s), _NO_TOKENS, 0, 0)
             step.is_wait = True
             step.ends_s = [step.start_s]
             return step

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import inf
+from typing import Final
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
@@ -19,7 +20,7 @@ from simulator.engine.completion import Completion
 from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
-from simulator.engine.in_flight import InFlight, OverlappedInFlight, record_row, shape_of
+from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults
 from simulator.engine.load import ReplicaLoad
 from simulator.engine.overlap_results import OverlapResults
@@ -35,14 +36,14 @@ from simulator.plan import Holds, Policy, StepPlan, View
 from simulator.request import Request
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.results.recorder import Recorder
-from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor
 
-_STEP, _ARRIVAL = Holds.STEP, Holds.ARRIVAL
-_NONE: list[RequestState] = []
+_STEP: Final = Holds.STEP
+_ARRIVAL: Final = Holds.ARRIVAL
+_NONE: Final[list[RequestState]] = []
 _NO_PLAN = StepPlan()
 # Steps worked out at once: an arrival cuts off most of a long run, and what was cut off is wasted.
-_LONGEST_RUN = 256
+_LONGEST_RUN: Final = 256
 
 
 class Replica:
@@ -90,7 +91,6 @@ class Replica:
         self.late = results(state, self._completion, decisions) if overlaps else None
         self.aborts = Aborts(state, self._completion, self.late, records, decisions)
         self._gone = self.aborts.pending
-        self._in_flight: type[InFlight] = OverlappedInFlight if overlaps else InFlight
         self._overlaps = overlaps
         self.imports: Imports | None = None  # of a replica that decodes what others have prefilled
         self._ask: Callable[[View], object] = policy.plan
@@ -233,26 +233,26 @@ class Replica:
         if changes:
             self._unchanged = False
             shape = shape_of(prefill, decode_seqs, context, contexts)
-            if self._skips_empty and not shape.tokens and not any(swapped):
+            tokens = decode_seqs + shape.prefill_tokens
+            if self._skips_empty and not tokens and not any(swapped):
                 return self._plan_again(now_s)
             if self._slots_by_step and decode_seqs + shape.prefill_seqs > state.policy.max_num_seqs:
                 raise state.broken(f"computes {decode_seqs + shape.prefill_seqs:,} requests, more than max_num_seqs")
-            if decode_seqs + shape.prefill_tokens > self._budget:
-                raise self._over_budget(shape.tokens)
-            step = self._in_flight(state, plan, now_s, shape, waiting)
-            step.prefill = prefill
-            if held:
-                step.held = held
-            if is_odd:
-                step.is_odd = True
-                step.swapped_out_blocks, step.swapped_in_blocks = swapped
-            return step
-        if decode_seqs > self._budget:
-            raise self._over_budget(decode_seqs)
-        shape = StepShape(decode_seqs, context, 0, 0, 0, 0, *contexts)
-        step = self._in_flight(state, plan, now_s, shape, waiting)
+        else:
+            shape = decodes(decode_seqs, context, contexts)
+            tokens = decode_seqs
+        if tokens > self._budget:
+            raise self._over_budget(tokens)
+        if self._overlaps:
+            step: InFlight = OverlappedInFlight(state, plan, now_s, shape, decode_seqs, waiting)
+        else:
+            step = InFlight(state, plan, now_s, shape, decode_seqs, waiting)
         if held:
             step.held = held
+        if changes:
+            step.prefill, step.is_odd = prefill, is_odd
+            step.swapped_out_blocks, step.swapped_in_blocks = swapped
+            return step
         # While requests wait in an order that time or service changes, every step looks at it anew.
         if self._decode_run_s is None or holds is _STEP or (self._frees_late and state.late_frees.num_blocks):
             return step
@@ -355,7 +355,7 @@ class Replica:
         # Steps that only continue the last row need none of their own.
         if prefill or not self._unchanged or step.start_s != records.end_s:
             record_row(step, records)
-        if step.shape.decode_seqs:
+        if step.decode_seqs:
             sampled = True
             use = grow(state, len(ends))
             done = state.batch.advance(len(ends), end_s)

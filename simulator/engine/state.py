@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Iterable
 from math import nan
+from typing import Final
 
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
@@ -38,7 +39,9 @@ from simulator.request_state import (
     RequestStatus,
     ScheduledChunk,
 )
-from simulator.results.recorder import ReplicaRecorder
+from simulator.results.replica_recorder import ReplicaRecorder
+
+_WITH_A_PROMPT: Final = (WAITING, PREFILLING)
 
 
 class LateFrees:
@@ -121,6 +124,10 @@ class ReplicaState:
         if self.has_block_ids or self.cache is not None:
             self.batch.keep_members()
         self._max_num_seqs = policy.max_num_seqs
+        self._keeps_finished = self.traits.keeps_finished
+        self._takes_whole_prompt = self.traits.takes_whole_prompt
+        self.streams = self.traits.streams
+        self.slots_by_step = self.traits.slots_by_step
         self._clock = clock
 
     def broken(self, what: str) -> PolicyError:
@@ -150,7 +157,7 @@ class ReplicaState:
 
         `more_blocks` it took in this step, for tokens that are not computed yet.
         """
-        live = self._live(preemption.request, DECODING, PREFILLING, LEAVING)
+        live = self._live(preemption.request, (DECODING, PREFILLING, LEAVING))
         blocks = live.num_blocks + more_blocks
         self.enter_decoded(live, live.num_computed_tokens)
         decoding = live.status is DECODING
@@ -212,7 +219,7 @@ class ReplicaState:
         """Put these waiting requests to the front of the queue, in this order."""
         if not isinstance(self.waiting, (Fcfs, InTurn)):
             raise self.broken(f"reorders a queue whose order is {self.traits.order}")
-        self.waiting.requeue(tuple([self._live(view, WAITING, SWAPPED) for view in views]))
+        self.waiting.requeue(tuple([self._live(view, (WAITING, SWAPPED)) for view in views]))
 
     def drop_waiting(self, live: RequestState, now_s: float) -> None:
         """A waiting request leaves the queue, as it was aborted."""
@@ -229,7 +236,7 @@ class ReplicaState:
 
     def resume(self, view: RequestView, now_s: float) -> int:
         """Bring a swapped request back into the batch; returns the blocks swapped in."""
-        live = self._live(view, SWAPPED)
+        live = self._live(view, (SWAPPED,))
         blocks = cdiv(live.num_computed_tokens, self.batch.block_size)
         if blocks > self.blocks.num_free:
             free = self.blocks.num_free
@@ -251,7 +258,7 @@ class ReplicaState:
     def set_paused(self, paused: tuple[RequestView, ...]) -> bool:
         """Pause exactly these decoding requests for the step; returns whether that is a change."""
         self.rejoined = ()
-        now = tuple([self._live(view, DECODING) for view in paused])
+        now = tuple([self._live(view, (DECODING,)) for view in paused])
         if now == self.paused:
             return False
         stay = set(now)
@@ -270,19 +277,20 @@ class ReplicaState:
 
     def compute(self, chunk: Chunk, now_s: float) -> ScheduledChunk:
         """Admit the chunk's request if it waits, and take the blocks that the chunk needs."""
-        return self.take(chunk, *self.place(chunk, now_s))
+        live, owned = self.place(chunk, now_s)
+        return self.take(chunk, live, owned)
 
     def place(self, chunk: Chunk, now_s: float) -> tuple[RequestState, int]:
         """Admit the chunk's request if it waits, with what is cached of it; returns it and the blocks it owns."""
         view, _, reserve, padding = chunk
-        live = self._live(view, WAITING, PREFILLING)
+        live = self._live(view, _WITH_A_PROMPT)
         if live.status is not WAITING:
             return live, live.num_blocks
         self._enter(live, now_s)
         owned = 0 if self.cache is None else self._take_hits(live, self.cache)
-        if reserve or padding or self.traits.keeps_finished:
+        if reserve or padding or self._keeps_finished:
             self._grant(live, reserve, padding)
-        elif self.traits.takes_whole_prompt:
+        elif self._takes_whole_prompt:
             live.reserved_tokens = live.num_tokens  # until it decodes
         return live, owned
 
@@ -310,7 +318,7 @@ class ReplicaState:
 
     def waiting_request(self, view: RequestView) -> RequestState:
         """The waiting request behind a view."""
-        return self._live(view, WAITING)
+        return self._live(view, (WAITING,))
 
     def _enter(self, live: RequestState, now_s: float) -> None:
         self.waiting.remove(live)
@@ -349,7 +357,7 @@ class ReplicaState:
     def move_to_end(self, requests: Iterable[RequestView]) -> None:
         """Let these running requests come last in the batch, in this order."""
         for view in requests:
-            live = self._live(view, PREFILLING, DECODING)
+            live = self._live(view, (PREFILLING, DECODING))
             del self.running[live]
             self.running[live] = None
             self._num_placed += 1
@@ -361,11 +369,12 @@ class ReplicaState:
         live.place = self._num_placed
         live.admission = self.num_admitted
         self.running[live] = None
-        self._check_slots()
+        if len(self.running) + len(self.held) > self._max_num_seqs:
+            self._check_slots()
 
     def _check_slots(self) -> None:
         """Raise PolicyError if the batch exceeds its slots; paused requests need none."""
-        if self.traits.slots_by_step:
+        if self.slots_by_step:
             return  # `Replica.begin_step` looks at those that compute
         seqs = len(self.running) - len(self.paused) + len(self.held)
         if seqs > self._max_num_seqs:
@@ -376,7 +385,7 @@ class ReplicaState:
         setbacks.requeued_s += now_s - setbacks.left_s
         self.requeues.add((live.row, setbacks.left_s, now_s, swapped))
 
-    def _live(self, view: RequestView, *allowed: RequestStatus) -> RequestState:
+    def _live(self, view: RequestView, allowed: tuple[RequestStatus, ...]) -> RequestState:
         """The request behind a view, which must be one of this replica and have one of the statuses allowed."""
         if not isinstance(view, RequestState) or view.clock is not self.decode_clock:
             raise self.broken(f"names {view!r}, which is no request of this replica")

@@ -32,7 +32,11 @@ class RouterFeatures:
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
     (`ReplicaLoad.cached_tokens`), for which every step is executed by itself. `takes_fewest`: it takes, always, the
     replica with the fewest unfinished requests, the first of equals: then it need not be asked (`fleet/run_ahead.py`).
-    That is said of a `choose` by its own class: it does not hold of a subclass that chooses otherwise.
+
+    `reads_loads = False` and `takes_fewest = True` are promises about a `choose`, made by the class that defines it or
+    by one that inherits it. A class that defines `choose` has to make them itself: those of a class above say nothing
+    of it, and what holds without a word counts. What cannot be seen is a class that changes only what an inherited
+    `choose` calls: it declares what has become of the promise.
     """
 
     reads_loads: bool = True
@@ -44,6 +48,15 @@ class RouterFeatures:
         """Those of this router or of its class."""
         found = cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
         classes = (router if isinstance(router, type) else type(router)).__mro__
-        chooses = next((each for each in classes if "choose" in vars(each)), object)
-        said = next((each for each in classes if "takes_fewest" in vars(each)), object)
-        return found if issubclass(said, chooses) else replace(found, takes_fewest=False)
+        chooses = _first_with("choose", classes)
+        unsaid = {name: word for name, word in _UNSAID.items() if not issubclass(_first_with(name, classes), chooses)}
+        return replace(found, **unsaid)
+
+
+_UNSAID = {"reads_loads": True, "takes_fewest": False}
+"""The promises, and what holds where they are not made."""
+
+
+def _first_with(name: str, classes: tuple[type, ...]) -> type:
+    """The class that an attribute comes from; `object` where none of them has it."""
+    return next((each for each in classes if name in vars(each)), object)

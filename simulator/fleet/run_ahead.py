@@ -14,7 +14,6 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf
 
-from simulator.engine.no_gc import no_garbage_collection
 from simulator.fleet.fleet import Fleet
 from simulator.request import Request
 from simulator.workload import Workload
@@ -45,11 +44,10 @@ class RunAhead:
 
     def serve(self) -> None:
         """Let everything happen."""
-        with no_garbage_collection():
-            for request in self._workload.requests():
-                self._catch_up(request.arrival_s)
-                self._submit(request)
-            self._catch_up(inf)
+        for request in self._workload.requests():
+            self._catch_up(request.arrival_s)
+            self._submit(request)
+        self._catch_up(inf)
 
     def _catch_up(self, until_s: float) -> None:
         """Advance whoever has something to do before `until_s`, and show what has finished by then."""

@@ -77,9 +77,7 @@ class Shard:
         self._fleet.abandon()
         logs = self._fleet.logs
         decisions = None if logs is None else [logs[number].steps for number in self._numbers]
-        recorder = self._fleet.recorder
-        recorder.settle()
-        return Harvest(self._numbers, recorder, decisions, self._fleet.first_tokens)
+        return Harvest(self._numbers, self._fleet.recorder, decisions, self._fleet.first_tokens)
 
     @property
     def broken_s(self) -> float:

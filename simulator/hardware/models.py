@@ -55,7 +55,8 @@ class Model:
     biases: Annotated[bool, doc("every matrix and norm has a bias (GPT-2)")] = False
     positions: Annotated[int, doc("rows of a learned position table")] = 0
     dtype_bytes: Annotated[
-        float, doc("bytes of a weight: 1, 2, 4, or a fraction with the scales of quantised ones")
+        float,
+        doc("bytes of a weight: 1, 2, 4, or a fraction with the scales of quantised ones; embeddings have at least 2"),
     ] = 2
     kv_dtype_bytes: Annotated[int, doc("bytes of a cached value: 1, 2 or 4")] = 2
     matmul_dtype: Annotated[
@@ -70,6 +71,14 @@ class Model:
         Literal["auto", "bf16", "fp8", "fp8_block", "int4", "nvfp4", "mxfp4", "mxfp4_mxfp8"],
         doc("precision of routed experts' weights, where it is not that of the others; mxfp4_mxfp8: tokens in mxfp8"),
     ] = "auto"
+
+    @property
+    def embedding_bytes(self) -> float:
+        """Bytes of a weight of the embedding tables, the head among them: quantisers leave these in 16 bits.
+
+        In vLLM `Fp8Config` and ModelOpt's apply to linear layers alone, and published files list `lm_head` as ignored.
+        """
+        return max(self.dtype_bytes, 2)
 
     @property
     def expert_bytes(self) -> float:
@@ -135,14 +144,18 @@ class Model:
         A fraction of a GPU (an uneven vocabulary) counts as the larger part. Raises InputError as above.
         """
         local = self.local_kv_heads(tensor_parallel)
-        embeddings = 1 if self.tie_embeddings else 2
         routed = self.moe_layers * self.experts * self._mlp(self.intermediate, tensor_parallel)
-        rest = self._parameters(self.experts, tensor_parallel, local, embeddings) - routed
-        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes)
+        rest = self._parameters(self.experts, tensor_parallel, local, embeddings=0) - routed
+        tables = (1 if self.tie_embeddings else 2) * self.table_parameters(tensor_parallel)
+        return ceil(rest * self.dtype_bytes + routed * self.expert_bytes + tables * self.embedding_bytes)
 
     def layer_parameters(self, tensor_parallel: int = 1) -> int:
         """Parameters on each GPU that every token of a step uses: all layers, without embeddings and routed experts."""
         return self._parameters(0, tensor_parallel, self.local_kv_heads(tensor_parallel), embeddings=0)
+
+    def table_parameters(self, tensor_parallel: int = 1) -> int:
+        """Parameters of one embedding table on each GPU; the head is as large."""
+        return -(-self.vocab // tensor_parallel) * self.hidden
 
     def local_kv_heads(self, tensor_parallel: int) -> int:
         """KV heads on each of `tensor_parallel` GPUs; InputError where the heads cannot be divided, as in vLLM."""
@@ -181,8 +194,7 @@ class Model:
             total += self.dense_layers * (layer + self._mlp(self.dense_intermediate, ranks))
         else:
             total = self.layers * (layer + routed)
-        table = -(-self.vocab // ranks) * self.hidden
-        return total + norm + embeddings * table + self.positions * self.hidden
+        return total + norm + embeddings * self.table_parameters(ranks) + self.positions * self.hidden
 
     def _attention(self, ranks: int, kv_heads: int) -> int:
         heads = self.heads // ranks

@@ -1,8 +1,7 @@
 """KV memory in blocks, by id or by count.
 
-`BlockManager` keeps every block by its id: block tables and a free queue in vLLM's order. `BlockLedger`
-keeps counts, which suffice for scheduling as long as no block is shared and no device reads one. Both check, then act:
-an allocation that fails changes nothing.
+`BlockManager` keeps every block by its id: block tables and a free queue in vLLM's order. `BlockLedger` keeps counts.
+Both check, then act: an allocation that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
+from simulator.memory.ledger import BlockLedger, OutOfBlocksError
 
-class OutOfBlocksError(Exception):
-    """An allocation exceeds the free blocks: the caller did not check."""
+__all__ = ["BlockLedger", "BlockManager", "BlockTables", "KVBlocks", "OutOfBlocksError"]
 
 
 class BlockTables(Protocol):
@@ -76,44 +75,6 @@ class KVBlocks(Protocol):
 
     def free_host(self, row: int, num_blocks: int) -> None:
         """Free the request's `num_blocks` blocks on the host."""
-
-
-class BlockLedger:
-    """Free blocks of device and host, as counts."""
-
-    __slots__ = ("num_blocks", "num_free", "num_free_host", "num_host_blocks")
-
-    by_id = None
-
-    def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
-        self.num_blocks = self.num_free = num_blocks
-        self.num_host_blocks = self.num_free_host = num_host_blocks
-
-    def allocate(self, row: int, num_blocks: int) -> None:
-        if num_blocks > self.num_free:
-            raise OutOfBlocksError(f"row {row} asks for {num_blocks} blocks, {self.num_free} are free")
-        self.num_free -= num_blocks
-
-    def grow(self, num_blocks: int, rows: Iterable[int]) -> None:
-        if num_blocks > self.num_free:
-            raise OutOfBlocksError(f"decoding asks for {num_blocks} blocks, {self.num_free} are free")
-        self.num_free -= num_blocks
-
-    def free(self, row: int, num_blocks: int) -> None:
-        self.num_free += num_blocks
-
-    def swap_out(self, row: int, num_blocks: int) -> None:
-        if num_blocks > self.num_free_host:
-            raise OutOfBlocksError(f"row {row} needs {num_blocks} host blocks, {self.num_free_host} are free")
-        self.num_free_host -= num_blocks
-        self.num_free += num_blocks
-
-    def swap_in(self, row: int, num_blocks: int) -> None:
-        self.allocate(row, num_blocks)
-        self.num_free_host += num_blocks
-
-    def free_host(self, row: int, num_blocks: int) -> None:
-        self.num_free_host += num_blocks
 
 
 class BlockManager:

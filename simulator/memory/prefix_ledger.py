@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
-from simulator.memory.blocks import OutOfBlocksError
 from simulator.memory.free_runs import FreeRuns, Run
+from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, cast
 from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.admission import AdmissionRule, admit, admit_next
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
@@ -24,7 +24,8 @@ from simulator.policies.parts.parameters import (
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.token_budget import share, split_budget
+from simulator.policies.parts.token_budget import split_budget
+from simulator.policies.parts.usual_step import decodes_on, to_front, usual_step
 from simulator.policies.parts.vllm_versions import NEWEST, RULES, Version, check_version
 from simulator.request import RequestView
 
@@ -88,31 +89,8 @@ class ChunkedPrefill:
         if view.step_tokens is not None:
             return self._admit_next(view, view.step_tokens)
         threshold = self.long_prefill_token_threshold and self._threshold(view)
-        budget = self.max_num_batched_tokens - view.num_decoding
-        free = view.num_free_blocks - view.decode_blocks_needed
-        chunks: list[Chunk] = []
-        fits = budget >= 0 and free >= 0
-        if fits and view.prefilling:
-            # Nearly always a single prompt is under way, and it was the last to be admitted.
-            last = next(reversed(view.running))
-            fits = len(view.prefilling) == 1 and last in view.prefilling
-            if fits and budget:
-                tokens = share(last.num_tokens_to_compute, threshold, budget)
-                free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
-                fits = free >= 0
-                budget -= tokens
-                chunks.append(Chunk(last, tokens))
-        if not fits:
-            return self._hand_out(view, threshold)
-        if budget > 0 and view.waiting:
-            if view.caches_prefixes:
-                return StepPlan(prefill=tuple(chunks), more=True)
-            passed = admit(view, self._admission, threshold, budget, free, chunks)
-            if passed:
-                return StepPlan(prefill=tuple(chunks), holds=self._holds(view), requeue=self._requeue(passed))
-        if chunks:
-            return StepPlan(prefill=tuple(chunks))
-        return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
+        plan = usual_step(view, self._admission, self.max_num_batched_tokens, threshold, self.order)
+        return plan or self._hand_out(view, threshold)
 
     def _threshold(self, view: View) -> int:
         """Longest chunk of a prompt; 0 is no limit, as always for a lone request (since 0.33)."""
@@ -124,28 +102,19 @@ class ChunkedPrefill:
             return max(threshold, self.max_num_batched_tokens // requests)
         return threshold
 
-    def _holds(self, view: View) -> Holds:
-        if len(view.running) >= self._admission.slots or (self.order == "fcfs" and view.waiting):
-            return Holds.CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return Holds.ARRIVAL
-
-    def _requeue(self, passed: Sequence[RequestView]) -> tuple[RequestView, ...] | None:
-        """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
-        return tuple(reversed(passed)) if passed and self.order == "fcfs" else None
-
     def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
         """One admission, or none: a part of a step's plan. Its note are the requests that the step has passed over."""
         budget = self.max_num_batched_tokens - step_tokens
         passed = cast("tuple[RequestView, ...]", view.note or ())
         if budget <= 0 or len(view.running) >= self._admission.slots or not view.waiting:
             if passed:
-                return StepPlan(requeue=self._requeue(passed))
-            return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
+                return StepPlan(requeue=to_front(passed, self.order))
+            return decodes_on(view, self._admission, self.order)
         chunk, passed = admit_next(view, self._admission, self._threshold(view), budget, passed)
         if chunk is None:
             if passed or not self._admission.lacks_blocks_alone:
-                return StepPlan(requeue=self._requeue(passed))
-            return _UNTIL_CHANGE if self._holds(view) is Holds.CHANGE else _UNTIL_ARRIVAL
+                return StepPlan(requeue=to_front(passed, self.order))
+            return decodes_on(view, self._admission, self.order)
         return StepPlan(prefill=(chunk,), more=True, note=passed)
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:
@@ -157,13 +126,9 @@ class ChunkedPrefill:
         passed: Sequence[RequestView] = ()
         if not preempted and budget > 0 and not more:
             passed = admit(view, self._admission, threshold, budget, free, chunks)
-        return StepPlan(
-            preempted, (), tuple(chunks), True, paused, self._holds(view), more=more, requeue=self._requeue(passed)
-        )
-
-
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+        holds = decodes_on(view, self._admission, self.order).holds
+        requeue = to_front(passed, self.order)
+        return StepPlan(preempted, (), tuple(chunks), True, paused, holds, more=more, requeue=requeue)
 
 
 SYSTEM = System(

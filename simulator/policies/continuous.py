@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
+from simulator.policies.parts.prefill_first import prefill_first
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import make_room
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,51 +31,8 @@ class Continuous:
         return Traits(order=self.order)
 
     def plan(self, view: View) -> StepPlan:
-        if view.prefilling or view.waiting:
-            chunks = self._prompts(view)
-            if chunks:
-                return StepPlan(prefill=chunks, decode=False)
-        if view.decode_blocks_needed > view.num_free_blocks:
-            return StepPlan(preempt=make_room(view, self.order))
-        if len(view.running) >= self._slots() or (view.waiting and self.order == "fcfs"):
-            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return _UNTIL_ARRIVAL
-
-    def _slots(self) -> int:
-        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-
-    def _prompts(self, view: View) -> tuple[Chunk, ...]:
-        """Prompts for one prefill step: those begun, then the heads of the queue that fit."""
-        size = view.block_size
-        budget = self.max_num_batched_tokens
-        slots = self._slots()
-        free = view.num_free_blocks
-        chunks = []
-        for request in view.prefilling:
-            tokens = min(request.num_tokens_to_compute, budget)
-            # Room for the whole of it, though it takes only this chunk's now.
-            free -= cdiv(request.num_tokens, size) - request.num_blocks
-            budget -= tokens
-            if tokens:
-                chunks.append(Chunk(request, tokens))
-        running = len(view.running)
-        for request in view.waiting:
-            tokens = request.num_tokens
-            if running >= slots or tokens > budget < self.max_num_batched_tokens:
-                break
-            # A prompt that left no room for its first decode step would be preempted at once.
-            needed = cdiv(tokens + 1 if running else tokens, size)
-            if needed > free or budget == 0:
-                break
-            chunks.append(Chunk(request, min(tokens, budget)))
-            free -= needed
-            budget -= min(tokens, budget)
-            running += 1
-        return tuple(chunks)
-
-
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+        slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
+        return prefill_first(view, slots, self.max_num_batched_tokens, self.order)
 
 
 SYSTEM = System(

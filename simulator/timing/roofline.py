@@ -6,8 +6,8 @@
   have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
 - experts: the same over the experts that a step touches: of E, with k for a token, E (1 - (1 - k/E)^tokens) on
   average when tokens choose evenly.
-- lm_head: for one row of each scheduled request (an unfinished prompt's is computed and dropped, as in vLLM); and
-  moving the logits.
+- lm_head, in bf16: for one row of each scheduled request (an unfinished prompt's is computed and dropped, as in
+  vLLM); and moving the logits.
 - elementwise: norms, rope, activation functions; bytes / bandwidth.
 - all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
 - attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
@@ -104,7 +104,8 @@ class Roofline:
 
         dense = model.layer_parameters(ranks)
         expert = model.moe_layers * model.expert_parameters / ranks
-        head = -(-model.vocab // ranks) * model.hidden
+        head = model.table_parameters(ranks)
+        head_flop = 1 / (self.gpu.bf16_tflops * 1e12 * self.gemm_efficiency)  # quantisers leave it as it was
         key_flops, pair_flops = _attention_flops(model)
         local_heads = model.layers * (model.heads // ranks)
         latency, per_token = self._all_reduce()
@@ -117,8 +118,8 @@ class Roofline:
             "_expert_bytes": model.experts * expert * model.expert_bytes * per_byte,
             "_expert_miss": 1 - model.active_experts / model.experts if model.experts else 1.0,
             "_row": model.vocab * LOGIT_BYTES * per_byte + self.host_per_seq_s,
-            "_head_flops": 2 * head * per_flop,
-            "_head_bytes": head * model.dtype_bytes * per_byte,
+            "_head_flops": 2 * head * head_flop,
+            "_head_bytes": head * model.embedding_bytes * per_byte,
             "_key": local_heads * key_flops * attention_flop,
             "_pair": local_heads * pair_flops * attention_flop,
             "_kv": model.kv_bytes_per_token(ranks) * per_byte,

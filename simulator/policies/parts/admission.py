@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulator.plan import Chunk, View, cdiv
+from simulator.policies.parts.plans import chunk_of
 from simulator.policies.parts.reservations import watermark_blocks
 from simulator.policies.parts.token_budget import share
 from simulator.request import RequestView
@@ -59,7 +60,7 @@ def admit(
         free -= cdiv(tokens, size)
         budget -= tokens
         running += 1
-        chunks.append(Chunk(request, tokens))
+        chunks.append(chunk_of(request, tokens))
     return passed
 
 

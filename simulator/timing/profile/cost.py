@@ -14,20 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-import numpy as np
-
 from simulator.errors import InputError
-from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape
+from simulator.timing.profile.arithmetic import Lines, PlainCurve, curves_us, run_on_lines
+from simulator.timing.profile.decode_rows import DecodeRows
+from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.remarks import remarks
-from simulator.timing.profile.schema import Profile
-from simulator.timing.profile.step import joint_us
-
-KNOTS_PER_OCTAVE = 8
-LONGEST_KNOT = 2.0**21
-"""A decode row has knots up to this mean context; beyond, the last line goes on."""
-ROWS_TOGETHER = 32
-"""Decode rows that are tabulated at once."""
+from simulator.timing.profile.schema import Curves, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +42,16 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """Steps of decodes alone, for one number of them: seconds are first[i] + slope[i] x context, up to bounds[i]."""
-
-    fixed_s: float
-    bounds: list[float]
-    first_s: list[float]
-    slope_s: list[float]
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileCost:
     """Step costs by a profile. Implements CostModel."""
 
-    wants_context_stats = True
-
     profile: Profile
     options: Options = Options()
-    _rows: dict[int, _Row] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _decodes: DecodeRows = field(init=False, repr=False, compare=False)
+    _layer_curves: list[PlainCurve] = field(init=False, repr=False, compare=False)
+    _step_curves: list[PlainCurve] = field(init=False, repr=False, compare=False)
+    _row_curves: list[PlainCurve] = field(init=False, repr=False, compare=False)
+    _rows: dict[int, tuple[float, Lines]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _tokens_s: dict[int, float] = field(init=False, repr=False, compare=False, default_factory=dict)
     _sampled_s: dict[int, float] = field(init=False, repr=False, compare=False, default_factory=dict)
     _sizes: list[int] = field(init=False, repr=False, compare=False, default_factory=list)
@@ -78,6 +63,19 @@ class ProfileCost:
                 raise InputError(f"profile cost: {name} must be 0 or more seconds, not {given}")
         if self.options.cuda_graphs:
             self._sizes.extend(capture_sizes(self.options.max_capture_tokens))
+        profile = self.profile
+        derived = {
+            "_decodes": DecodeRows(profile.attention.decode, profile.layers),
+            "_layer_curves": _plain(profile.layer_curves),
+            "_step_curves": _plain(profile.step_curves),
+            "_row_curves": _plain(profile.row_curves),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the way to a derived field of a frozen dataclass
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return self.options.skew and self.profile.skew is not None
 
     def step_s(self, shape: StepShape) -> float:
         tokens = shape.decode_seqs + shape.prefill_tokens
@@ -96,26 +94,12 @@ class ProfileCost:
         seqs, context = shape.decode_seqs, shape.decode_context
         row = self._rows.get(seqs)
         if row is None:
-            self._tabulate(seqs)
-            row = self._rows[seqs]
-        fixed_s = row.fixed_s
+            row = self._rows[seqs] = (self._of_tokens_s(seqs) + self._of_sampled_s(seqs), self._decodes.lines(seqs))
+        fixed_s, lines = row
         skew = self.profile.skew
         if skew is not None and self.options.skew:
             fixed_s += self.profile.layers * skew.us(shape) * 1e-6  # the same in every step of the run
-        bounds = row.bounds
-        place = bisect_right(bounds, context)
-        run: list[float] = []
-        while True:
-            # Those before the next bound lie on one line.
-            left = bounds[place] - context
-            steps = repeat if left > seqs * repeat else int(-(-left // seqs))
-            line = affine_run(fixed_s + row.first_s[place], row.slope_s[place], context, seqs, steps)
-            if steps == repeat:
-                return run + line if run else line
-            run += line
-            context += seqs * steps
-            repeat -= steps
-            place = bisect_right(bounds, context)
+        return run_on_lines(lines, fixed_s, context, seqs, repeat)
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
         return remarks(self.profile, steps)
@@ -129,18 +113,18 @@ class ProfileCost:
         """Seconds of all that depends on the number of tokens alone."""
         seconds = self._tokens_s.get(tokens)
         if seconds is None:
-            seconds = self._tokens_s[tokens] = self._work_out(tokens)
+            padded = self.padded(tokens)
+            seconds = self._work_out(tokens) if padded == tokens else self._of_tokens_s(padded)
+            self._tokens_s[tokens] = seconds
         return seconds
 
     def _work_out(self, tokens: int) -> float:
         profile = self.profile
-        padded = self.padded(tokens)
-        us = sum(profile.layers * curve.at(padded) for curve in profile.layer_curves.values())
-        us += sum(curve.at(padded) for curve in profile.step_curves.values())
+        us = curves_us(self._layer_curves, profile.layers, tokens) + curves_us(self._step_curves, 1.0, tokens)
         if profile.experts is not None:
-            us += profile.layers * profile.experts.us(padded)
+            us += profile.layers * profile.experts.us(tokens)
         if profile.all_reduce is not None and self.options.all_reduce:
-            us += profile.all_reduce.at(padded)
+            us += profile.all_reduce.at(tokens)
         host_s = self.options.host_s
         return us * 1e-6 + (profile.host_s if host_s is None else host_s)
 
@@ -148,35 +132,15 @@ class ProfileCost:
         """Seconds of head and sampler for so many rows, and what the host does for each."""
         seconds = self._sampled_s.get(rows)
         if seconds is None:
-            us = sum(curve.at(rows) for curve in self.profile.row_curves.values())
+            us = curves_us(self._row_curves, 1.0, rows)
             given = self.options.host_per_seq_s
             host_s = self.profile.host_per_seq_s if given is None else given
             seconds = self._sampled_s[rows] = us * 1e-6 + host_s * rows
         return seconds
 
-    def _tabulate(self, seqs: int) -> None:
-        """Work out the rows of so many decodes and of their neighbours, which a batch comes to next.
 
-        Straight lines between knots that are close enough to hide it. Together they take an eighth of the time.
-        """
-        decode = self.profile.attention.decode
-        octaves = np.log2(LONGEST_KNOT)
-        knots = np.unique(np.round(2.0 ** np.linspace(0.0, octaves, int(octaves * KNOTS_PER_OCTAVE) + 1)))
-        knots = np.union1d(knots, np.asarray(decode.surface.axes[1].values)[1:])
-        first = (seqs - 1) // ROWS_TOGETHER * ROWS_TOGETHER + 1
-        together = range(first, first + ROWS_TOGETHER)
-        column = np.array(together, dtype=np.float64)[:, np.newaxis]
-        seconds = self.profile.layers * 1e-6 * decode.us_many(column, knots)
-        slope = np.diff(seconds) / np.diff(knots) / column  # for a token of context
-        at_nought = seconds[:, :-1] - slope * knots[:-1] * column
-        bounds = knots[1:-1] * column
-        for row, of in enumerate(together):
-            self._rows[of] = _Row(
-                fixed_s=self._of_tokens_s(of) + self._of_sampled_s(of),
-                bounds=[*bounds[row].tolist(), inf],
-                first_s=at_nought[row].tolist(),
-                slope_s=slope[row].tolist(),
-            )
+def _plain(curves: Curves) -> list[PlainCurve]:
+    return [curve.plain() for curve in curves.values()]
 
 
 def capture_sizes(most: int) -> list[int]:

@@ -8,13 +8,14 @@ coefficient is microseconds for one of them. With p = 1 resources are used one a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.timing.profile.arithmetic import Sum, kernel_us
+from simulator.timing.profile.arithmetic import Kernel, Weights
 
-__all__ = ["Physics", "Sum"]
+Sum = tuple[tuple[str, float], ...]
+"""Coefficients by feature, in a fixed order: floats are added in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +29,26 @@ class Physics:
 
     def us(self, features: Mapping[str, Any]) -> Any:
         """Microseconds for these features: a float for numbers, an array for arrays."""
-        return kernel_us(self.constant_us, self.terms, self.roofs, self.p, features)
+        total: Any = self.constant_us
+        for name, coefficient in self.terms:
+            total = total + coefficient * features[name]
+        if not self.roofs:
+            return total
+        powers: Any = 0.0
+        for roof in self.roofs:
+            work: Any = 0.0
+            for name, coefficient in roof:
+                work = work + coefficient * features[name]
+            if len(self.roofs) == 1:
+                return total + work
+            powers = powers + work**self.p
+        return total + powers ** (1.0 / self.p)
+
+    def kernel(self, features: Sequence[str]) -> Kernel:
+        """The same for numbers in this order. ValueError where one is not among them."""
+
+        def placed(coefficients: Sum) -> Weights:
+            return tuple((features.index(name), coefficient) for name, coefficient in coefficients)
+
+        p = self.p if len(self.roofs) > 1 else 1.0  # of one roof the norm is the roof itself
+        return self.constant_us, placed(self.terms), tuple(placed(roof) for roof in self.roofs), p

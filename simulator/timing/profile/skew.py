@@ -11,10 +11,10 @@ so the extra is the same, to the bit, in every step of a run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.arithmetic import mix, on_two_axes
+from simulator.timing.profile.lookup import CountedSkew
 from simulator.timing.profile.surface import Axis
 
 
@@ -32,20 +32,13 @@ class Skew:
     decode: tuple[float, ...]
     mixed: tuple[float, ...]
 
+    counted: CountedSkew = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        axes = (self.seqs.knots, self.share.knots, self.context.knots)
+        object.__setattr__(self, "counted", CountedSkew(axes, self.decode, self.mixed))
+
     def us(self, shape: StepShape) -> float:
         """Microseconds to add to a layer's attention; 0 for equal contexts, or where the longest is not known."""
-        seqs, context, longest = shape.decode_seqs, shape.decode_context, shape.decode_longest
-        excess = seqs * longest - context  # seqs x (longest - mean)
-        if seqs < 2 or longest == 0 or excess <= 0:
-            return 0.0
-        spread = (seqs * shape.decode_squares - context * context) / (excess * excess)
-        share = spread / (1.0 + spread)
-        rows, columns = self.seqs, self.share
-        if shape.prefill_tokens == 0:
-            return on_two_axes(self.decode, rows.knots, columns.knots, seqs, share) * excess / seqs
-        layers = self.context
-        (i, down), (j, right) = rows.find(seqs), columns.find(share)
-        k, deep = layers.find(context / seqs / (1.0 + 3.0 * share))
-        width, depth = len(columns.places), len(layers.places)
-        cells = ((width * depth, down), (depth, right), (1, deep))
-        return mix(self.mixed, (i * width + j) * depth + k, cells, 3) * excess / seqs
+        seqs, context, _, prefill_tokens, _, _, longest, squares, _ = shape
+        return self.counted.us(seqs, context, longest, squares, prefill_tokens == 0)

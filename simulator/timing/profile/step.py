@@ -1,22 +1,16 @@
-"""A step as attention kernels see it: where it lies in their tables, and the counts that their physics goes by.
-
-Several prompt chunks of a step are looked up as one: of all their tokens, behind so many cached ones that it visits as
-many (query, key) pairs. Where they visit fewer than a fresh prompt of that length, only the physics can know it.
-"""
+"""What is known of a layer's attention: tables of its kernels' times, and how their times add up."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf, log2
-from typing import Any
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
-from simulator.timing.cost import StepShape
+from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts
+from simulator.timing.profile.features import decode_features
+from simulator.timing.profile.lookup import CountedSurface, PlainSurface
 from simulator.timing.profile.surface import Array, Surface
-
-TILE = 128
-"""Query rows of a tile of the prefill kernels (FlashAttention 2 and 3 with heads of 128)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +18,13 @@ class DecodeTable:
     """A layer's attention for decodes alone, over (decode_seqs, mean context)."""
 
     surface: Surface
+    counted: CountedSurface = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counted", self.surface.counted(DECODE_COUNTS))
 
     def us(self, seqs: int, context: float) -> float:
-        return self.surface.us((seqs, context), decode_features(seqs, context))
+        return self.counted.us(seqs, context, decode_counts(seqs, context))
 
     def us_many(self, seqs: float | Array, context: Array) -> Array:
         return self.surface.us_many((np.asarray(seqs, dtype=np.float64), context), decode_features(seqs, context))
@@ -42,6 +40,10 @@ class JointTable:
 
     surface: Surface
     knee_keys: float
+    plain: PlainSurface = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "plain", self.surface.plain(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,10 @@ class PrefillTable:
     window: float = inf
     windowed: float = 0.0
     cached_pairs: float = 0.0
+    counted: CountedSurface = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counted", self.surface.counted(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,69 +77,3 @@ class Attention:
     prompt: JointTable | PrefillTable
     launch_us: float = 0.0
     beside: float = 1.0
-
-
-def joint_us(attention: Attention, shape: StepShape) -> float:
-    """Microseconds of a layer's attention in a step with prompt chunks, equal decode contexts assumed."""
-    seqs = shape.decode_seqs
-    context = shape.decode_context / seqs if seqs else 0.0
-    chunks, tokens = shape.prefill_seqs, shape.prefill_tokens
-    pairs: float = shape.prefill_pairs
-    prompt = attention.prompt
-    if isinstance(prompt, PrefillTable):
-        if prompt.windowed:
-            pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
-        if prompt.cached_pairs:
-            pairs += prompt.cached_pairs * max(0, shape.prefill_context - tokens)
-        features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, 0, 0.0)
-        us = prompt.surface.us((chunks, tokens / chunks), features)
-        if not seqs:
-            return us
-        return us + attention.beside * max(0.0, attention.decode.us(seqs, context) - attention.launch_us)
-    cached = max(0.0, (pairs - 0.5 * tokens * (tokens + 1)) / tokens)
-    features = prompt_features(chunks, tokens, pairs, shape.prefill_longest, seqs, context, prompt.knee_keys)
-    return prompt.surface.us((tokens, cached, seqs, context), features)
-
-
-def windowed_pairs(chunks: float, tokens: float, pairs: float, window: float) -> float:
-    """Of the (query, key) pairs of equal chunks, those within a window: the first queries of a chunk see less of it.
-
-    A chunk's queries see from `cached` + 1 to `cached` + `each` keys, as many as its pairs say.
-    """
-    each = tokens / chunks
-    cached = max(0.0, pairs / tokens - 0.5 * (each + 1.0))
-    short = min(each, max(0.0, window - cached))  # queries that see less than the window
-    return chunks * (short * cached + 0.5 * short * (short + 1.0) + (each - short) * window)
-
-
-def decode_features(seqs: Any, context: Any) -> dict[str, Any]:
-    """Counts of a batch of equal decodes, as numbers or arrays."""
-    return {"seqs": seqs, "keys": seqs * context, "chain": context}
-
-
-def prompt_features(
-    chunks: Any, tokens: Any, pairs: Any, longest: Any, seqs: Any, context: Any, knee_keys: float = inf
-) -> dict[str, Any]:
-    """Counts of a step with prompt chunks, as numbers or arrays.
-
-    `tiles` is the kernel's grid: as many tiles for each sequence as the longest chunk has, most of them empty for a
-    decode. `chain` is the most keys that a tile reads one after another, `missed` the decodes' keys as far as the L2
-    cache does not hold them: all from sqrt(2) x the knee on, none up to the knee / sqrt(2).
-    """
-    arrays = isinstance(longest, np.ndarray)
-    keys = seqs * context
-    return {
-        "seqs": seqs,
-        "keys": keys,
-        "missed": keys * _missed(keys, knee_keys, arrays),
-        "pairs": pairs,
-        "tokens": tokens,
-        "tiles": (chunks + seqs) * -(-tokens // (chunks * TILE)),
-        "chain": np.maximum(longest, context) if arrays else max(longest, context),
-    }
-
-
-def _missed(keys: Any, knee_keys: float, arrays: bool) -> Any:
-    if arrays:
-        return np.clip(np.log2(np.maximum(keys / knee_keys, 0.25)) + 0.5, 0.0, 1.0)
-    return min(1.0, max(0.0, log2(keys / knee_keys) + 0.5)) if keys > 0.5 * knee_keys else 0.0

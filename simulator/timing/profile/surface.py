@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log, log2
+from math import log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timing.profile.arithmetic import Knots, find, mix, on_two_axes
+from simulator.timing.profile.arithmetic import (
+    FADE_OCTAVES,
+    Knots,
+    PlainCurve,
+    Span,
+    corrected,
+    find,
+    octaves_outside,
+    on_curve,
+    on_many_axes,
+)
+from simulator.timing.profile.lookup import CountedSurface, PlainSurface
 from simulator.timing.profile.physics import Physics
 
 Array = NDArray[np.float64]
-
-FADE_OCTAVES = 4.0
-"""So many doublings outside of its grid, nothing is left of a surface's correction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +42,11 @@ class Curve:
 
     def at(self, count: float) -> float:
         """Microseconds for `count`; 0 for none."""
-        counts, us = self.counts, self.us
-        if count <= 0:
-            return 0.0
-        if count <= counts[0]:
-            return us[0]
-        if count > counts[-1]:
-            return us[-1] + self.us_beyond * (count - counts[-1])
-        place = bisect_left(counts, count)
-        gap = counts[place] - counts[place - 1]
-        if gap <= self.tile or counts[place] == count:
-            return us[place]
-        share = (count - counts[place - 1]) / gap
-        return us[place - 1] + share * (us[place] - us[place - 1])
+        return on_curve(self.plain(), count)
+
+    def plain(self) -> PlainCurve:
+        """The curve as plain numbers."""
+        return self.counts, self.us, self.us_beyond, self.tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +73,7 @@ class Axis:
 
     def octaves_outside(self, value: float) -> float:
         """Doublings between `value` and the nearest that was measured."""
-        low, high = self.values[0], self.values[-1]
-        if value > high:
-            return log2(value / high) if high > 0 else FADE_OCTAVES
-        if value < low:
-            return log2((low + self.unit) / (max(value, 0.0) + self.unit))
-        return 0.0
+        return octaves_outside(self.values[0], self.values[-1], self.unit, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +87,31 @@ class Surface:
     axes: tuple[Axis, ...]
     physics: Physics
     correction: tuple[float, ...]
-    _strides: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _knots: tuple[Knots, ...] = field(init=False, repr=False, compare=False)
-    _spans: tuple[tuple[float, float], ...] = field(init=False, repr=False, compare=False)
+    _spans: tuple[Span, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        sizes = [len(axis.values) for axis in self.axes]
-        strides = [1] * len(sizes)
-        for i in range(len(sizes) - 2, -1, -1):
-            strides[i] = strides[i + 1] * sizes[i + 1]
-        object.__setattr__(self, "_strides", tuple(strides))
         object.__setattr__(self, "_knots", tuple(axis.knots for axis in self.axes))
         object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
     def us(self, coordinates: Sequence[float], features: Mapping[str, float]) -> float:
         """Microseconds at one place."""
         base: float = self.physics.us(features)
-        if len(self._knots) == 2:
-            correction = on_two_axes(self.correction, *self._knots, *coordinates)
-        else:
-            correction = self._on_many_axes(coordinates)
-        for (low, high), value in zip(self._spans, coordinates, strict=True):
-            if not low <= value <= high:
-                return base * exp(correction * self._left(coordinates))
-        return base * exp(correction)
-
-    def _left(self, coordinates: Sequence[float]) -> float:
-        """How much is left of the correction outside of the grid."""
+        correction = on_many_axes(self.correction, self._knots, coordinates)
         outside = 0.0
         for axis, value in zip(self.axes, coordinates, strict=True):
             outside += axis.octaves_outside(value)
-        return max(0.0, 1.0 - outside / FADE_OCTAVES)
+        return corrected(base, correction, outside)
 
-    def _on_many_axes(self, coordinates: Sequence[float]) -> float:
-        corner, weights = 0, []
-        for axis, stride, value in zip(self.axes, self._strides, coordinates, strict=True):
-            index, share = axis.find(value)
-            corner += index * stride
-            if share:
-                weights.append((stride, share))
-        return mix(self.correction, corner, weights, len(weights))
+    def plain(self, features: Sequence[str]) -> PlainSurface:
+        """The same for features in this order. ValueError where the physics has another."""
+        return PlainSurface(self.correction, self._knots, self._spans, self.physics.kernel(features))
+
+    def counted(self, features: Sequence[str]) -> CountedSurface:
+        """The same, where there are two axes and the first is a count. ValueError for other axes, too."""
+        rows, columns = self._knots
+        least, most = self._spans
+        return CountedSurface(self.correction, (rows, columns), (least, most), self.physics.kernel(features))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
         """Microseconds at many places, an array a coordinate; `us` up to the last bits.
@@ -149,11 +128,13 @@ class Surface:
         corner: Any = 0
         outside: Any = 0.0
         shares: list[tuple[int, Array]] = []
-        for axis, stride, given in zip(self.axes, self._strides, coordinates, strict=True):
+        stride = len(self.correction)
+        for axis, given in zip(self.axes, coordinates, strict=True):
             values = np.asarray(given)
+            stride //= len(axis.values)
             index, share = find_many(axis, values)
             corner = corner + index * stride
-            outside = outside + octaves_outside(axis, values)
+            outside = outside + outside_many(axis, values)
             shares.append((stride, share))
         table = np.asarray(self.correction)
         total = np.zeros(np.shape(corner))
@@ -181,7 +162,7 @@ def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
     return index.astype(np.int64), share
 
 
-def octaves_outside(axis: Axis, values: Array) -> Array:
+def outside_many(axis: Axis, values: Array) -> Array:
     """`Axis.octaves_outside` for an array."""
     low, high = axis.values[0], axis.values[-1]
     above = np.log2(np.maximum(values, high) / high) if high > 0 else np.where(values > high, FADE_OCTAVES, 0.0)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
+from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
-from simulator.timing.profile.step import TILE
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.grid import fill, steadiness
 from simulator.timing.tables.parts import EXTRAPOLATED, INTERPOLATED, MEASURED

@@ -9,7 +9,7 @@
 
 What is timed is the whole attention module of a layer (`calibration.tabulate_latent` says what that is), for so many
 heads of one GPU. `us` is 10^3 x log(microseconds), rounded, the last axis fastest; null where nothing was measured.
-The features of the physics are those of `simulator.timing.profile.step`.
+The features of the physics are those of `simulator.timing.profile.counts`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@ import yaml
 import scenarios
 from simulator.errors import InputError
 from simulator.fleet.replicas import Replicas
+from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import built_in_routers, load_router
+from simulator.fleet.routers.least_loaded import LeastLoaded
+from simulator.fleet.routers.round_robin import RoundRobin
 from tests.scenarios.runs.test_runner import small
 
 STICKY = """
@@ -53,6 +56,60 @@ def test_a_users_own_router_runs_and_is_found_beside_the_scenario(tmp_path: Path
     assert (rows.replica == rows.input_tokens % 3).all()
     again = scenarios.run(yaml.safe_load(result.scenario_yaml))
     assert again.summary == result.summary
+
+
+def test_a_promise_holds_of_the_choose_that_it_was_made_of() -> None:
+    """And not of another that a subclass has: what nothing is known of counts."""
+
+    class Renamed(RoundRobin):
+        pass
+
+    class Emptiest(RoundRobin):
+        def choose(self, request: Any, replicas: Any) -> Any:
+            return min(replicas, key=lambda replica: replica.num_unfinished)
+
+    class Last(RoundRobin):
+        reads_loads = False
+
+        def choose(self, request: Any, replicas: Any) -> Any:
+            return replicas[-1]
+
+    class Mixed(Emptiest, Last):
+        pass
+
+    class Idlest(LeastLoaded):
+        def choose(self, request: Any, replicas: Any) -> Any:
+            return replicas.least(lambda replica: replica.num_running)
+
+    blind = RouterFeatures(reads_loads=False)
+    for made, features in (
+        (RoundRobin, blind),
+        (Renamed, blind),
+        (Emptiest, RouterFeatures()),
+        (Last, blind),
+        (Mixed, RouterFeatures()),
+        (LeastLoaded, RouterFeatures(takes_fewest=True)),
+        (Idlest, RouterFeatures()),
+    ):
+        assert RouterFeatures.of(made) == RouterFeatures.of(made()) == features, made
+
+
+BLIND_NO_MORE = """
+from simulator.fleet.routers.round_robin import RoundRobin
+
+class Mine(RoundRobin):
+    def choose(self, request, replicas):
+        return min(replicas, key=lambda replica: replica.num_unfinished)
+"""
+
+
+def test_a_router_that_inherits_blindness_and_looks_sees_loads(tmp_path: Path) -> None:
+    """Dealt ahead, all requests would find the same loads and go to the first replica."""
+    scenario = small(replicas=3)
+    mine = scenarios.run({**scenario, "router": f"{write(tmp_path, BLIND_NO_MORE)}:Mine"})
+    least = scenarios.run({**scenario, "router": "least_loaded"})
+    assert (mine.records.requests.replica == least.records.requests.replica).all()
+    assert set(mine.records.requests.replica.tolist()) == {0, 1, 2}
 
 
 BROKEN = {

@@ -223,7 +223,9 @@ def test_experts_may_be_quantised_alone(quantization: Config, expert_dtype: str)
     assert found.dtype_bytes == (1 if expert_dtype == "auto" else 2)
     per_weight = {"mxfp4": 0.53125, "nvfp4": 0.5625, "int4": 0.515625, "auto": 1}[expert_dtype]
     routed = found.layers * found.experts * found.expert_parameters
-    assert found.weight_bytes() == (found.num_parameters - routed) * found.dtype_bytes + routed * per_weight
+    tables = 2 * found.vocab * found.hidden
+    rest = found.num_parameters - routed - tables
+    assert found.weight_bytes() == rest * found.dtype_bytes + routed * per_weight + tables * 2
     with pytest.raises(InputError, match="quant_method"):
         model_from_config(llama(quantization_config={"quant_method": "mxfp4"}), "no experts")
 

@@ -159,12 +159,23 @@ def test_a_rank_holds_its_share_and_what_is_repeated(model: Model, data: st.Data
     ranks = data.draw(st.sampled_from(model.tensor_parallel_choices()))
     whole, part = model.weight_bytes(1), model.weight_bytes(ranks)
     routed = model.moe_layers * model.experts * model.expert_parameters
-    assert whole == ceil((model.num_parameters - routed) * model.dtype_bytes + routed * model.expert_bytes)
+    tables = (1 if model.tie_embeddings else 2) * model.vocab * model.hidden
+    rest = model.num_parameters - routed - tables
+    assert whole == ceil(rest * model.dtype_bytes + routed * model.expert_bytes + tables * model.embedding_bytes)
     assert part <= whole
     assert part * ranks >= whole
     if ranks <= model.kv_heads:  # no head is repeated: norms, routers, positions and rounding remain
         assert part * ranks - whole < 0.01 * whole * ranks
     assert model.layer_parameters(ranks) <= model.layer_parameters(1)
+
+
+@pytest.mark.parametrize(("width", "embeddings"), [(0.5625, 2), (1, 2), (2, 2), (4, 4)])
+def test_quantisers_leave_embeddings_and_head_in_16_bits(width: float, embeddings: int) -> None:
+    """Llama 3.1 8B in fp8: 7.0 GB of layers and 2.1 GB of the two tables, which its files have in bf16."""
+    model = replace(MODELS["llama-3.1-8b"], dtype_bytes=width)
+    tables = 2 * 128256 * 4096
+    assert model.weight_bytes() == ceil((model.num_parameters - tables) * width) + tables * embeddings
+    assert replace(model, tie_embeddings=True).weight_bytes() == model.weight_bytes() - tables * embeddings // 2
 
 
 def test_layer_parameters_leave_out_embeddings_and_routed_experts() -> None:

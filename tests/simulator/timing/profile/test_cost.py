@@ -13,7 +13,8 @@ from simulator.errors import InputError
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.profile.cost import capture_sizes
-from simulator.timing.profile.step import joint_us, prompt_features
+from simulator.timing.profile.counts import PROMPT_COUNTS, prompt_counts
+from simulator.timing.profile.joint import joint_us
 from tests.profile_maker import apart, profile
 
 COST = ProfileCost(profile())
@@ -115,13 +116,14 @@ def test_prompts_measured_apart_are_added_to_decodes_with_one_launch() -> None:
 
 
 def test_counts_of_a_step_with_prompts() -> None:
-    found = prompt_features(2, 600, 90_000, 500, 8, 1000.0, knee_keys=8000.0)
+    found = dict(zip(PROMPT_COUNTS, prompt_counts(2, 600, 90_000.0, 500, 8, 1000.0, 8000.0), strict=True))
     # Three tiles of 128 for the 300 tokens of a chunk, for each of ten sequences.
     assert found["tiles"] == 10 * 3
     assert (found["keys"], found["chain"], found["pairs"]) == (8000.0, 1000.0, 90_000)
     assert found["missed"] == 4000.0
-    assert prompt_features(1, 16, 100, 16, 8, 1000.0, knee_keys=20_000.0)["missed"] == 0.0
-    assert prompt_features(1, 16, 100, 16, 8, 1000.0, knee_keys=5000.0)["missed"] == 8000.0
+    missed = PROMPT_COUNTS.index("missed")
+    assert prompt_counts(1, 16, 100.0, 16, 8, 1000.0, 20_000.0)[missed] == 0.0
+    assert prompt_counts(1, 16, 100.0, 16, 8, 1000.0, 5000.0)[missed] == 8000.0
 
 
 def test_a_chunk_at_a_cell_costs_what_was_measured_there() -> None:

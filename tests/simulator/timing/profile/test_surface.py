@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulator.timing.profile.arithmetic import FADE_OCTAVES
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import FADE_OCTAVES, Axis, Curve, Surface
+from simulator.timing.profile.surface import Axis, Curve, Surface
 
 PLAIN = Physics(10.0, (("a", 1.0),), ((("b", 2.0),), (("c", 3.0),)), 2.0)
 AXES = (Axis("x", (1.0, 4.0, 16.0)), Axis("y", (0.0, 8.0)), Axis("z", (5.0,)))

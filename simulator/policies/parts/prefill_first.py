@@ -1,0 +1,51 @@
+"""Whole prompts first, in batches of their own; then all requests decode: continuous batching in its plain form."""
+
+from __future__ import annotations
+
+from simulator.plan import Chunk, StepPlan, View, cdiv
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, prefill_plan
+from simulator.policies.parts.victims import make_room
+
+
+def prefill_first(view: View, slots: int, max_tokens: int, order: str) -> StepPlan:
+    """The plan of a step: prompts of at most `max_tokens` tokens if any can be computed, else decodes."""
+    prefilling, waiting = view.prefilling, view.waiting
+    if prefilling or waiting:
+        chunks = _prompts(view, slots, max_tokens)
+        if chunks:
+            return prefill_plan(chunks, decode=False)
+    if view.decode_blocks_needed > view.num_free_blocks:
+        return StepPlan(preempt=make_room(view, order))
+    if len(view.running) >= slots or (waiting and order == "fcfs"):
+        return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+    return UNTIL_ARRIVAL
+
+
+def _prompts(view: View, slots: int, max_tokens: int) -> list[Chunk]:
+    """Prompts for one prefill step: those begun, then the heads of the queue that fit."""
+    size = view.block_size
+    budget = max_tokens
+    free = view.num_free_blocks
+    chunks: list[Chunk] = []
+    for request in view.prefilling:
+        tokens = min(request.num_tokens_to_compute, budget)
+        # Room for the whole of it, though it takes only this chunk's now.
+        free -= cdiv(request.num_tokens, size) - request.num_blocks
+        budget -= tokens
+        if tokens:
+            chunks.append(chunk_of(request, tokens))
+    running = len(view.running)
+    for request in view.waiting:
+        tokens = request.num_tokens
+        if running >= slots or tokens > budget < max_tokens:
+            break
+        # A prompt that left no room for its first decode step would be preempted at once.
+        needed = cdiv(tokens + 1 if running else tokens, size)
+        if needed > free or budget == 0:
+            break
+        tokens = min(tokens, budget)
+        chunks.append(chunk_of(request, tokens))
+        free -= needed
+        budget -= tokens
+        running += 1
+    return chunks
