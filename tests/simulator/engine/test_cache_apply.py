@@ -332,13 +332,14 @@ def asked(asks: Sequence[Ask], usable: int, *, fast_forward: bool = True) -> tup
     return run, times
 
 
-@pytest.mark.parametrize("content", [None, A])
+@pytest.mark.parametrize("content", [None, B, C])
 def test_steps_in_which_the_head_of_the_queue_cannot_be_admitted_are_run_at_once(content: PromptContent | None) -> None:
-    """What decodes is its own: nobody can hit it, and it only takes blocks away."""
-    asks = [Ask(8, 100, content), Ask(90, 5, content, at_s=0.5), Ask(90, 5, content, at_s=0.6)]
-    fast, times = asked(asks, 40)
-    stepwise, each = asked(asks, 40, fast_forward=False)
+    """28 of 30 blocks are asked for, 27 are free at most. What decodes is of no use to the head, and takes blocks."""
+    asks = [Ask(8, 100, content), Ask(110, 5, A, at_s=0.5), Ask(110, 5, A, at_s=0.6)]
+    fast, times = asked(asks, 30)
+    stepwise, each = asked(asks, 30, fast_forward=False)
     assert fast.decisions == stepwise.decisions
+    assert fast.records.requests.scheduled_s[1:].tolist() == [100.0, 101.0], "when the first has ended"
     assert len(set(each)) > 100
     assert len(set(times)) < 20
 
