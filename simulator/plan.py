@@ -20,7 +20,8 @@ from simulator.request import RequestView
 class Holds(Enum):
     """How long a plan that changes nothing remains the policy's answer.
 
-    It always ends when a request finishes or when the next step would lack a block.
+    It always ends when a request finishes, when the next step would lack a block, or when a decode fills a block that
+    the head of the queue would find in the prefix cache.
     """
 
     STEP = "step"  # for this step alone

@@ -20,8 +20,9 @@ from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.hints import did_you_mean
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache, kv_cache, swap_s_per_block
-from simulator.memory.blocks import BlockLedger, KVBlocks
+from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, load_policy, policy_class, policy_parameters
@@ -46,6 +47,7 @@ class Parts:
     cost: CostModel
     swap_s_per_block: float
     make_blocks: Callable[[int, int], KVBlocks]
+    make_blocks_by_id: Callable[[int, int], KVBlocks]  # the same with ids, for a device
     swap_overlap: bool = False
     group_cost: GroupCost | None = None
     max_queued_requests: int | None = None
@@ -122,7 +124,7 @@ def build(scenario: Scenario) -> Parts:
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
     check_overlap(scenario)
-    cost, make_blocks = scenario.cost.build(scenario), _build_blocks(scenario)
+    cost, (make_blocks, make_blocks_by_id) = scenario.cost.build(scenario), _build_blocks(scenario)
     group_cost = build_group_cost(scenario, cost)
     return Parts(
         lambda: deepcopy(policy),
@@ -130,23 +132,25 @@ def build(scenario: Scenario) -> Parts:
         cost,
         swap_s,
         make_blocks,
+        make_blocks_by_id,
         scenario.engine.swap_overlap,
         group_cost,
         scenario.engine.max_queued_requests,
     )
 
 
-def _build_blocks(scenario: Scenario) -> Callable[[int, int], KVBlocks]:
-    """Counts of blocks, or blocks with a prefix cache where the scenario asks for one and the policy can have it."""
+def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], Callable[[int, int], KVBlocks]]:
+    """Blocks as counts and by id, with a prefix cache where the scenario asks for one and the policy can have it."""
     engine = scenario.engine
     if not engine.enable_prefix_caching:
-        return BlockLedger
+        return BlockLedger, BlockManager
     if not caches_prefixes(engine.policy):
         able = ", ".join(name for name in built_in_policies() if caches_prefixes(name))
         what = f"the policy {policy_label(engine.policy)} does not reckon with a prefix cache"
         raise scenario.error("engine.enable_prefix_caching", what, f"these do: {able}; or leave the key out")
     features = PolicyFeatures.of(policy_class(engine.policy))
-    return partial(RadixCache if features.has_radix_tree else PrefixCache, block_size=engine.block_size)
+    counts, by_id = (RadixCache, RadixCache) if features.has_radix_tree else (PrefixLedger, PrefixCache)
+    return partial(counts, block_size=engine.block_size), partial(by_id, block_size=engine.block_size)
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:

@@ -13,7 +13,7 @@ from simulator.lockstep.canary import Canary
 from simulator.lockstep.limits import Verdict
 from simulator.lockstep.run import LockstepCase
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
-from simulator.memory.blocks import BlockLedger, BlockManager
+from simulator.memory.blocks import BlockLedger
 from simulator.timing.executor import Executor, Predicted
 from simulator.workload import Workload
 
@@ -51,7 +51,7 @@ def case_of(workload: Workload, parts: Parts, swap_s_per_block: float | None = N
         make_policy=parts.make_policy,
         kv=parts.kv,
         make_predicted=predicted,
-        make_blocks=parts.make_blocks if caches_prefixes else BlockManager,
+        make_blocks=parts.make_blocks_by_id,
         caches_prefixes=caches_prefixes,
     )
 

@@ -138,6 +138,7 @@ class Aborts:
         if state.cache is None:
             state.blocks.free(live.row, live.num_blocks)
         else:
+            state.enter_decoded(live, live.base_computed)
             state.cache.abort(live.row, live.num_blocks, live.base_computed)
         return False
 

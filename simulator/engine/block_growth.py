@@ -35,10 +35,9 @@ def grow(state: ReplicaState, steps: int) -> list[int]:
 
 
 def enter_decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> None:
-    """Enter into the cache the blocks that the decode steps from `first` to before `steps` fill."""
-    if cache.enters_decoded:
-        for live, full_blocks in _fillers(state, first, steps):
-            cache.enter(state.requests[live.row], full_blocks)
+    """Enter into the cache what the decode steps from `first` to before `steps` fill, where it does not enter later."""
+    for live, full_blocks in decoded(state, cache, first, steps):
+        cache.enter(state.requests[live.row], full_blocks)
 
 
 def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:
@@ -54,13 +53,27 @@ def _growers(state: ReplicaState, first: int, steps: int) -> list[int]:
     return [row for _, _, row in takers]
 
 
-def _fillers(state: ReplicaState, first: int, steps: int) -> list[tuple[RequestState, int]]:
-    """Requests that fill a block in these decode steps, in order, with how many full blocks they have then."""
+def decoded(state: ReplicaState, cache: Cache, first: int, steps: int) -> list[tuple[RequestState, int]]:
+    """Requests that fill a block in these decode steps, in order, with how many full blocks they have then.
+
+    Where others cannot find them, they enter the cache as their requests leave (`ReplicaState.enter_decoded`): then it
+    is those alone of which a token more is known now than there would be by the next plan.
+    """
+    if cache.keys is None:
+        return []
+    enters_late = state.enters_late and not cache.keys.num_telling
+    if enters_late and not state.rejoined:
+        return []
+    fillers = state.batch.at_block_ends(first, steps + 1)  # those too that are known to fill it a step later
+    if enters_late:
+        fillers = [live for live in state.rejoined if live in fillers]
     size, ticks = state.batch.block_size, state.batch.clock.ticks
+    late = state.traits.async_scheduling
     filled = []
-    for live in state.batch.at_block_ends(first, steps + 1):  # those too that are known to fill it a step later
-        tokens = live.base_computed + ticks - live.join_tick - state.unknown(live)
+    for live in fillers:
+        tokens = live.base_computed + ticks - live.join_tick - (state.unknown(live) if late else 0)
         for full in range((tokens + first) // size + 1, (tokens + steps) // size + 1):
             filled.append((full * size - tokens, live.place, live, full))
-    filled.sort(key=lambda entry: entry[:2])
+    if len(filled) > 1:
+        filled.sort(key=lambda entry: entry[:2])
     return [(live, full) for _, _, live, full in filled]

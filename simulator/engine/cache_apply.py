@@ -7,14 +7,15 @@ admission, victims leave when a request lacks a block, and each admission is pla
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulator.engine.block_growth import enter_decoded, take_decode_blocks
+from simulator.engine.block_growth import decoded, enter_decoded, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
-from simulator.plan import Preemption, StepPlan, View, cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, View, cdiv
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 
@@ -47,7 +48,7 @@ def apply_in_order(state: ReplicaState, cache: Cache, viewer: Viewer, plan: Step
         tokens = sum([chunk[1] for chunk in done.prefill]) + (state.batch.size if plan.decode else 0)
     view = viewer.view
     while last.more:
-        viewer.look_again(tokens)
+        viewer.look_again(tokens, done.prefill, decodes=plan.decode)
         ask: Callable[[View], object] = state.policy.plan
         part = ask(view)
         if not isinstance(part, StepPlan) or part.preempt or part.resume or part.paused:
@@ -71,18 +72,22 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
     chunks = {chunk.request: chunk for chunk in plan.prefill}
     victims = list(plan.preempt)
     given: dict[RequestView, int] = {p.request: p.scheduled_tokens for p in plan.preempt}
+    more_blocks: dict[RequestView, int] = {}  # that victims take in this step
     decode, size = plan.decode, state.batch.block_size
     if len(chunks) < len(plan.prefill):
         raise state.broken("computes a request twice in one step")
     for request in chunks:
         if request in given:
             raise state.broken(f"preempts and computes request {request.request_id} in the same step")
+    if not victims and not state.orders_blocks and _fits(state, cache, plan):
+        done.prefill = _take_all(state, cache, chunks, decode, now_s)
+        return
     for live in list(state.running):
         if live.status not in (DECODING, PREFILLING):
             continue  # a victim that has left already
         chunk = chunks.pop(live, None)
         if chunk is not None:
-            _make_room(state, cache, live, chunk.num_tokens, victims, now_s)
+            _make_room(state, cache, live, chunk.num_tokens, victims, more_blocks, now_s)
             done.prefill.append(state.compute(chunk, now_s))
         elif live not in given:
             # In the middle of a block a decode neither takes one nor fills one, not even one token late.
@@ -92,42 +97,106 @@ def _run_on(state: ReplicaState, cache: Cache, plan: StepPlan, done: AppliedPlan
                 and not live.paused
                 and not 1 < live.num_computed_tokens % size < size - 1
             ):
-                _take(state, cache, live, 1, victims, now_s)
+                _take(state, cache, live, 1, victims, more_blocks, now_s)
         elif given[live]:
-            _take(state, cache, live, given[live], victims, now_s)
+            more_blocks[live] = max(0, _take(state, cache, live, given[live], victims, more_blocks, now_s))
         else:  # a victim of its own lack of blocks
             while live.status in (DECODING, PREFILLING):
-                state.preempt(victims.pop(0), now_s)
+                _preempt(state, victims.pop(0), more_blocks, now_s)
     for victim in victims:
-        state.preempt(victim, now_s)
+        _preempt(state, victim, more_blocks, now_s)
     for chunk in plan.prefill:
         if chunk.request in chunks:
             done.prefill.append(state.compute(chunk, now_s))
 
 
+def _fits(state: ReplicaState, cache: Cache, plan: StepPlan) -> bool:
+    """Whether there are blocks enough for all that the plan computes."""
+    needed = state.batch.blocks_needed() if plan.decode else 0
+    return needed + sum([cdiv(chunk.num_tokens, state.batch.block_size) for chunk in plan.prefill]) <= cache.num_free
+
+
+def _take_all(
+    state: ReplicaState, cache: Cache, chunks: dict[RequestView, Chunk], decode: bool, now_s: float
+) -> list[ScheduledChunk]:
+    """Take the blocks of the decodes and of these chunks, where it does not matter who gets which.
+
+    In order of admission are only the blocks that are filled, since of two with the same content the first serves.
+    """
+    running = [live for live in state.prefilling if live in chunks]
+    filled: list[tuple[RequestState, int]] = []
+    if decode and state.batch.size:
+        if needed := state.batch.blocks_needed():
+            take_decode_blocks(state, needed)
+        filled = decoded(state, cache, 0, 1)
+    computed = []
+    for live in running:
+        while filled and filled[0][0].place < live.place:
+            filler, full_blocks = filled.pop(0)
+            cache.enter(state.requests[filler.row], full_blocks)
+        computed.append(state.compute(chunks.pop(live), now_s))
+    for filler, full_blocks in filled:
+        cache.enter(state.requests[filler.row], full_blocks)
+    computed += [state.compute(chunk, now_s) for chunk in chunks.values()]
+    return computed
+
+
+def _preempt(state: ReplicaState, victim: Preemption, more_blocks: dict[RequestView, int], now_s: float) -> None:
+    state.preempt(victim, now_s, more_blocks.get(victim.request, 0))
+
+
 def _take(
-    state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
-) -> None:
-    """Take the blocks of a running request's next tokens that are no chunk: of a decode, or of a coming victim."""
+    state: ReplicaState,
+    cache: Cache,
+    live: RequestState,
+    tokens: int,
+    victims: list[Preemption],
+    more_blocks: dict[RequestView, int],
+    now_s: float,
+) -> int:
+    """Take the blocks of a running request's next tokens that are no chunk: of a decode, or of a coming victim.
+
+    Returns how many.
+    """
     if not 0 < tokens <= live.num_tokens_to_compute:
         left = live.num_tokens_to_compute
         raise state.broken(f"gives {tokens} tokens to its victim {live.request_id}, which has {left} left")
-    needed = _make_room(state, cache, live, tokens, victims, now_s)
+    needed = _make_room(state, cache, live, tokens, victims, more_blocks, now_s)
     if needed > 0:
         cache.allocate(live.row, needed)
-    if cache.enters_decoded:
+    if cache.keys is not None:
         known = live.num_tokens - (state.unknown(live) if live.status is DECODING else 0)
         full_blocks = min(live.num_computed_tokens + tokens, known) // state.batch.block_size
         cache.enter(state.requests[live.row], full_blocks)
+    return needed
 
 
 def _make_room(
-    state: ReplicaState, cache: Cache, live: RequestState, tokens: int, victims: list[Preemption], now_s: float
+    state: ReplicaState,
+    cache: Cache,
+    live: RequestState,
+    tokens: int,
+    victims: list[Preemption],
+    more_blocks: dict[RequestView, int],
+    now_s: float,
 ) -> int:
     """Preempt the next victims until a running request's next tokens fit; returns the blocks that these take."""
     needed = cdiv(live.num_computed_tokens + tokens, state.batch.block_size) - live.num_blocks
     while needed > cache.num_free:
         if not victims:
             raise state.broken(f"takes {needed} blocks for request {live.request_id}; {cache.num_free} are free")
-        state.preempt(victims.pop(0), now_s)
+        _preempt(state, victims.pop(0), more_blocks, now_s)
     return needed
+
+
+def steps_to_hit(state: ReplicaState, cache: Cache) -> int:
+    """Decode steps until the head of the queue may find more in the cache than it does now."""
+    if cache.keys is None or not cache.keys.num_telling:
+        return sys.maxsize
+    head = state.waiting.head
+    request = state.requests[head.row]
+    decoding = [
+        (state.requests[live.row], live.num_computed_tokens + 1 - state.unknown(live)) for live in state.decoders()
+    ]
+    steps = cache.keys.steps_to_hit(request, cache.hits(request, head.num_tokens)[0], decoding)
+    return steps if steps > 0 else 1

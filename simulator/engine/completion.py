@@ -123,6 +123,8 @@ class Completion:
             blocks = -(-tokens // size)
             if state.tree is not None:
                 state.tree.enter(state.requests[live.row], tokens // size)
+            elif state.cache is not None:
+                state.enter_decoded(live, live.base_computed)
             if self.hand_over is not None and self.hand_over(live, blocks):
                 del state.requests[live.row], state.lives[live.row]
                 continue

@@ -24,6 +24,8 @@ class Imports:
 
     def __init__(self, state: ReplicaState, on_room: Callable[[int], None]) -> None:
         self._state = state
+        state.orders_blocks = True
+        state.enters_late = False  # what comes from elsewhere enters with the first block that is filled here
         self._offered: deque[RequestState] = deque()
         self._loading: dict[int, RequestState] = {}
         self._loaded: deque[RequestState] = deque()

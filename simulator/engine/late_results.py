@@ -95,7 +95,7 @@ class LateResults:
         """Let the requests that finished with the previous step leave, and keep `done`; returns the former."""
         state = self._state
         left, left_s = self._done, self.end_s
-        if state.cache is not None and state.cache.enters_decoded:
+        if state.cache is not None and state.cache.keys is not None:
             for live in self._unentered(left):
                 state.cache.enter(state.requests[live.row], live.base_computed // state.batch.block_size)
         for live in left:

@@ -14,7 +14,7 @@ from typing import Final
 
 from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
-from simulator.engine.cache_apply import apply_in_order
+from simulator.engine.cache_apply import apply_in_order, steps_to_hit
 from simulator.engine.clock import Clock
 from simulator.engine.completion import Completion
 from simulator.engine.context_stats import ContextStats
@@ -310,13 +310,13 @@ class Replica:
             steps = min(batch.steps_to_finish(), _LONGEST_RUN)
             if step.plan.hold_steps is not None:
                 steps = max(1, min(steps, step.plan.hold_steps))
+            if step.waiting and self.state.cache is not None:
+                steps = min(steps, steps_to_hit(self.state, self.state.cache))
             if not step.until_arrival:
                 due_s = inf
             if due_s != inf:
                 # About as many steps as fit before the arrival; the exact end is found below.
-                before = int((due_s - start_s) / self._step_s) + 2
-                if before < steps:
-                    steps = before if before > 0 else 1
+                steps = max(1, min(steps, int((due_s - start_s) / self._step_s) + 2))
             free = self.state.blocks.num_free - self._asks_below
             steps = batch.steps_that_fit(free, steps) if free >= 0 else 1
             ends = self._decode_run_s(step.shape, steps)

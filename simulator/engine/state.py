@@ -20,6 +20,7 @@ from simulator.errors import PolicyError
 from simulator.memory.blocks import KVBlocks
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
 from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
@@ -91,7 +92,7 @@ class ReplicaState:
         self.unseen = Unseen() if self.traits.overlap_scheduling else None
         self.cut: RequestState | None = None  # its last chunk enters the radix tree with the next plan
         self.looks_at_queue = 0  # so often a plan looked at a queue that was not empty
-        if isinstance(blocks, PrefixCache):
+        if isinstance(blocks, (PrefixCache, PrefixLedger)):
             blocks.unknown_first = self.traits.unknown_blocks_first
         self.batch = DecodeBatch(block_size)
         self.decode_clock = self.batch.clock
@@ -115,6 +116,11 @@ class ReplicaState:
         self.requeues = records.requeues
         self._records = records
         self.has_block_ids = blocks.by_id is not None
+        # Whether running requests take their blocks one after the other: who takes which matters, or who enters first.
+        self.orders_blocks = self.has_block_ids
+        # Blocks filled by decoding enter the cache as their request leaves, unless others may find them before.
+        self.enters_late = self.cache is not None and self.cache.keys is not None
+        self._unknown = int(self.traits.async_scheduling)  # tokens of what is computed, where a plan is made
         if self.has_block_ids or self.cache is not None:
             self.batch.keep_members()
         self._max_num_seqs = policy.max_num_seqs
@@ -146,10 +152,14 @@ class ReplicaState:
             self.cache.end(request.row)  # it may go elsewhere: nothing of it is to be kept
         return hits * self.batch.block_size
 
-    def preempt(self, preemption: Preemption, now_s: float) -> int:
-        """Return a request from the batch to the queue; returns the blocks swapped out."""
+    def preempt(self, preemption: Preemption, now_s: float, more_blocks: int = 0) -> int:
+        """Return a request from the batch to the queue; returns the blocks swapped out.
+
+        `more_blocks` it took in this step, for tokens that are not computed yet.
+        """
         live = self._live(preemption.request, (DECODING, PREFILLING, LEAVING))
-        blocks = live.num_blocks
+        blocks = live.num_blocks + more_blocks
+        self.enter_decoded(live, live.num_computed_tokens)
         decoding = live.status is DECODING
         lost, last_s = self._take_back_unseen(live)
         if live.status is LEAVING:
@@ -185,6 +195,11 @@ class ReplicaState:
             setbacks.recomputed_tokens += live.forget()
         (self.waiting.push if self.traits.victims_last else self.waiting.put_back)(live)
         return blocks if preemption.swap else 0
+
+    def enter_decoded(self, live: RequestState, computed_tokens: int) -> None:
+        """Enter what decoding has filled of a request into the cache, as far as it is known, as it leaves the batch."""
+        if self.cache is not None and self.enters_late:
+            self.cache.enter(self.requests[live.row], (computed_tokens - self._unknown) // self.batch.block_size)
 
     def _take_back_unseen(self, live: RequestState) -> tuple[int, float]:
         """Throw away the token of a request to be preempted that is on its way, where plans do not see it."""

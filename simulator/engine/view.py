@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_tree import Node
-from simulator.plan import BatchView, PrefixMatches, WaitingView
+from simulator.plan import BatchView, PrefixMatches, WaitingView, cdiv
 from simulator.request import RequestView
-from simulator.request_state import RequestState
+from simulator.request_state import RequestState, ScheduledChunk
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Outlook
 
@@ -93,12 +93,24 @@ class ReplicaView:
 class Viewer:
     """Keeps `view` as the replica is when its policy is asked."""
 
-    __slots__ = ("_frees_late", "_has_host", "_num_admitted", "_order_at", "_outlook", "_state", "view")
+    __slots__ = (
+        "_decodes_now",
+        "_frees_late",
+        "_has_host",
+        "_num_admitted",
+        "_order_at",
+        "_outlook",
+        "_scheduled",
+        "_state",
+        "view",
+    )
 
     def __init__(self, state: ReplicaState, outlook: Outlook | None) -> None:
         self._state = state
         self._outlook = outlook
         self._num_admitted = 0  # up to the last look
+        self._scheduled: Sequence[ScheduledChunk] = ()  # with the parts of the step's plan that have been applied
+        self._decodes_now = False  # these parts have taken the blocks of the step's decodes
         self._frees_late = state.traits.frees_late > 0
         self._has_host = state.blocks.num_host_blocks > 0
         self._order_at = None if state.waiting.timeless else state.waiting.at
@@ -114,6 +126,8 @@ class Viewer:
             self._num_admitted = state.num_admitted
             view.admitted_tick = state.decode_clock.ticks
         view.step_tokens = None
+        self._scheduled = ()
+        self._decodes_now = False
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         view.num_free_blocks = state.blocks.num_free
         if self._has_host:
@@ -127,21 +141,36 @@ class Viewer:
             boundary = [live.base_computed % size == 0 and not live.reserved_tokens for live in state.paused]
             view.decode_blocks_needed += sum(boundary)
 
-    def look_again(self, step_tokens: int) -> None:
-        """Show the replica after a first part of the step's plan, of so many tokens."""
+    def look_again(self, step_tokens: int, scheduled: Sequence[ScheduledChunk], *, decodes: bool) -> None:
+        """Show the replica after the first parts of the step's plan, which scheduled these chunks, and the decodes."""
         # The requests that this part admitted have not been in a step yet.
         view = self.view
         seen = self._num_admitted, view.admitted_tick
         self.look(view.now_s, sorts=False)
         self._num_admitted, view.admitted_tick = seen
         view.step_tokens = step_tokens
+        self._scheduled = scheduled
+        self._decodes_now = decodes
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """See `View.blocks_freed`."""
         cache = self._state.cache
         if cache is None:
             return sum([request.num_blocks for request in requests])
-        return cache.freed_with({request.row: request.num_blocks for request in requests})
+        held = {request.row: request.num_blocks for request in requests}
+        if self.view.step_tokens is not None:
+            self._add_taken(held)
+        return cache.freed_with(held)
+
+    def _add_taken(self, held: dict[int, int]) -> None:
+        """Count the blocks that running requests have taken in this very step, too."""
+        size = self.view.block_size
+        scheduled = [(live, tokens) for live, tokens, _ in self._scheduled]
+        if self._decodes_now:
+            scheduled += [(live, 1) for live in self._state.decoders()]
+        for live, tokens in scheduled:
+            if live.row in held:
+                held[live.row] = max(held[live.row], cdiv(live.num_computed_tokens + tokens, size))
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         """See `View.recompute_s`."""

@@ -1,4 +1,4 @@
-"""The protocol of KV memory with a prefix cache: vLLM's `PrefixCache` and SGLang's `RadixCache`."""
+"""The protocol of KV memory with a prefix cache: vLLM's `PrefixCache` or `PrefixLedger`, and SGLang's `RadixCache`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from simulator.memory.blocks import KVBlocks
+from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
 
@@ -14,8 +15,8 @@ class Cache(KVBlocks, Protocol):
     """KV blocks found again by their content. Cached blocks that no request uses count as free."""
 
     @property
-    def enters_decoded(self) -> bool:
-        """Whether blocks `enter` as decoding fills them; otherwise only those of prompts do."""
+    def keys(self) -> RequestKeys | None:
+        """Keys of the requests at hand; None where no block enters that decoding fills, but those of prompts alone."""
 
     def hits(self, request: Request, num_tokens: int) -> tuple[int, int]:
         """Cached leading blocks of the request's `num_tokens` tokens, and how many of these no request uses.

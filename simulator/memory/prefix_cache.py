@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterable
 
-from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.memory.blocks import BlockTables, OutOfBlocksError
+from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
 
 
@@ -35,10 +35,8 @@ class PrefixCache:
         self._key: list[Hashable | None] = [None] * (num_blocks + 1)
         self._blocks: dict[Hashable, dict[int, None]] = {}
         self._entered: dict[int, int] = {}  # row -> leading blocks of its table that have entered the cache
-        self._keys: dict[int, BlockKeys] = {}
-        self._chains: Chains = {}
+        self.keys = RequestKeys(block_size)
 
-    enters_decoded = True
     shares_blocks = True
 
     @property
@@ -56,7 +54,7 @@ class PrefixCache:
 
         At least one token is left to compute: of a prompt that is cached whole, the last block does not count.
         """
-        keys = self._keys_of(request)
+        keys = self.keys.of(request)
         found = unused = 0
         blocks, references = self._blocks, self.references
         for place in range((num_tokens - 1) // self.block_size):
@@ -67,12 +65,6 @@ class PrefixCache:
             unused += references[next(iter(same))] == 0
         return found, unused
 
-    def _keys_of(self, request: Request) -> BlockKeys:
-        keys = self._keys.get(request.row)
-        if keys is None:
-            keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains)
-        return keys
-
     def freed_with(self, rows: Iterable[int]) -> int:
         """Blocks that only these rows use."""
         used = Counter(block for row in rows for block in self.tables.get(row, ()))
@@ -82,7 +74,7 @@ class PrefixCache:
 
     def take_hits(self, request: Request, blocks: int) -> None:
         """Begin the request's table with its first `blocks` blocks, which are cached."""
-        keys = self._keys_of(request)
+        keys = self.keys.of(request)
         table = self.tables[request.row] = []
         for place in range(blocks):
             block = next(iter(self._blocks[keys[place]]))
@@ -109,7 +101,7 @@ class PrefixCache:
         entered = self._entered.get(request.row, 0)
         if full_blocks <= entered:
             return
-        keys = self._keys_of(request)
+        keys = self.keys.of(request)
         table = self.tables[request.row]
         for place in range(entered, full_blocks):
             block, key = table[place], keys[place]
@@ -175,7 +167,7 @@ class PrefixCache:
 
     def end(self, row: int) -> None:
         """Forget the keys of a request that has ended."""
-        self._keys.pop(row, None)
+        self.keys.end(row)
 
     def _evict(self, block: int) -> None:
         key = self._key[block]

@@ -34,7 +34,7 @@ class Holder:
 class RadixCache:
     """Counts of pages: in the tree, private to requests, or idle. Duplicates are merged."""
 
-    enters_decoded = False
+    keys = None
     by_id = None
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:

@@ -111,8 +111,10 @@ class ChunkedPrefill:
                 return StepPlan(requeue=to_front(passed, self.order))
             return decodes_on(view, self._admission, self.order)
         chunk, passed = admit_next(view, self._admission, self._threshold(view), budget, passed)
-        if chunk is None:  # until the next step: others may compute what this request would hit
-            return StepPlan(requeue=to_front(passed, self.order))
+        if chunk is None:
+            if passed or not self._admission.lacks_blocks_alone:
+                return StepPlan(requeue=to_front(passed, self.order))
+            return decodes_on(view, self._admission, self.order)
         return StepPlan(prefill=(chunk,), more=True, note=passed)
 
     def _hand_out(self, view: View, threshold: int) -> StepPlan:

@@ -1,4 +1,4 @@
-"""Random scenarios with a prefix cache: prompts share groups, hashes or tokens, or answer what was said before."""
+"""Random scenarios with a prefix cache: prompts share groups, hashes or tokens, or go on with what was said before."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Policy
 from simulator.request import PromptContent, Request
 from simulator.simulate import Run
@@ -61,14 +62,14 @@ class CheckingCache(PrefixCache):
     @property
     def is_empty(self) -> bool:
         """Nobody owns anything, and nothing is kept about anybody."""
-        return not self.tables and not self._keys and not self._entered and self.num_free == self.num_blocks
+        return not self.tables and not self.keys and not self._entered and self.num_free == self.num_blocks
 
 
 def run_cached(
     scenario: Scenario,
     *,
     fast_forward: bool = True,
-    make_cache: Callable[..., Cache] = PrefixCache,
+    make_cache: Callable[..., Cache] = PrefixLedger,
     make_policy: Callable[[], Policy] | None = None,
 ) -> Run:
     """The scenario with a prefix cache, and with its decisions."""
@@ -88,7 +89,7 @@ def with_contents(scenario: Scenario, contents: Sequence[PromptContent | None]) 
 def caching_scenarios(draw: st.DrawFn, *, max_requests: int = 12, policy: str = "chunked_prefill") -> Scenario:
     """A scenario for `policy`, mostly with content that requests share."""
     scenario = draw(scenarios(policy, max_requests=max_requests))
-    make = draw(st.sampled_from([groups, hashes, token_ids, token_ids, mixed]))
+    make = draw(st.sampled_from([groups, hashes, token_ids, token_ids, conversations, mixed]))
     rng = random.Random(draw(st.integers(0, 2**32)))
     return with_contents(scenario, make(rng, scenario.workload, scenario.memory.block_size))
 
@@ -129,9 +130,16 @@ def token_ids(rng: random.Random, workload: Workload, size: int) -> Contents:
     return made
 
 
+def conversations(rng: random.Random, workload: Workload, size: int) -> Contents:
+    """A few conversations, of which a request says the beginning, its answer included; some say nothing."""
+    names = [None, *"abc"[: rng.randint(1, 3)] * 2]
+    drawn = [rng.choice(names) for _ in range(len(workload))]
+    return [None if name is None else PromptContent(conversation=name) for name in drawn]
+
+
 def mixed(rng: random.Random, workload: Workload, size: int) -> Contents:
     """Every request from another source, or from none."""
-    each = [make(rng, workload, size) for make in (groups, hashes, token_ids)]
+    each = [make(rng, workload, size) for make in (groups, hashes, token_ids, conversations)]
     return [rng.choice([*row, None]) for row in zip(*each, strict=True)]
 
 
@@ -151,6 +159,8 @@ def _sequence(row: int, known: list[Hashable], tokens: int, content: PromptConte
     if not known and content is not None and content.prefix_group is not None:
         shared = min(content.prefix_tokens, tokens)
         known = [("group", content.prefix_group, place) for place in range(shared)]
+    elif not known and content is not None and content.conversation is not None:
+        return [("conversation", content.conversation, place) for place in range(tokens + 1000)]
     return known + [("own", row, place) for place in range(len(known), len(known) + tokens + 1000)]
 
 

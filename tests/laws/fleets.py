@@ -13,7 +13,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Router
 from simulator.fleet.routers import built_in_routers, load_router
 from simulator.memory.blocks import BlockLedger
-from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Traits
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
@@ -82,7 +82,7 @@ def groups(draw: st.DrawFn, scenario: Scenario, *, cached: bool) -> list[Replica
 
 
 def _group(draw: st.DrawFn, scenario: Scenario, policy: Any, cached: bool, name: str) -> ReplicaGroup:
-    make_blocks = partial(PrefixCache, block_size=scenario.memory.block_size) if cached else BlockLedger
+    make_blocks = partial(PrefixLedger, block_size=scenario.memory.block_size) if cached else BlockLedger
     return ReplicaGroup(
         lambda: policy,
         scenario.memory,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from scenarios.check.differences import differences
+from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
@@ -62,7 +63,20 @@ def run_keeping(scenario: Scenario, *, fast_forward: bool) -> tuple[Run, list[ob
         return caches[-1]
 
     run = run_cached(scenario, fast_forward=fast_forward, make_cache=make_cache)
-    return run, [(list(cache._free), {key: list(same) for key, same in cache._blocks.items()}) for cache in caches]
+    return run, [(list(cache._free), named(cache)) for cache in caches]
+
+
+def named(cache: PrefixCache) -> dict[Hashable, list[int]]:
+    """The blocks that serve each content. Numbers are given in the order of looking, which fast-forward changes."""
+    names = {key: chained for chained, key in cache.keys._chains.items()}
+
+    def name(key: Hashable) -> Hashable:
+        if not isinstance(key, int) or key % NUMBER >= HASHED or key < NUMBER:
+            return key
+        before, here = names[key - key % NUMBER]
+        return name(before), here, key % NUMBER
+
+    return {name(key): list(same) for key, same in cache._blocks.items()}
 
 
 def same_with_and_without(scenario: Scenario) -> None:

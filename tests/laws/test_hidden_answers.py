@@ -13,6 +13,7 @@ import pytest
 
 from simulator.fleet.routers.least_loaded import LeastLoaded
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import load_policy
@@ -126,7 +127,7 @@ def test_a_policy_finds_no_true_length(name: str) -> None:
     assert policy.leaks == []
 
 
-@pytest.mark.parametrize("make_blocks", [PrefixCache, RadixCache])
+@pytest.mark.parametrize("make_blocks", [PrefixCache, PrefixLedger, RadixCache])
 def test_nor_through_a_prefix_cache(make_blocks: Any) -> None:
     scenario = scenario_of("sglang" if make_blocks is RadixCache else "chunked_prefill", order="lpm")
     policy: Any = scenario.policy

@@ -12,7 +12,7 @@ import pytest
 import scenarios
 from scenarios.runs.result import Result
 from scenarios.traces import TraceOptions, read_trace
-from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.timing.linear import Linear
 from simulator.workload import Workload
@@ -92,7 +92,7 @@ def serve_one_by_one(workload: Workload, usable: int, size: int) -> list[int]:
     """As the simulator has it: one slot, so that one request after the other uses the cache."""
     policy = ChunkedPrefill(max_num_seqs=1, max_num_batched_tokens=8192)
     scenario = Scenario(workload, policy, Memory(usable + 1, size), Linear(0.005, 2e-5))
-    records = scenario.run(make_blocks=partial(PrefixCache, block_size=size)).records
+    records = scenario.run(make_blocks=partial(PrefixLedger, block_size=size)).records
     assert not records.requests.preemptions.any()
     assert not records.reject_reasons
     found: list[int] = records.requests.cached_tokens.tolist()

@@ -16,6 +16,7 @@ import numpy as np
 from simulator.engine.timetable import Inlet, OnEnd
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.simulate import simulate
@@ -99,7 +100,7 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
     model = Linear(cost.get("a", 0.0), cost.get("b", 0.0), cost.get("c", 0.0))
     make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
     if case["config"].get("enable_prefix_caching"):
-        make_blocks = partial(PrefixCache, block_size=memory.block_size)
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
     run = simulate(
         workload_of(case),
         make_policy=lambda: policy,

@@ -17,6 +17,7 @@ from typing import Any
 
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Policy
 from simulator.policies.fastgen import Fastgen
 from simulator.policies.sarathi import Sarathi
@@ -87,7 +88,7 @@ def decisions_of(engine: Engine, case: Case, *, fast_forward: bool, by_id: bool)
     blocks = config["num_gpu_blocks"] + (not engine.null_block)
     make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
     if config.get("enable_prefix_caching"):
-        make_blocks = partial(PrefixCache, block_size=config["block_size"])
+        make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=config["block_size"])
     run = simulate(
         workload_of(case),
         make_policy=lambda: engine.policy(config),

@@ -20,6 +20,15 @@ class AdmissionRule(NamedTuple):
     in_chunks: bool  # a prompt beyond the budget is cut; else it waits for another step
     passes_over: bool = False  # and others, behind it, need not wait with it
 
+    @property
+    def lacks_blocks_alone(self) -> bool:
+        """Whether a request that is not admitted lacks blocks, until others finish or fill what it would hit.
+
+        What is tested is then its whole prompt, less the blocks of it that running requests use. Decodes take free
+        blocks, and evict what is used by nobody: neither makes the prompt fit.
+        """
+        return self.tests_whole and self.in_chunks
+
 
 def admit(
     view: View, rule: AdmissionRule, threshold: int, budget: int, free: int, chunks: list[Chunk]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from simulator.errors import PolicyError
-from simulator.plan import Chunk, Holds, Policy, Preemption, StepPlan
+from simulator.plan import Chunk, Holds, Policy, Preemption, StepPlan, View
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
+from simulator.simulate import Run
 from tests.hand import ONE_SECOND, Told
 from tests.laws.caching import CheckingCache, run_cached, with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload
@@ -301,3 +302,53 @@ def test_how_long_a_plan_holds_is_said_by_its_last_part() -> None:
     run = run_cached(replace(two_requests([]), policy=policy))
     assert policy.said == 5
     assert run.records.step_end_s.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+C = PromptContent(conversation="c")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """ChunkedPrefill, and how often it was asked."""
+
+    asked: list[float]
+    inner: ChunkedPrefill = WIDE
+    max_num_seqs: int = 8
+    caches_prefixes = True
+
+    def plan(self, view: View) -> StepPlan:
+        self.asked.append(view.now_s)
+        return self.inner.plan(view)
+
+
+def asked(asks: Sequence[Ask], usable: int, *, fast_forward: bool = True) -> tuple[Run, list[float]]:
+    """A run, and when its policy was asked."""
+    workload = make_workload([ask.at_s for ask in asks], [(ask.input_tokens, ask.output_tokens) for ask in asks])
+    times: list[float] = []
+    scenario = with_contents(
+        Scenario(workload, Counted(times), Memory(usable + 1, 4), ONE_SECOND), [ask.content for ask in asks]
+    )
+    run = run_cached(scenario, fast_forward=fast_forward, make_policy=lambda: Counted(times))
+    return run, times
+
+
+@pytest.mark.parametrize("content", [None, B, C])
+def test_steps_in_which_the_head_of_the_queue_cannot_be_admitted_are_run_at_once(content: PromptContent | None) -> None:
+    """28 of 30 blocks are asked for, 27 are free at most. What decodes is of no use to the head, and takes blocks."""
+    asks = [Ask(8, 100, content), Ask(110, 5, A, at_s=0.5), Ask(110, 5, A, at_s=0.6)]
+    fast, times = asked(asks, 30)
+    stepwise, each = asked(asks, 30, fast_forward=False)
+    assert fast.decisions == stepwise.decisions
+    assert fast.records.requests.scheduled_s[1:].tolist() == [100.0, 101.0], "when the first has ended"
+    assert len(set(each)) > 100
+    assert len(set(times)) < 20
+
+
+def test_the_head_of_the_queue_is_admitted_as_soon_as_a_decode_fills_what_it_hits() -> None:
+    """10 blocks. At 1 s the first has 2, of which one is full, and the second would take 9 more; 8 are free.
+
+    With its eighth token the first fills the other, 3 s before it ends: now the second takes but 8.
+    """
+    ran = told(WIDE, [Ask(5, 6, C), Ask(40, 1, C, at_s=0.5)], usable=10)
+    assert ran.steps("admitted")[:4] == [{"0": 0}, {}, {}, {"1": 8}]
+    assert ran.steps("num_free_blocks")[:4] == [8, 8, 8, 0]

@@ -14,6 +14,7 @@ from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.request import PromptContent, Request
 
 Keys = list[Hashable]
+NAMES: Chains = {}  # of all requests here
 
 
 def request(row: int, input_tokens: int, content: PromptContent | None = None, output_tokens: int = 1) -> Request:
@@ -22,7 +23,7 @@ def request(row: int, input_tokens: int, content: PromptContent | None = None, o
 
 def keys(row: int, input_tokens: int, size: int, content: PromptContent | None, chains: Chains | None = None) -> Keys:
     """The keys of a request's full blocks, two blocks beyond its prompt included."""
-    made = BlockKeys(request(row, input_tokens, content), size, {} if chains is None else chains)
+    made = BlockKeys(request(row, input_tokens, content), size, NAMES if chains is None else chains)
     return [made[block] for block in range(input_tokens // size + 2)]
 
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from simulator.memory.block_keys import BlockKeys, Chains
 from simulator.memory.blocks import OutOfBlocksError
 from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.request import PromptContent, Request
 from tests.simulator.memory.test_prefix_cache import request
 
@@ -67,6 +68,7 @@ class CacheAndModel(RuleBasedStateMachine):
     def begin(self, blocks: int, size: int) -> None:
         self.size = size
         self.cache, self.model = PrefixCache(blocks, 0, size), NaiveCache(blocks)
+        self.ledger = PrefixLedger(blocks, 0, size)
         self.chains: Chains = {}
         self.requests: dict[int, Request] = {}
         self.keys: dict[int, BlockKeys] = {}
@@ -82,16 +84,19 @@ class CacheAndModel(RuleBasedStateMachine):
         model, cache, asking = self.model, self.cache, self.requests[row]
         run = model.run_of_hits(self.told(row, (num_tokens - 1) // self.size))
         unused = sum(not model.users(block) for block in run)
-        assert cache.hits(asking, num_tokens) == (len(run), unused)
+        assert cache.hits(asking, num_tokens) == self.ledger.hits(asking, num_tokens) == (len(run), unused)
         cache.take_hits(asking, len(run))
+        self.ledger.take_hits(asking, len(run))
         model.take_hits(row, run)
         self.tokens[row], self.full[row] = len(run) * self.size, len(run)
         needed = -(-num_tokens // self.size) - len(run)
         if needed > len(model.queue):
-            with pytest.raises(OutOfBlocksError):
-                cache.allocate(row, needed)
+            for either in (cache, self.ledger):
+                with pytest.raises(OutOfBlocksError):
+                    either.allocate(row, needed)
             return
         cache.allocate(row, needed)
+        self.ledger.allocate(row, needed)
         model.allocate(row, needed)
         self.tokens[row] = num_tokens
         self.fills(row)
@@ -99,6 +104,7 @@ class CacheAndModel(RuleBasedStateMachine):
     def fills(self, row: int) -> None:
         full = self.tokens[row] // self.size
         self.cache.enter(self.requests[row], full)
+        self.ledger.enter(self.requests[row], full)
         for place in range(self.full[row], full):
             self.model.entered.append((self.model.tables[row][place], self.keys[row][place]))
         self.full[row] = max(full, self.full[row])
@@ -129,8 +135,10 @@ class CacheAndModel(RuleBasedStateMachine):
             return
         if needed == 1:
             self.cache.grow(1, iter([row]))
+            self.ledger.grow(1, ())
         elif needed > 0:
             self.cache.allocate(row, needed)
+            self.ledger.allocate(row, needed)
         self.model.allocate(row, max(0, needed))
         self.tokens[row] = after
         self.fills(row)
@@ -141,27 +149,38 @@ class CacheAndModel(RuleBasedStateMachine):
             return
         row = data.draw(st.sampled_from(sorted(self.tokens)))
         alone = sum(self.model.users(block) == 1 for block in self.model.tables[row])
-        assert self.cache.freed_with([row]) == alone
+        blocks = -(-self.tokens.pop(row) // self.size)
+        assert self.cache.freed_with([row]) == self.ledger.freed_with({row: blocks}) == alone
         before = self.cache.num_free
-        self.cache.free(row, -(-self.tokens.pop(row) // self.size))
+        self.cache.free(row, blocks)
         assert self.cache.num_free == before + alone
         self.model.free(row)
         if comes_back:
             self.gone.append(row)
+            self.ledger.lose(row, blocks)
         else:
             self.cache.end(row)
+            self.ledger.free(row, blocks)
+            self.ledger.end(row)
 
     @invariant()
     def agree(self) -> None:
         if not hasattr(self, "cache"):
             return
         self.cache.check()
+        self.ledger.check()
         assert list(self.cache._free) == self.model.queue
         assert self.cache.tables == self.model.tables
-        assert self.cache.num_free == len(self.model.queue)
+        assert self.cache.num_free == self.ledger.num_free == len(self.model.queue)
         for row, asking in self.requests.items():
             run = self.model.run_of_hits(self.told(row, (asking.input_tokens - 1) // self.size))
             assert self.cache.hits(asking, asking.input_tokens)[0] == len(run)
+            if row in self.gone:
+                assert self.ledger.hits(asking, asking.input_tokens)[0] == len(run)
+            other = asking._replace(row=-2 - row)  # who says the same, and has nothing of its own
+            assert self.ledger.hits(other, asking.input_tokens) == self.cache.hits(other, asking.input_tokens)
+            self.ledger.end(other.row)
+            self.cache.end(other.row)
 
 
 TestCacheAndModel = CacheAndModel.TestCase

@@ -1,0 +1,61 @@
+"""The block keys of the requests that a prefix cache has to do with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from simulator.memory.block_keys import BlockKeys, Chains
+from simulator.request import Request
+
+
+class RequestKeys:
+    """Keys by request, worked out once for each.
+
+    `num_telling` counts the requests whose answers others may find: what decoding fills of them has to enter the cache
+    in time. What others decode is their own, and need have entered only when they leave.
+    """
+
+    __slots__ = ("_chains", "_keys", "block_size", "num_telling")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.num_telling = 0
+        self._keys: dict[int, BlockKeys] = {}
+        self._chains: Chains = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def of(self, request: Request) -> BlockKeys:
+        """The keys of this request."""
+        keys = self._keys.get(request.row)
+        if keys is None:
+            keys = self._keys[request.row] = BlockKeys(request, self.block_size, self._chains)
+            self.num_telling += keys.tells_answer
+        return keys
+
+    def end(self, row: int) -> None:
+        """Forget the keys of a request."""
+        keys = self._keys.pop(row, None)
+        if keys is not None:
+            self.num_telling -= keys.tells_answer
+
+    def steps_to_hit(self, request: Request, hits: int, decoding: Iterable[tuple[Request, int]]) -> int:
+        """Decode steps until a request with so many leading blocks in the cache may find another there.
+
+        `decoding` are those who may fill it, with the tokens of theirs that are known by now. As long as no other
+        request comes or goes, blocks are only evicted besides.
+        """
+        size = self.block_size
+        steps = sys.maxsize
+        keys = self.of(request)
+        if keys.num_shared <= hits:
+            return steps
+        awaited = keys.first(hits + 1)[hits]
+        full = (hits + 1) * size
+        for other, tokens in decoding:
+            theirs = self.of(other)
+            if theirs.num_shared > hits and tokens < full and theirs.first(hits + 1)[hits] == awaited:
+                steps = min(steps, full - tokens)
+        return steps

@@ -1,0 +1,193 @@
+"""Runs of blocks: how they are shared, split and evicted. What it decides, `test_prefix_cache_model` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from simulator.memory.blocks import OutOfBlocksError
+from simulator.memory.cache import Cache
+from simulator.memory.prefix_ledger import PrefixLedger
+from simulator.memory.request_keys import RequestKeys
+from simulator.request import PromptContent, Request
+from tests.simulator.memory.test_prefix_cache import SIZE, group, request
+
+
+def admit(ledger: PrefixLedger, asking: Request, num_tokens: int | None = None) -> int:
+    """As the engine admits a whole prompt in a step; returns how many blocks it found."""
+    tokens = asking.input_tokens if num_tokens is None else num_tokens
+    hits, _ = ledger.hits(asking, tokens)
+    ledger.take_hits(asking, hits)
+    ledger.allocate(asking.row, -(-tokens // SIZE) - hits)
+    ledger.enter(asking, tokens // SIZE)
+    ledger.check()
+    return hits
+
+
+def queue(ledger: PrefixLedger) -> list[tuple[int, int, int]]:
+    """Row, first place and number of blocks of the free runs, from the front."""
+    return [(run.row, run.start, run.size) for run in ledger._free]
+
+
+def test_it_is_a_cache_without_ids() -> None:
+    ledger = PrefixLedger(8, 0, SIZE)
+    assert isinstance(ledger, Cache)
+    assert ledger.by_id is None
+    assert (ledger.num_free, ledger.num_blocks, ledger.num_free_host) == (8, 8, 0)
+
+
+def test_what_is_used_together_is_one_run() -> None:
+    """Of 20 tokens, 8 are shared with a shorter prompt: the run is split when that is served, and not before."""
+    ledger = PrefixLedger(16, 0, SIZE)
+    admit(ledger, group(0, 20))
+    assert [run.size for run in ledger._tables[0].runs] == [5]
+    assert admit(ledger, group(1, 9)) == 2
+    assert [run.size for run in ledger._tables[0].runs] == [2], "which the other three follow"
+    assert [(run.start, run.size, run.references) for run in ledger._tables[0].parts()] == [(0, 2, 2), (2, 3, 1)]
+    ledger.free(0, 5)
+    ledger.check()
+    assert queue(ledger) == [(0, 2, 3)]
+    ledger.free(1, 3)
+    assert ledger.num_free == 16
+    assert queue(ledger) == [(0, 2, 3), (0, 0, 2)], "what holds nothing is not in it"
+
+
+def test_a_free_run_is_split_where_it_lies_in_the_queue() -> None:
+    ledger = PrefixLedger(16, 0, SIZE)
+    for row, name in enumerate("ab"):
+        admit(ledger, group(row, 20, name))
+        ledger.free(row, 5)
+    assert admit(ledger, group(2, 9, "a")) == 2
+    assert queue(ledger) == [(0, 2, 3), (1, 0, 5)], "its head is in use, its tail comes before the other run"
+    ledger.allocate(9, 6 + 4)
+    ledger.check()
+    assert queue(ledger) == [(1, 0, 3)]
+    assert ledger.hits(group(3, 30, "b"), 30) == (3, 3)
+    assert ledger.hits(group(4, 30, "a"), 30) == (2, 0)
+
+
+def test_own_blocks_of_the_finished_are_one_nameless_run() -> None:
+    ledger = PrefixLedger(16, 0, SIZE)
+    for row in range(3):
+        admit(ledger, request(row, 16))
+    for row in range(3):
+        ledger.free(row, 4)
+        ledger.end(row)
+    assert queue(ledger) == [(-1, 0, 12)]
+    ledger.allocate(9, 10)
+    assert queue(ledger) == [(-1, 0, 6)]
+    assert ledger.num_free == 6
+
+
+def test_a_preempted_request_finds_its_own_until_they_are_taken() -> None:
+    ledger = PrefixLedger(8, 0, SIZE)
+    own = request(0, 16)
+    admit(ledger, own)
+    ledger.lose(0, 4)
+    assert ledger.hits(own, 17) == (4, 4)
+    assert ledger.hits(request(1, 17), 17) == (0, 0)
+    ledger.allocate(9, 5)
+    assert ledger.hits(own, 17) == (3, 3), "the last block has gone"
+    ledger.free(9, 5)
+    assert admit(ledger, own, 14) == 3
+    ledger.lose(0, 4)
+    ledger.end(0)
+    assert not ledger._own
+    ledger.check()
+
+
+def test_before_vllm_0_26_empty_blocks_wait_their_turn() -> None:
+    ledger = PrefixLedger(6, 0, SIZE)
+    ledger.unknown_first = False
+    admit(ledger, group(0, 10))
+    ledger.free(0, 3)
+    assert queue(ledger) == [(-1, 0, 1), (0, 0, 2)]
+    ledger.allocate(1, 4)
+    assert ledger.hits(group(2, 9), 9) == (2, 2)
+    ledger.allocate(1, 1)
+    assert ledger.hits(group(2, 9), 9) == (1, 1)
+
+
+def test_what_cannot_be_raises_and_changes_nothing() -> None:
+    ledger = PrefixLedger(3, 0, SIZE)
+    admit(ledger, group(0, 8))
+    attempts: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: ledger.allocate(1, 2), OutOfBlocksError, "row 1 asks for 2 blocks, 1 are free"),
+        (lambda: ledger.grow(2, ()), OutOfBlocksError, "decoding asks for 2 blocks, 1 are free"),
+        (lambda: ledger.swap_out(0, 2), NotImplementedError, "prefix cache"),
+        (lambda: ledger.swap_in(0, 2), NotImplementedError, "prefix cache"),
+        (lambda: ledger.free_host(0, 2), NotImplementedError, "prefix cache"),
+    ]
+    for attempt, error, says in attempts:
+        with pytest.raises(error, match=says):
+            attempt()
+        assert ledger.num_free == 1
+        ledger.check()
+    with pytest.raises(ValueError, match="row 0 holds 2 blocks, not 1"):
+        ledger.free(0, 1)
+
+
+def test_it_starts_anew() -> None:
+    ledger = PrefixLedger(8, 0, SIZE)
+    admit(ledger, group(0, 16))
+    ledger.free(0, 4)
+    ledger.clear()
+    ledger.check()
+    assert ledger.num_free == 8
+    assert ledger.hits(group(1, 16), 16) == (0, 0)
+
+
+def spoil_references(ledger: PrefixLedger) -> None:
+    ledger._tables[0].runs[0].references += 1
+
+
+def spoil_count(ledger: PrefixLedger) -> None:
+    ledger.num_free += 1
+
+
+def spoil_content(ledger: PrefixLedger) -> None:
+    ledger._serving.popitem()
+
+
+@pytest.mark.parametrize("spoil", [spoil_references, spoil_count, spoil_content])
+def test_the_check_finds(spoil: Callable[[PrefixLedger], None]) -> None:
+    ledger = PrefixLedger(8, 0, SIZE)
+    admit(ledger, group(0, 16))
+    ledger.check()
+    spoil(ledger)
+    with pytest.raises(AssertionError):
+        ledger.check()
+
+
+def conversation(row: int, name: str | None, input_tokens: int = 6) -> Request:
+    return request(row, input_tokens, None if name is None else PromptContent(conversation=name))
+
+
+def test_who_may_fill_what_a_request_would_hit_next() -> None:
+    """The next block of the prompt is the third: tokens 8 to 11."""
+    keys = RequestKeys(SIZE)
+    asking = conversation(0, "a", 40)
+    same, other, own = conversation(1, "a"), conversation(2, "b"), conversation(3, None)
+    assert keys.steps_to_hit(asking, 2, [(other, 9), (own, 9)]) > 10**9
+    assert keys.steps_to_hit(asking, 2, [(other, 9), (same, 9)]) == 3
+    assert keys.steps_to_hit(asking, 2, [(same, 7), (same, 11)]) == 1
+    assert keys.steps_to_hit(asking, 2, [(same, 12)]) > 10**9, "it has entered already, and been found or evicted"
+    assert keys.steps_to_hit(own, 2, [(same, 9)]) > 10**9
+
+
+def test_answers_that_others_may_find_are_counted() -> None:
+    keys = RequestKeys(SIZE)
+    for asking in (
+        conversation(0, "a"),
+        conversation(1, None),
+        group(2, 8),
+        conversation(3, "b"),
+        conversation(0, "a"),
+    ):
+        keys.of(asking)
+    assert (keys.num_telling, len(keys)) == (2, 4)
+    for row in (0, 1, 2, 0):
+        keys.end(row)
+    assert (keys.num_telling, len(keys)) == (1, 1)
