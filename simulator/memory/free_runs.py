@@ -23,10 +23,6 @@ class Run:
         self.rest: Run | None = None
         self.before = self.after = self  # in the queue
 
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
-
 
 class FreeRuns:
     """Unused runs, the one to be allocated first in front; of a run, the last block comes first."""
