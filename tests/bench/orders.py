@@ -23,7 +23,7 @@ import numpy as np
 
 from simulator.hardware.kv import kv_cache
 from simulator.memory.blocks import BlockLedger, KVBlocks
-from simulator.memory.prefix_cache import PrefixCache
+from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.policies import built_in_policies, load_policy
 from simulator.queues import QUEUES
@@ -67,7 +67,7 @@ def serve(case: Case, workload: Workload) -> Callable[[], float]:
     order = {} if case.order is None else {"order": case.order}
     blocks: Callable[[int, int], KVBlocks] = BlockLedger
     if case.cached:
-        blocks = partial(RadixCache if case.policy == "sglang" else PrefixCache, block_size=kv.block_size)
+        blocks = partial(RadixCache if case.policy == "sglang" else PrefixLedger, block_size=kv.block_size)
 
     def run() -> float:
         began_s = time.process_time()
