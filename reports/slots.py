@@ -208,11 +208,10 @@ def _phases(
 ) -> tuple[Floats, Floats]:
     """When each stay's prefill ended and when its computing ended."""
     requests = records.requests
-    first_token = requests.first_token_s[row]
-    first_token = np.where(np.isnan(first_token), np.inf, first_token)
+    first_token, last_token = _or_never(requests.first_token_s[row]), _or_never(requests.last_token_s[row])
     released = requests.released_s[row]
     final = ~np.isnan(released) & (released <= end)
-    last_token = np.where(final, requests.last_token_s[row], np.inf)
+    last_token = np.where(final, last_token, np.inf)
 
     at = np.searchsorted(steps.start_s, start)  # the row that begins with this stay
     needed = steps.prefill_tokens[np.minimum(at, len(steps.end_s))] + requests.input_tokens[row]
@@ -225,6 +224,11 @@ def _phases(
         prefilled, last_token = _unseen(records, steps, row, start)
     prefilled = np.clip(prefilled, start, end)
     return prefilled, np.clip(last_token, prefilled, end)
+
+
+def _or_never(times_s: Floats) -> Floats:
+    """Infinity for what never came: a token of a request that was aborted during its prompt."""
+    return np.where(np.isnan(times_s), np.inf, times_s)
 
 
 def stalls(records: Records, from_s: float, to_s: float, replica: int = 0) -> tuple[Floats, Floats]:

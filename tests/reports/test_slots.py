@@ -98,6 +98,17 @@ def test_padding_takes_its_share_of_the_prefill() -> None:
     assert float(np.ptp(np.subtract(*unpadded.bounds(Phase.PADDING)))) == 0.0
 
 
+def test_a_request_aborted_during_its_prompt_only_prefilled() -> None:
+    """Its client leaves at 0.3 s, in the second of four steps of its prompt, and it leaves with that step, at 0.5 s."""
+    prompt, answer, priority = as_ints([1024]), as_ints([8]), as_ints([0])
+    workload = Workload(as_floats([0.0]), prompt, answer, answer, priority, as_ints([0]), patience_s=as_floats([0.3]))
+    policy = ChunkedPrefill(max_num_seqs=1, max_num_batched_tokens=256)
+    records = simulate(workload, make_policy=lambda: policy, kv=KV, cost=Linear(0.25, 0.0, 0.0)).records
+    stay = stays(records)
+    edges = [stay.bounds(phase) for phase in Phase]
+    assert [float(end[0] - start[0]) for start, end in edges] == [0.5, 0.0, 0.0, 0.0]
+
+
 def test_preempted_requests_leave_their_slots() -> None:
     records = continuous(80, num_blocks=150)
     stay, again = stays(records), records.requeues
