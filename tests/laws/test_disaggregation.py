@@ -134,7 +134,9 @@ def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
         assert not two_halves.any()
         return
     assert sorted(moved.row.tolist()) == np.flatnonzero(two_halves).tolist()
-    assert moved.blocks.tolist() == [cdiv(tokens, records.block_size) for tokens in requests.input_tokens[moved.row]]
+    assert moved.blocks.tolist() == [
+        cdiv(tokens, records.block_size) for tokens in requests.input_tokens[moved.row].tolist()
+    ]
     assert np.array_equal(moved.bytes, moved.blocks * BLOCK_BYTES)
     assert np.array_equal(moved.ready_s, requests.first_token_s[moved.row])
     assert np.all(moved.ready_s <= moved.start_s)

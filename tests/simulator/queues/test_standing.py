@@ -21,6 +21,8 @@ def play(meter: Any, key: Any, moves: list[tuple[str, int]]) -> int:
     batch = DecodeBatch(4)
     batch.meter = meter
     outside = [RequestState(Request(row, str(row), 0.0, row % 7 + 1, 9, 9, row % 3), batch.clock) for row in range(12)]
+    for live in outside:
+        live.last_token_s = 0.0  # that of its prompt
     for row in (3, 8):
         outside[row].promoted_at_tokens = 0
     inside: list[RequestState] = []
