@@ -66,6 +66,7 @@ compiled-test: $(VENV)/.dev
 	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
 	cp -R tests docs pyproject.toml $(COMPILED)
+	cd $(COMPILED) && $(abspath $(BIN))/python -c "from simulator.compiled import is_compiled; assert is_compiled(), 'nothing was compiled: pip wheel -v . says why'"
 	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
 	    tests/test_compiled.py tests/laws tests/parity tests/simulator
 
