@@ -67,7 +67,8 @@ compiled-test: $(VENV)/.dev
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
 	cp -R tests docs pyproject.toml $(COMPILED)
 	cd $(COMPILED) && $(abspath $(BIN))/python -c "from simulator.compiled import is_compiled; assert is_compiled(), 'nothing was compiled: pip wheel -v . says why'"
-	cd $(COMPILED) && $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
+	cd $(COMPILED) && BATCHLAB_SHARED="$${BATCHLAB_SHARED:-$(abspath ../shared)}" \
+	    $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
 	    tests/test_compiled.py tests/laws tests/parity tests/simulator
 
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.
