@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from scenarios.measured.format import LogFormat
+from scenarios.measured.log_format import LogFormat
 
 
 @cache

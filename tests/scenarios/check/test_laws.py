@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.check.case import Case, CaseRequest
-from scenarios.check.check import LAWS, broken_laws, check_policy
+from scenarios.check.check_policy import LAWS, broken_laws, check_policy
+from scenarios.check.law_trial import Trial, make_trial
 from scenarios.check.laws.causality import other_lengths
 from scenarios.check.laws.repetition import same
-from scenarios.check.trial import Trial, make_trial
+from scenarios.check.random_case import Case, CaseRequest
 from scenarios.schema.loader import load
 from simulator.memory.blocks import BlockManager
 from simulator.results.records import Status

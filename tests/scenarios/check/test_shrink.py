@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scenarios.check.case import Case, CaseRequest, Cost, as_yaml
+from scenarios.check.random_case import Case, CaseRequest, Cost, as_yaml
 from scenarios.check.shrink import shrink
 from scenarios.schema.source.yaml_source import parse_yaml
 
