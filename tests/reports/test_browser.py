@@ -19,7 +19,7 @@ from reports.sweep.build import write_sweep_report
 from reports.sweep.points import SweepAxis, SweepResult
 from reports.tables import TableRows
 from reports.validation import write_validation
-from simulator.lockstep.csv import read_csv
+from simulator.lockstep.lockstep_csv import read_csv
 from simulator.metrics.summary import summarize
 from tests.browser import Opened, chromium
 from tests.reports.sweep.results import RATES, made
