@@ -14,7 +14,10 @@ from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.admission import AdmissionRule, admit, admit_next
+from simulator.policies.chunked_prefill.admission import AdmissionRule, admit, admit_next
+from simulator.policies.chunked_prefill.step import decodes_on, to_front, usual_step
+from simulator.policies.chunked_prefill.token_budget import split_budget
+from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
     MaxNumBatchedTokens,
@@ -24,9 +27,6 @@ from simulator.policies.parts.parameters import (
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.token_budget import split_budget
-from simulator.policies.parts.usual_step import decodes_on, to_front, usual_step
-from simulator.policies.parts.vllm_versions import NEWEST, RULES, Version, check_version
 from simulator.request import RequestView
 
 
@@ -41,7 +41,7 @@ class ChunkedPrefill:
     admits a prompt only if all of it would fit now, though it takes only the blocks of its first chunk.
 
     With `async_scheduling` a step is planned while the one before it runs, as in a server of 0.33 by default.
-    `version` is vLLM's: see `simulator.policies.parts.vllm_versions` for what earlier ones did.
+    `version` is vLLM's: see `simulator.policies.chunked_prefill.versions` for what earlier ones did.
     """
 
     max_num_seqs: MaxNumSeqs = 256

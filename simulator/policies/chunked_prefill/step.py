@@ -1,6 +1,6 @@
 """The step of a policy with one token budget where nothing lacks room: nearly every step is one.
 
-Every running request goes on, and heads of the queue enter. `simulator.policies.parts.token_budget` has the others.
+Every running request goes on, and heads of the queue enter. `token_budget` has the others.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.plan import Chunk, StepPlan, View, cdiv
-from simulator.policies.parts.admission import AdmissionRule, admit
+from simulator.policies.chunked_prefill.admission import AdmissionRule, admit
+from simulator.policies.chunked_prefill.token_budget import share
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, prefill_plan
-from simulator.policies.parts.token_budget import share
 from simulator.request import RequestView
 
 

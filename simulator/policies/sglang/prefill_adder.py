@@ -10,9 +10,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from simulator.plan import Chunk, View, cdiv
-from simulator.policies.parts.eos_forecast import EosForecast
-from simulator.policies.parts.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
 from simulator.policies.parts.plans import chunk_of
+from simulator.policies.sglang.eos_forecast import EosForecast
+from simulator.policies.sglang.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
 from simulator.request import RequestView
 
 

@@ -15,10 +15,10 @@ from numpy import float32
 
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
 from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.granted_prompts import granted_prompts, granted_tokens
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
+from simulator.policies.tgi.step import granted_prompts, granted_tokens
 from simulator.request import RequestView
 
 

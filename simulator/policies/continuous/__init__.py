@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
+from simulator.policies.continuous.step import prefill_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.prefill_first import prefill_first
 from simulator.policies.parts.system import System
 
 

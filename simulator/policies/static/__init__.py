@@ -12,7 +12,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import System
-from simulator.policies.parts.whole_batches import whole_batch
+from simulator.policies.static.step import whole_batch
 from simulator.request import RequestView
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulator.plan import Chunk, View, cdiv
+from simulator.policies.chunked_prefill.token_budget import share
 from simulator.policies.parts.plans import chunk_of
 from simulator.policies.parts.reservations import watermark_blocks
-from simulator.policies.parts.token_budget import share
 from simulator.request import RequestView
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from simulator.plan import Holds, Preemption, StepPlan, View
-from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
 from simulator.policies.parts.plans import UNTIL_ARRIVAL
-from simulator.policies.parts.prefill_adder import PrefillAdder, PrefillLimits
+from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.policies.sglang.prefill_adder import PrefillAdder, PrefillLimits
 from simulator.request import RequestView
 
 

@@ -16,11 +16,11 @@ from annotated_types import doc
 
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
-from simulator.policies.parts.context_chunks import equal_progress, first_come_first_served, whole
-from simulator.policies.parts.max_utilization import ARRIVAL, pause, queue_by_arrival
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
+from simulator.policies.tensorrt_llm.context_chunks import equal_progress, first_come_first_served, whole
+from simulator.policies.tensorrt_llm.step import ARRIVAL, pause, queue_by_arrival
 from simulator.request import RequestView
 
 CapacityPolicy = Annotated[

@@ -14,11 +14,11 @@ from annotated_types import Ge, Le, doc
 
 from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.new_tokens import allowed_tokens
-from simulator.policies.parts.next_batch import next_batch
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.prefill_adder import PrefillLimits
 from simulator.policies.parts.system import Checked, System
+from simulator.policies.sglang.new_tokens import allowed_tokens
+from simulator.policies.sglang.prefill_adder import PrefillLimits
+from simulator.policies.sglang.step import next_batch
 from simulator.request import RequestView
 
 

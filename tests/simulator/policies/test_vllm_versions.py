@@ -13,7 +13,7 @@ from simulator.errors import InputError
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import load_policy
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.policies.parts.vllm_versions import VERSIONS
+from simulator.policies.chunked_prefill.versions import VERSIONS
 from simulator.request import PromptContent
 from simulator.simulate import simulate
 from simulator.timing.linear_cost import Linear
