@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.run import Exported, ExportFormat
+from reports.exports.exported_run import Exported, ExportFormat
 from simulator.metrics import prometheus as names
 from simulator.metrics.token_times import token_times_s
 from simulator.results.records import Cause, Floats, Ints, Status

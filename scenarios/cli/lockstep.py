@@ -133,7 +133,7 @@ def _replayed(
     scenario: ScenarioModel, path: Path, profile: Path | None, *, plan: bool
 ) -> tuple[list[ComparedStep], dict[str, str]]:
     """Today's plans and predictions against recorded durations: needs no device, and no torch."""
-    from scenarios.build.parts import build
+    from scenarios.assembly.parts import build
     from scenarios.validate.lockstep import lockstep_case, measured_swap_s
     from simulator.lockstep.csv import read_csv
     from simulator.lockstep.run import replayed, repriced
@@ -159,7 +159,7 @@ def _device_maker(
 
     require_torch(device)
     from gpu_backend.session import executors
-    from scenarios.build.parts import build
+    from scenarios.assembly.parts import build
 
     kv, limit = build(scenario).kv, scenario.engine.parameter
     largest = int(limit("max_num_seqs") or 1), int(limit("max_num_batched_tokens") or 64)
@@ -198,9 +198,9 @@ def _tell(
     report: bool,
 ) -> None:
     """Write the steps and the report, print the verdict; exit code 3 where it is a bad one, 4 where there is none."""
-    from reports.lockstep import LockstepReport, lockstep_rows, write_lockstep
-    from reports.terminal import aligned
-    from scenarios.build.parts import resolved_yaml
+    from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
+    from reports.tables.terminal import aligned
+    from scenarios.assembly.parts import resolved_yaml
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
     from scenarios.validate.lockstep import lockstep_json, verdict_words
@@ -244,7 +244,7 @@ def _free_running(
     *,
     json: bool,
 ) -> None:
-    from reports.terminal import aligned
+    from reports.tables.terminal import aligned
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows

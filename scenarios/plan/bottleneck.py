@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.build.groups import groups_of
+from scenarios.assembly.groups import groups_of
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
 from scenarios.schema.cost.linear import LinearCostConfig

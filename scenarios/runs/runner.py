@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from scenarios.build.bill import cost_of, gpu_hours
-from scenarios.build.fleet import BuiltGroup, build_fleet, build_link, build_router
-from scenarios.build.parts import (
+from scenarios.assembly.bill import cost_of, gpu_hours
+from scenarios.assembly.fleet import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.parts import (
     build_workload,
     check_content,
     cost_per_million,

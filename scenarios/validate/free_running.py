@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-from scenarios.build.parts import build, build_workload, policy_label, with_policy
+from scenarios.assembly.parts import build, build_workload, policy_label, with_policy
 from scenarios.schema.scenario import Scenario
 from scenarios.validate.lockstep import case_of
 from simulator.lockstep.run import MakeDevice

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.parts import Parts, build, build_workload, check_content
+from scenarios.assembly.parts import Parts, build, build_workload, check_content
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary
 from simulator.lockstep.limits import Verdict

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.build.parts import build_workload
+from scenarios.assembly.parts import build_workload
 from scenarios.runs import sensitivity
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.build.parts import build, with_policy
+from scenarios.assembly.parts import build, with_policy
 from simulator.errors import InputError
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import built_in_policies, load_policy, policy_class, system_of
