@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reports.columns import COLUMNS
 from reports.definitions import METRICS_TABLE, markdown
+from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
