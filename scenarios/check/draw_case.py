@@ -1,8 +1,8 @@
 """Random small scenarios for a policy: tight memory, ties, bursts, lulls, priorities, replicas, swap space.
 
-A generator of our own rather than Hypothesis, which the tests use: the same seed has to give the same scenarios in
-every version, the command line must not need a development dependency, and what has to shrink is a flat `RandomCase`, for
-which fifty lines do (`scenarios.check.shrink`).
+This generator takes the place of Hypothesis, which the tests use: the same seed must give the same scenarios in every
+version, the command line must not need a development dependency, and a flat `RandomCase` shrinks in fifty lines
+(`scenarios.check.shrink`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from scenarios.assembly.fleet_parts import build_router
-from scenarios.assembly.replica_parts import Parts, build
+from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.check.checking_blocks import CheckingBlocks
 from scenarios.check.watched import Watched, watched
 from scenarios.schema.scenario import Scenario
@@ -30,7 +30,7 @@ class Trial:
     scenario: Scenario
     workload: Workload
     policy: Policy
-    parts: Parts
+    parts: ReplicaParts
     asked: list[Watched] = field(default_factory=list)
 
     def new_policy(self) -> Policy:

@@ -1,7 +1,7 @@
 """Worker processes that share the replicas of one fleet. Replica n belongs to worker n modulo their number.
 
 A worker keeps its replicas from window to window: what passes between it and the router are the rows of requests one
-way and signals the other. `scenarios.runs.worker_processes` has the processes.
+way and signals the other. `scenarios.runs.worker_processes` starts the processes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Broken:
 
 
 class Worker:
-    """What stands in a worker process, and stays there."""
+    """The replicas that one worker process keeps."""
 
     def begin(self, scenario: Scenario, workload: Workload, numbers: Sequence[int], log_decisions: bool) -> None:
         """Make the fleet, of which only these replicas are used."""
@@ -68,7 +68,7 @@ class Worker:
 
 
 class RemoteWorker(Protocol):
-    """A worker as seen from here."""
+    """A handle to a `Worker` in another process."""
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         """Have the `Worker` there do this; returns what waits for the answer."""

@@ -20,10 +20,10 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.metrics.fleet import by_group, group_seconds
+from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
-from simulator.metrics.warmup import WARMUP
+from simulator.metrics.warmup_cut import WARMUP
 from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
@@ -154,7 +154,7 @@ def _simulate(
     router = build_router(scenario)
     made = nullcontext() if make_pool is None else make_pool(scenario, workload, log_decisions=log_decisions)
     try:
-        with made as crew:
+        with made as pool:
             return simulate_fleet(
                 workload,
                 [built.replicas for built in fleet],
@@ -166,7 +166,7 @@ def _simulate(
                 log_decisions=log_decisions,
                 progress=progress,
                 front_end=scenario.resolve_front_end(),
-                crew=crew,
+                crew=pool,
                 watch=watch,
             )
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Where the workers of a crew are: processes of this machine, or actors of an existing Ray cluster."""
+"""Starts and ends the workers of a pool: processes of this machine, or actors of an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from simulator.workload import Workload
 
 
 class WorkerProcess(RemoteWorker, Protocol):
-    """One that is let go when the simulation is done."""
+    """A remote worker that is ended when the simulation is done."""
 
     def close(self) -> None:
         """End the worker."""
 
 
 class PoolMaker(Protocol):
-    """Makes the crew of one simulation."""
+    """Makes the worker pool of one simulation."""
 
     def __call__(
         self, scenario: Scenario, workload: Workload, *, log_decisions: bool
     ) -> AbstractContextManager[WorkerPool]:
-        """The crew, whose workers end with the block."""
+        """The pool, whose workers end with the block."""
 
 
 def pool_maker(executor: str = "local", workers: int | None = None, address: str | None = None) -> PoolMaker | None:
@@ -46,17 +46,17 @@ def pool_maker(executor: str = "local", workers: int | None = None, address: str
     return _maker(lambda: RayActor(ray), workers or cores(ray))
 
 
-def _maker(hire: Callable[[], WorkerProcess], workers: int) -> PoolMaker:
+def _maker(start: Callable[[], WorkerProcess], workers: int) -> PoolMaker:
     @contextmanager
-    def crew(scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[WorkerPool]:
-        hands = [hire() for _ in range(min(workers, scenario.num_replicas))]
+    def pool(scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[WorkerPool]:
+        started = [start() for _ in range(min(workers, scenario.num_replicas))]
         try:
-            yield WorkerPool(hands, scenario, workload, log_decisions=log_decisions)
+            yield WorkerPool(started, scenario, workload, log_decisions=log_decisions)
         finally:
-            for each in hands:
+            for each in started:
                 each.close()
 
-    return crew
+    return pool
 
 
 def _died(hint: str) -> InputError:

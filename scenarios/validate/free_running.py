@@ -18,7 +18,7 @@ from scenarios.assembly.replica_parts import build
 from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
 from scenarios.validate.lockstep_case import case_of
-from simulator.lockstep.run import MakeDevice
+from simulator.lockstep.lockstep_run import MakeDevice
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 

@@ -89,7 +89,7 @@ def test_two_workers_write_the_bytes_of_one_for_any_fleet(seed: int, tmp_path: P
 
 
 class Near:
-    """A hand of this process: what passes between it and the crew is pickled, as between processes."""
+    """A worker of this process: what passes between it and the pool is pickled, as between processes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -104,16 +104,16 @@ class Near:
 
 
 def shared(fleet: Fleet, workers: int) -> None:
-    """The run of one process against that of a crew."""
-    hands = [Near(fleet) for _ in range(workers)]
-    crew = WorkerPool(hands, load(FLEET), fleet.workload, log_decisions=True)
+    """The run of one process against that of a pool."""
+    nearby = [Near(fleet) for _ in range(workers)]
+    pool = WorkerPool(nearby, load(FLEET), fleet.workload, log_decisions=True)
     apart = simulate_fleet(
         fleet.workload,
         fleet.groups,
         router=fleet.new_router(),
         signal_interval_s=fleet.signal_interval_s,
         log_decisions=True,
-        crew=crew,
+        crew=pool,
     )
     same(apart, fleet.run())
 
@@ -128,14 +128,14 @@ def sharable(fleet: Fleet) -> bool:
 
 @given(fleet=fleets(max_requests=20).filter(sharable), workers=st.integers(1, 4))
 @settings(max_examples=60)
-def test_a_crew_leaves_the_records_of_one_process(fleet: Fleet, workers: int) -> None:
+def test_a_pool_leaves_the_records_of_one_process(fleet: Fleet, workers: int) -> None:
     shared(fleet, workers)
 
 
 @pytest.mark.slow
 @given(fleet=fleets(max_requests=30).filter(sharable), workers=st.integers(1, 4))
 @settings(max_examples=500)
-def test_a_crew_leaves_the_records_of_one_process_very_often(fleet: Fleet, workers: int) -> None:
+def test_a_pool_leaves_the_records_of_one_process_very_often(fleet: Fleet, workers: int) -> None:
     shared(fleet, workers)
 
 
@@ -190,12 +190,12 @@ def test_a_worker_that_dies_is_told_in_words() -> None:
     scenario = load(FLEET)
     make_pool = pool_maker("local", 2)
     assert make_pool is not None
-    with make_pool(scenario, build_workload(scenario), log_decisions=False) as crew:
-        hand = crew._workers[0]
-        assert isinstance(hand, LokyProcess)
-        hand._pool.submit(os._exit, 1)
+    with make_pool(scenario, build_workload(scenario), log_decisions=False) as pool:
+        worker = pool._workers[0]
+        assert isinstance(worker, LokyProcess)
+        worker._pool.submit(os._exit, 1)
         with pytest.raises(InputError, match="a worker process died"):
-            hand.ask("advance", [], [], 0.0)()
+            worker.ask("advance", [], [], 0.0)()
 
 
 @pytest.mark.slow
@@ -220,12 +220,12 @@ def test_the_actors_of_a_ray_cluster_write_the_same_bytes(tmp_path: Path) -> Non
         make_pool = pool_maker("ray", 2, cluster.address)
         assert make_pool is not None
         scenario = load(FLEET)
-        with make_pool(scenario, build_workload(scenario), log_decisions=False) as crew:
-            hand = crew._workers[0]
-            assert isinstance(hand, RayActor)
-            ray.kill(hand._actor)
+        with make_pool(scenario, build_workload(scenario), log_decisions=False) as pool:
+            worker = pool._workers[0]
+            assert isinstance(worker, RayActor)
+            ray.kill(worker._actor)
             with pytest.raises(InputError, match="a worker process died"):
-                hand.ask("advance", [], [], 0.0)()
+                worker.ask("advance", [], [], 0.0)()
     finally:
         ray.shutdown()
         cluster.shutdown()
