@@ -15,7 +15,7 @@ from scenarios.cli.measure import Device, Layers
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
     from simulator.lockstep.canary import Canary
-    from simulator.lockstep.run import MakeDevice
+    from simulator.lockstep.lockstep_run import MakeDevice
     from simulator.lockstep.step_errors import ComparedStep
 
 NOT_WITHIN = 3
@@ -135,8 +135,8 @@ def _replayed(
     """Today's plans and predictions against recorded durations: needs no device, and no torch."""
     from scenarios.assembly.parts import build
     from scenarios.validate.lockstep import lockstep_case, measured_swap_s
-    from simulator.lockstep.csv import read_csv
-    from simulator.lockstep.run import replayed, repriced
+    from simulator.lockstep.lockstep_csv import read_csv
+    from simulator.lockstep.lockstep_run import replayed, repriced
 
     recorded = read_csv(path)
     told = {"device": "recorded", "file": path.name}
@@ -173,7 +173,7 @@ def _executed(
     scenario: ScenarioModel, device: str, layers: int | None, profile: Path | None, clock: str, console: Console
 ) -> tuple[list[ComparedStep], dict[str, str]]:
     from scenarios.validate.lockstep import lockstep_case, measured_swap_s, profile_canary
-    from simulator.lockstep.run import device_clock, predicted_clock
+    from simulator.lockstep.lockstep_run import device_clock, predicted_clock
 
     case = lockstep_case(scenario, measured_swap_s(profile))
     make_device, fingerprint = _device_maker(scenario, device, layers, canary=profile_canary(profile))
@@ -205,7 +205,7 @@ def _tell(
     from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
     from scenarios.validate.lockstep import lockstep_json, verdict_words
     from scenarios.validate.storage import write_lockstep as write_results
-    from simulator.lockstep.limits import LIMITS
+    from simulator.lockstep.lockstep_limits import LIMITS
     from simulator.lockstep.step_errors import agreement
 
     found = agreement(steps)

@@ -16,8 +16,8 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
-from simulator.metrics.intervals import metric_difference, metric_interval
 from simulator.metrics.outcomes import entries, mean_outcomes
+from simulator.metrics.seed_intervals import metric_difference, metric_interval
 from simulator.metrics.table import METRICS
 from simulator.statistics.intervals import mean_interval
 

@@ -16,7 +16,7 @@ from typing import Any
 from scenarios.assembly.parts import build, build_workload, policy_label, with_policy
 from scenarios.schema.scenario import Scenario
 from scenarios.validate.lockstep import case_of
-from simulator.lockstep.run import MakeDevice
+from simulator.lockstep.lockstep_run import MakeDevice
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 

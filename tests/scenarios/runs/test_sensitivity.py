@@ -16,7 +16,7 @@ from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on
 from scenarios.runs.sensitivity import is_cheap, may_hang, sensitivity_words, step_times
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.scaled import Scaled
 from tests.command import batchlab
 

@@ -18,7 +18,7 @@ from simulator.policies import load_policy
 from simulator.results.records import Records
 from simulator.simulate import simulate
 from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.expert_parallel import LINKS, Exchange, ExpertParallelCost, link_of
 from simulator.workload import Workload
 

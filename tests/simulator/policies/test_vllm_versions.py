@@ -16,7 +16,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.chunked_prefill.versions import VERSIONS
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.hand import serve
 from tests.laws.scenarios import Memory

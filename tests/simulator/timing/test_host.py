@@ -13,7 +13,7 @@ from simulator.errors import InputError
 from simulator.servers import host_of, server
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 
 WORKLOAD = {
     "requests": 20,

@@ -20,7 +20,7 @@ from simulator.policies.vllm_v0 import VllmV0
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Lockstep, Predicted, Replay
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.scenarios.schema.test_scenario import scenario

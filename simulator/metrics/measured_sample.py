@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.metrics.clients import Served, Sessions, served, sessions
+from simulator.metrics.client_metrics import Served, Sessions, served, sessions
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.presence import Changes, changes, present_s
 from simulator.metrics.slo import Slo, meets_slo

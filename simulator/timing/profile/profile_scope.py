@@ -15,7 +15,7 @@ from simulator.errors import InputError
 from simulator.hardware.dimensions import CHANGED
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import MODELS, NVFP4_BYTES, Model, custom_model
-from simulator.timing.profile.schema import Profile
+from simulator.timing.profile.profile_schema import Profile
 
 SHAPES = (
     "layers", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocab", "experts", "active_experts",

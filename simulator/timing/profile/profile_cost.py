@@ -17,8 +17,8 @@ from typing import Any
 from simulator.errors import InputError
 from simulator.timing.cost import StepCounts, StepShape
 from simulator.timing.profile.prices import StepPrices
+from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.remarks import remarks
-from simulator.timing.profile.schema import Profile
 
 
 @dataclass(frozen=True, slots=True)

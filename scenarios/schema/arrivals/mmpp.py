@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from annotated_types import doc
 from pydantic import Field, model_validator
 
-from scenarios.schema.arrival import Arrival
+from scenarios.schema.arrival import Arrival, Stream, check_periods, sums_beyond
 from simulator.workload import Floats
 
 MOST_STATES = 64
@@ -71,6 +72,44 @@ class Mmpp(Arrival):
     def mean_rate(self) -> float:
         return self.rate * float(self.time_shares() @ self.factors)
 
+    @property
+    def variation(self) -> float:
+        return math.sqrt(self.dispersion())
+
+    def dispersion(self) -> float:
+        """Index of dispersion of the counts in the limit of long times: 1 + 2 pi L D L 1 / (pi L 1).
+
+        L has the rates on its diagonal, D = (1 pi - Q)^-1 - 1 pi is the deviation matrix of the states (Fischer and
+        Meier-Hellstern, The Markov-modulated Poisson process cookbook, Performance Evaluation 18 (1993) 149-171).
+        """
+        shares, rates = self.time_shares(), self.rate * self.factors
+        ones = np.ones((len(rates), 1)) * shares
+        deviation = np.linalg.inv(ones - self.generator()) - ones
+        found = float(1 + 2 * (shares * rates) @ deviation @ rates / (shares @ rates))
+        return max(1.0, found)  # rounding, where lengths of states lie many orders of magnitude apart
+
+    def switches(self, stream: Stream, until_s: float) -> tuple[Floats, Floats]:
+        # States and the lengths of their stays have streams of their own, so that however many are drawn at a time, the
+        # first are the same.
+        shares, means_s = self.time_shares(), self.means_s
+        expected = until_s * float(np.sum(shares / means_s))
+        check_periods("mmpp", "states", "longer states", expected, until_s)
+        choices, stays = stream("states"), stream("periods")
+        states = [int(np.searchsorted(np.cumsum(shares)[:-1], choices.random(), side="right"))]
+        edges = np.cumsum(self.next_state(), axis=1)[:, :-1]
+
+        def lengths(count: int) -> Floats:
+            first = len(states) - 1
+            uniform = choices.random(count)
+            after = np.transpose([np.searchsorted(row, uniform, side="right") for row in edges])
+            for following in after.tolist():
+                states.append(following[states[-1]])
+            drawn: Floats = stays.standard_exponential(count) * means_s[states[first : first + count]]
+            return drawn
+
+        change_s = sums_beyond(lengths, until_s, math.ceil(expected), 1.0)
+        return change_s, self.factors[states[: len(change_s)]]
+
     @model_validator(mode="after")
     def _states_make_a_process(self) -> Self:
         count = len(self.states)
@@ -96,3 +135,6 @@ def _connected(leads: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bool:
         if reached.all():
             return True
     return bool(reached.all())
+
+
+PROCESS = Mmpp

@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.timing.profile.surface import Surface
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
-from simulator.timing.tables.schema import Tables, read_tables
+from simulator.timing.tables.table_schema import Tables, read_tables
 
 REFERENCE = "h100-vllm-0.19"
 HOPPER = ("h100", "h200", "h20")

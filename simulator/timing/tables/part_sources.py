@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.timing.profile.schema import Profile
+from simulator.timing.profile.profile_schema import Profile
 
 MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
 ESTIMATED, ASSUMED = "estimated", "assumed"
