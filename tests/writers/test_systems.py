@@ -1,0 +1,35 @@
+"""The page of policies: it says what the code says, and every policy has its place on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from docs.writers.systems import page
+from simulator.policies import built_in_policies, policy_class, system_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    written = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    assert written == page(), "write it again: make pages PAGES=systems"
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_every_policy_answers_every_question(policy: str) -> None:
+    system = system_of(policy)
+    assert system is not None
+    answers = dataclasses.asdict(system)
+    answers.update(answers.pop("checked") or {})
+    for question, answer in answers.items():
+        assert answer.strip(), question
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_a_policy_is_one_short_file(policy: str) -> None:
+    """Adding one touches one file: nothing else names it."""
+    file = Path(policy_class(policy).__module__.replace(".", "/") + ".py")
+    assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) <= 230
