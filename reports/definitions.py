@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reports.columns import COLUMNS
-from reports.tables import TableRows
+from reports.tables.request_tables import TableRows
+from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.table import METRICS
 

@@ -43,7 +43,7 @@ def _study(study: Study) -> Callable[[], None]:
 WRITERS: dict[str, Callable[[], None]] = {
     "commands": _text(commands.page, DOCS / "commands.md"),
     "diagnosis": _text(findings.page, DOCS / "diagnosis.md"),
-    "metrics": lambda: definitions.write(DOCS.parent / "README.md"),
+    "metrics": lambda: definitions.write(DOCS / "metrics.md"),
     "reference": _text(reference.page, DOCS / "reference.md"),
     "run-folder": _text(run_folder.page, DOCS / "run-folder.md"),
     "schema": _text(json_schema.text, json_schema.FILE),

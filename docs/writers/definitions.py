@@ -1,4 +1,4 @@
-"""The README's table of metrics, by the keys of summary.json."""
+"""The table of docs/metrics.md: every metric by its key of summary.json."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
-from scenarios.build.fleet import build_router
-from scenarios.build.parts import Parts, build
+from scenarios.assembly.fleet import build_router
+from scenarios.assembly.parts import Parts, build
 from scenarios.check.checking_blocks import CheckingBlocks
 from scenarios.check.watched import Watched, watched
 from scenarios.schema.scenario import Scenario

@@ -45,7 +45,7 @@ def policy(
     A table goes to stdout; the smallest scenario that breaks a law goes to --out, else to runs/check-POLICY, for
     `batchlab run` to replay. Exit code 3: a law is broken.
     """
-    from scenarios.build.parts import policy_label
+    from scenarios.assembly.parts import policy_label
     from scenarios.check.check import check_policy
     from scenarios.check.find import find_policy
     from scenarios.check.report import as_json, check_folder, story, table, write
@@ -82,7 +82,7 @@ def policy(
 
 def _check_one(name: str, source: str, fixed: dict[str, Any]) -> Report:
     """Check the laws on a given scenario, with this policy."""
-    from scenarios.build.parts import build_workload
+    from scenarios.assembly.parts import build_workload
     from scenarios.check.check import check_scenario
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load

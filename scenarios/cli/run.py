@@ -79,7 +79,7 @@ def run(
     changed. The same run may be repeated into its folder: its rows come out the same, a report or decisions may be
     added, and nothing there is removed. Other results in the folder are an error, unless --overwrite is given.
     """
-    from scenarios.build.parts import resolved_yaml
+    from scenarios.assembly.parts import resolved_yaml
     from scenarios.runs.runner import run as simulate
     from scenarios.runs.sensitivity import sensitivity_words
     from scenarios.runs.storage.names import default_folder, policy_name

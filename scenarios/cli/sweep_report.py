@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
-    from reports.terminal import Terminal
+    from reports.tables.terminal import Terminal
     from scenarios.studies.axes import Setting
     from scenarios.studies.study import Study
     from scenarios.studies.sweep import Swept
@@ -19,7 +19,7 @@ _UNITS = {"rate": "requests/s"}  # of keys whose name does not say it
 
 def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
     """Write plots and report.html into the folder of a sweep, whole or not at all. Raises InputError."""
-    from reports.sweep.build import write_sweep_report as write_report
+    from reports.sweep.sweep_report import write_sweep_report as write_report
     from scenarios.runs.storage.run_folder import report_files
     from scenarios.runs.storage.staging import staging
 
@@ -32,9 +32,9 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
 def best(result: SweepResult, terminal: Terminal) -> str:
     """The best points as a table, and what it rests on."""
     from reports.sweep.best import best_points
-    from reports.sweep.build import best_table, best_words
-    from reports.table import wrapped
-    from reports.terminal import aligned
+    from reports.sweep.sweep_report import best_table, best_words
+    from reports.tables.terminal import aligned
+    from reports.tables.verdict_table import wrapped
 
     found = best_points(result)
     rows = best_table(found, named=0)
@@ -93,7 +93,7 @@ def _text(keys: tuple[str, ...], setting: Setting) -> str:
 
 
 def _value(key: str, value: object) -> str:
-    from scenarios.build.parts import policy_label
+    from scenarios.assembly.parts import policy_label
 
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]

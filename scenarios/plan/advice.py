@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scenarios.build.parts import build
-from scenarios.build.unused import engine_keys
+from scenarios.assembly.parts import build
+from scenarios.assembly.unused import engine_keys
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate

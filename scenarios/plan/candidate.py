@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios.build.groups import groups_of
-from scenarios.build.parts import policy_label, with_policy
+from scenarios.assembly.groups import groups_of
+from scenarios.assembly.parts import policy_label, with_policy
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.axes import Setting

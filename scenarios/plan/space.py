@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scenarios.build.parts import build, build_workload
-from scenarios.build.unused import caches_prefixes, engine_keys
+from scenarios.assembly.parts import build, build_workload
+from scenarios.assembly.unused import caches_prefixes, engine_keys
 from scenarios.plan.candidate import GPU, POLICY, TENSOR_PARALLEL, Candidate, make_candidate, make_candidates
 from scenarios.runs.variants import as_variant, split_variants
 from scenarios.schema.cost.linear import LinearCostConfig

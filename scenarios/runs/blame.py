@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scenarios.build.fleet import BuiltGroup
+from scenarios.assembly.fleet import BuiltGroup
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError, PolicyError, RouterError
 

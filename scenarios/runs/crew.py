@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from scenarios.build.fleet import build_fleet
+from scenarios.assembly.fleet import build_fleet
 from scenarios.runs.blame import blamed
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from scenarios.build.bill import cost_of, gpu_hours
-from scenarios.build.fleet import BuiltGroup, build_fleet, build_link, build_router
-from scenarios.build.parts import (
+from scenarios.assembly.bill import cost_of, gpu_hours
+from scenarios.assembly.fleet import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.parts import (
     build_workload,
     check_content,
     cost_per_million,
@@ -25,10 +25,10 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.metrics.fleet import by_group, group_seconds
+from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
-from simulator.metrics.warmup import WARMUP
+from simulator.metrics.warmup_cut import WARMUP
 from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.build.parts import build_workload
+from scenarios.assembly.parts import build_workload
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on
 from scenarios.schema.scenario import Scenario

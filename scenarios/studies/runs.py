@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.parts import build_workload, resolved_yaml
+from scenarios.assembly.parts import build_workload, resolved_yaml
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.runner import run_on
 from scenarios.schema.cost import ProfileCostConfig

@@ -15,8 +15,8 @@ import yaml
 from annotated_types import doc
 from pydantic import Field, ValidationError
 
-from scenarios.build.parts import policy_label, with_policy
-from scenarios.build.unused import engine_keys
+from scenarios.assembly.parts import policy_label, with_policy
+from scenarios.assembly.unused import engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain

@@ -13,10 +13,10 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-from scenarios.build.parts import build, build_workload, policy_label, with_policy
+from scenarios.assembly.parts import build, build_workload, policy_label, with_policy
 from scenarios.schema.scenario import Scenario
 from scenarios.validate.lockstep import case_of
-from simulator.lockstep.run import MakeDevice
+from simulator.lockstep.lockstep_run import MakeDevice
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 

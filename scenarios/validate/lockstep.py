@@ -1,4 +1,4 @@
-"""A scenario as `simulator.lockstep.run.LockstepCase`, and its outcome in words and numbers."""
+"""A scenario as `simulator.lockstep.lockstep_run.LockstepCase`, and its outcome in words and numbers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.parts import Parts, build, build_workload, check_content
+from scenarios.assembly.parts import Parts, build, build_workload, check_content
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.limits import Verdict
-from simulator.lockstep.run import LockstepCase
+from simulator.lockstep.lockstep_limits import Verdict
+from simulator.lockstep.lockstep_run import LockstepCase
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
 from simulator.memory.blocks import BlockLedger
 from simulator.timing.executor import Executor, Predicted

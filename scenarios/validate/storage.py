@@ -16,7 +16,7 @@ from scenarios.runs.storage.run_folder import (
 from scenarios.runs.storage.staging import unwritable
 from scenarios.runs.storage.tables import Column, write_csv
 from scenarios.validate.compare import Validation
-from simulator.lockstep.csv import write_csv as write_steps
+from simulator.lockstep.lockstep_csv import write_csv as write_steps
 from simulator.lockstep.step_errors import ComparedStep
 
 

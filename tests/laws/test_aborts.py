@@ -19,7 +19,7 @@ from simulator.metrics.latency import itl
 from simulator.policies.sglang import Sglang
 from simulator.results.records import Cause, Status
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.laws.caching import CheckingCache, caching_scenarios
 from tests.laws.reacting import End, Script, scripts

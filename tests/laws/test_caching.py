@@ -18,7 +18,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.caching import (
     CheckingCache,
     caching_scenarios,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.differences import differences
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import ProfileCost
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 from tests.laws.test_naive_engine import same_story

@@ -15,7 +15,7 @@ from simulator.plan import Chunk, Holds, StepPlan, View
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepCounts, StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload
 

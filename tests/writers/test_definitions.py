@@ -1,20 +1,20 @@
-"""The page of definitions, and the README's table that is written from it."""
+"""The page of definitions, and the table of docs/metrics.md that is written from it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from docs.writers.definitions import markdown
-from reports.columns import COLUMNS
 from reports.definitions import METRICS_TABLE
+from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def test_the_readme_has_the_table() -> None:
+def test_the_page_of_metrics_has_the_table() -> None:
     again = "write it again: make pages PAGES=metrics"
-    assert f"\n{markdown()}\n" in README.read_text(encoding="utf-8"), again
+    assert f"\n{markdown()}\n" in PAGE.read_text(encoding="utf-8"), again
 
 
 def test_every_column_is_defined() -> None:

@@ -23,7 +23,7 @@ from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
 from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
-from simulator.lockstep.csv import read_csv
+from simulator.lockstep.lockstep_csv import read_csv
 from tests.gpu_backend.counted import count_work
 
 

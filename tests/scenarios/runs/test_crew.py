@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scenarios
-from scenarios.build.parts import build_workload
+from scenarios.assembly.parts import build_workload
 from scenarios.runs.crew import Broken, Crew, Worker
 from scenarios.runs.hands import LokyHand, RayHand, crew_maker
 from scenarios.schema.loader import load

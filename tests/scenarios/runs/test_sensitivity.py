@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.build.parts import build_workload
+from scenarios.assembly.parts import build_workload
 from scenarios.runs import sensitivity
 from scenarios.runs.result import Result
 from scenarios.runs.runner import run_on
 from scenarios.runs.sensitivity import is_cheap, may_hang, sensitivity_words, step_times
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.scaled import Scaled
 from tests.command import batchlab
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from reports.lockstep import LockstepReport, lockstep_rows, write_lockstep
+from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
 from scenarios.cli.lockstep import CANNOT_TELL, NOT_WITHIN
-from simulator.lockstep.csv import read_csv, write_csv
+from simulator.lockstep.lockstep_csv import read_csv, write_csv
 from simulator.lockstep.step_errors import agreement
 from tests.command import ROOT, Done, batchlab
 

@@ -17,7 +17,7 @@ from simulator.request_state import RequestState, ScheduledChunk
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)
