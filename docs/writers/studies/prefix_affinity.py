@@ -10,7 +10,7 @@ import scenarios
 from docs.writers.claims.claim import Expectation, Table
 from docs.writers.claims.runs import figure
 from docs.writers.studies.study import Line, Panel, Study, StudyResult
-from scenarios.assembly.parts import build_workload
+from scenarios.assembly.workloads import build_workload
 
 SCENARIO = "study-prefix-affinity"
 TRACE = "traces/mooncake_conversation_trace.jsonl.gz"

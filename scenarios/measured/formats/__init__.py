@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from scenarios.measured.format import LogFormat
+from scenarios.measured.log_format import LogFormat
 from simulator.named_class import constants_in
 
 
