@@ -30,6 +30,6 @@ def test_every_policy_answers_every_question(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", built_in_policies())
 def test_a_policy_is_one_short_file(policy: str) -> None:
-    """Adding one touches one file: nothing else names it."""
+    """Adding one touches one file, with its server and its style in it: nothing else names it."""
     file = Path(policy_class(policy).__module__.replace(".", "/") + ".py")
-    assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) <= 230
+    assert len((ROOT / file).read_text(encoding="utf-8").splitlines()) <= 240
