@@ -13,7 +13,7 @@ import numpy as np
 
 from calibration.heldout import summary
 from simulator.timing.tables.expert_tables import Array, Cell, ExpertKernels, ExpertTables
-from simulator.timing.tables.experts import BALANCED, GENTLE, estimated
+from simulator.timing.tables.routed_experts import BALANCED, GENTLE, estimated
 
 Errors = dict[str, dict[str, dict[str, float]]]
 

@@ -33,7 +33,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
-from simulator.timing.tables.schema import SCALE, SCHEMA, VERSION, load_tables
+from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, load_tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,7 +30,7 @@ from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.hardware.models import EXPERT_BYTES
 from simulator.timing.profile.physics import Physics
 from simulator.timing.tables.expert_tables import SCHEMA, SUFFIX, VERSION, Cell, backend_of, load_expert_tables
-from simulator.timing.tables.experts import BALANCED, WIDENED, expert_counts
+from simulator.timing.tables.routed_experts import BALANCED, WIDENED, expert_counts
 
 if TYPE_CHECKING:
     import pandas as pd

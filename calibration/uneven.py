@@ -1,8 +1,9 @@
 """How far the estimate of unequal contexts holds where they were measured: each card with the numbers of the others.
 
 The rows are batches of two lengths, each measured beside one of equal contexts with the same sum. To the time of the
-latter comes the estimate (`simulator.timing.tables.uneven`), as a step would be given it, with the time for a key that
-the card's own decodes have. Its two numbers are fitted: `least` to decodes alone, `late` to decodes beside prompts.
+latter comes the estimate (`simulator.timing.tables.estimated_skew`), as a step would be given it, with the time for a
+key that the card's own decodes have. Its two numbers are fitted: `least` to decodes alone, `late` to decodes beside
+prompts.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from calibration.shipped import measured_together, read_shipped
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Surface
-from simulator.timing.tables.beside import beside_factor
-from simulator.timing.tables.uneven import estimated_skew
+from simulator.timing.tables.decodes_beside import beside_factor
+from simulator.timing.tables.estimated_skew import estimated_skew
 
 Array = NDArray[np.float64]
 

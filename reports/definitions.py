@@ -1,12 +1,12 @@
 """What the numbers mean: the definitions of the metrics that a report shows, and what other tools call them.
 
-`python -m reports.definitions` writes the table that stands in the README.
+`python -m reports.definitions` prints the table of docs/metrics.md.
 """
 
 from __future__ import annotations
 
-from reports.columns import COLUMNS
-from reports.tables import TableRows
+from reports.tables.request_tables import TableRows
+from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.table import METRICS
 
@@ -42,7 +42,7 @@ OTHER_TOOLS = TableRows(
 
 
 def markdown() -> str:
-    """The definitions by the keys of summary.json, as a table for the README."""
+    """The definitions by the keys of summary.json, as the table of docs/metrics.md."""
     rows = [(name, latency.definition, latency.remark) for name, latency in LATENCIES.items()]
     rows += [(metric.key, metric.definition, metric.remark) for metric in _SHOWN]
     lines = [f"| {key} | {definition}{f'; {remark}' if remark else ''} |" for key, definition, remark in rows]

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
-from reports.balance import balance, has_replicas
-from reports.bars import latency_bars, throughput_bars
-from reports.cdf import Curve, Quantity, cdf, curves, quantities
-from reports.columns import Summaries
-from reports.fairness import fairness, has_classes
-from reports.gantt import gantt
-from reports.occupancy import occupancy
-from reports.prefix_hits import has_hits, prefix_hits
-from reports.prefix_tree import prefix_tree
-from reports.run import ReportRun
-from reports.style import Picture, Style
-from reports.timeline import timeline
+from reports.drawing.style import Picture, Style
+from reports.plots.balance import balance, has_replicas
+from reports.plots.bars import latency_bars, throughput_bars
+from reports.plots.cdf import Curve, Quantity, cdf, curves, quantities
+from reports.plots.fairness import fairness, has_classes
+from reports.plots.gantt import gantt
+from reports.plots.occupancy import occupancy
+from reports.plots.prefix_hits import has_hits, prefix_hits
+from reports.plots.prefix_tree import prefix_tree
+from reports.plots.timeline import timeline
+from reports.report_run import ReportRun
+from reports.verdict.shown_metrics import Summaries
 from simulator.metrics.slo import Slo
 from simulator.results.records import Records
 

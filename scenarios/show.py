@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.results.prefixes import PrefixColumns, shared_prefixes
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from reports.run import ReportRun
-    from reports.style import Picture as Picture  # for the annotations of others
+    from reports.drawing.style import Picture as Picture  # for the annotations of others
+    from reports.report_run import ReportRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def one_line(summary: Mapping[str, Any]) -> str:
 
 def html_table(title: str, runs: Sequence[Shown]) -> str:
     """The verdict table as HTML, with what its figures rest on."""
-    from reports import notebook
-    from reports.provenance import provenance_words
+    from reports.tables import notebook
+    from reports.tables.basis import provenance_words
 
     summaries = {run.label: run.summaries for run in runs}
     return notebook.html_table(title, summaries, provenance_words(summaries))
@@ -79,8 +79,8 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
     """One picture of the report. Raises InputError for an unknown kind."""
+    from reports.drawing.style import styles
     from reports.pictures import plots
-    from reports.style import styles
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
@@ -92,14 +92,14 @@ def picture(runs: Sequence[Shown], kind: str) -> Picture:
 
 def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
     """Plots and report.html into an existing folder."""
-    from reports.build import write_report
+    from reports.pages.run_report import write_report
 
     write_report(folder, [report_run(run) for run in runs], notes, paired=are_paired(runs))
 
 
 def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
-    from reports.run import ReportRun
+    from reports.report_run import ReportRun
 
     return ReportRun(
         label=run.label,

@@ -1,4 +1,4 @@
-"""Classes found by a name: those of a package, a module each, and a user's own in any file."""
+"""Classes found by a name: those of a package, a file or a folder each, and a user's own in any file."""
 
 from __future__ import annotations
 
@@ -12,15 +12,24 @@ from typing import Any
 
 from simulator.errors import InputError, did_you_mean
 
+SHARED = "parts"
+"""The folder of a package that holds what several of its modules share; it is not found by name."""
+
 USER_MODULE = "batchlab_user_"
 """What the names of modules begin with that a user's own files are loaded as."""
 
 
 @cache
 def names_in(package: str) -> tuple[str, ...]:
-    """The modules of a package, sorted; packages in it do not count. Its folder is read once."""
+    """The modules of a package, sorted: its files and folders, but for `parts`. The package is read once."""
     folder = importlib.import_module(package).__path__
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder) if not module.ispkg))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(folder) if module.name != SHARED))
+
+
+def constants_in(package: str, constant: str) -> dict[str, Any]:
+    """The constant of this name of every module of a package that has one, by the name of the module, sorted."""
+    modules = {name: importlib.import_module(f"{package}.{name}") for name in names_in(package)}
+    return {name: getattr(module, constant) for name, module in modules.items() if hasattr(module, constant)}
 
 
 def named_class(what: str, name: str, package: str, base: Path | None = None) -> type[Any]:

@@ -115,6 +115,17 @@ def test_every_command_of_the_pages_is_one() -> None:
         assert not [flag for flag in unknown if flag != "--install-completion"], f"{page}: {text}"
 
 
+def test_the_answer_in_the_readme_is_what_the_command_prints() -> None:
+    """Its lines stand, in order, in the page whose commands a test runs; `...` stands for lines left out."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = iter((DOCS / "which-policy.md").read_text(encoding="utf-8").splitlines())
+    block = re.search(r"```\n(\$ batchlab .*?)```", readme, re.DOTALL)
+    assert block is not None
+    lines = [line for line in block[1].splitlines() if line != "..."]
+    assert len(lines) > 5
+    assert [line for line in lines if line not in page] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", gallery.SHOTS)
 def test_the_command_below_a_picture_makes_it(name: str, tmp_path: Path) -> None:

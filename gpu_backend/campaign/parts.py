@@ -31,8 +31,8 @@ from simulator.lockstep.canary import Canary
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.executor import Predicted
 from simulator.timing.profile import ProfileCost, read_profile
-from simulator.timing.profile.cost import Options
-from simulator.timing.roofline import Roofline
+from simulator.timing.profile.profile_cost import Options
+from simulator.timing.roofline_cost import Roofline
 
 KERNELS, STEPS = "profile-kernels.json", "profile-steps.json"
 

@@ -9,7 +9,7 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from reports.exports.run import ExportFormat
+from reports.exports.exported_run import ExportFormat
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.run import Exported, ExportFormat, write_json, write_lines
+from reports.exports.exported_run import Exported, ExportFormat, write_json, write_lines
 from simulator.metrics.token_times import token_times_s
 from simulator.results.records import Floats, Status
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reports.exports.run import Exported, ExportFormat, write_lines
+from reports.exports.exported_run import Exported, ExportFormat, write_lines
 from simulator.results.records import Status
 
 FILE = "guidellm-trace.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.run import Exported, ExportFormat, Table
+from reports.exports.exported_run import Exported, ExportFormat, Table
 
 NAMES = ("requests", "steps", "replicas", "lives", "transfers")
 

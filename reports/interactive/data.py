@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from reports.cdf import GRID, Curve, Quantity, quantities, top_percent
+from reports.drawing.style import Style
 from reports.interactive.packed import Json, rounded, steps_between
+from reports.plots.cdf import GRID, Curve, Quantity, quantities, top_percent
+from reports.plots.timeline import Strip, apart, shown_until, strips
 from reports.slots import Stays, assign, stalls, stays, window
-from reports.style import Style
-from reports.timeline import Strip, apart, shown_until, strips
 from simulator.results.records import Records
 
 BUCKETS = 1200

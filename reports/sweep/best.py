@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.choice import EVEN
-from reports.compare import is_real
-from reports.judged import KEPT
 from reports.sweep.points import SweepPoint, SweepResult, column
+from reports.verdict.choice import EVEN
+from reports.verdict.significance import is_real
+from reports.verdict.slo_targets import KEPT
 from simulator.metrics.outcomes import ATTAINMENT, MET
 
 COST = "usd_per_million_output_tokens"

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.axes import LOG_FROM, log_numbers, plain_numbers
-from reports.marks import Mark, Painted, Series, in_series
-from reports.style import CARD, INK, MUTED, Picture, draw, shorten
+from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.drawing.marks import Mark, Painted, Series, in_series
+from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
 from reports.sweep.colours import MARKS, colours
 from reports.sweep.pareto import Trade, eligible, trades
 from reports.sweep.points import SweepPoint, SweepResult
-from reports.tables import TableRows
+from reports.tables.request_tables import TableRows
 from reports.units import short
 
 _MOST_IN_LEGEND = 12

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from reports.axes import plain_numbers
-from reports.marks import in_series
-from reports.style import MUTED, Picture
+from reports.drawing.axes import plain_numbers
+from reports.drawing.marks import in_series
+from reports.drawing.style import MUTED, Picture
 from reports.sweep.lines import Lines, lines_over_load
 from reports.sweep.load import draw_lines, finish, lines_picture
 from reports.sweep.points import SweepPoint, SweepResult, mean_of, titled

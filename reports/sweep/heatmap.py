@@ -14,9 +14,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports.marks import Mark, Painted
-from reports.style import GRID, MAP, MUTED, Picture, draw, shorten
-from reports.sweep.colours import printed, shading, text_on
+from reports.drawing.marks import Mark, Painted
+from reports.drawing.shades import printed, shading, text_on
+from reports.drawing.style import GRID, MAP, MUTED, Picture, draw, shorten
 from reports.sweep.load import value_words
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of, titled
 from reports.units import short

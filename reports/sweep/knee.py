@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.columns import Summary
 from reports.sweep.points import SweepPoint
+from reports.verdict.shown_metrics import Summary
 
 THROUGHPUT, LATENCY = "request_throughput", "mean_e2el_ms"
 RULE = "The knee is where throughput / mean end-to-end latency is greatest (Kleinrock's power)."

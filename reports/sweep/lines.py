@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.lines import Line2D
 
-from reports.coincide import coinciding
-from reports.style import CARD, DASHES, INK, ramp, shorten
+from reports.drawing.coincide import coinciding
+from reports.drawing.style import CARD, DASHES, INK, ramp, shorten
 from reports.sweep.colours import MARKS, colours
 from reports.sweep.knee import knee
 from reports.sweep.points import SweepPoint, SweepResult, mean_of

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times, time_text
-from reports.coincide import said
-from reports.marks import Mark, Painted, Series, in_series
-from reports.style import CARD, INK, Picture, draw
+from reports.drawing.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times, time_text
+from reports.drawing.coincide import said
+from reports.drawing.marks import Mark, Painted, Series, in_series
+from reports.drawing.style import CARD, INK, Picture, draw
 from reports.sweep.knee import RULE, knee
 from reports.sweep.lines import Drawn, Lines, lines_over_load, load_axis
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of
-from reports.tables import TableRows
+from reports.tables.request_tables import TableRows
 from reports.units import latency, short
 
 SHOWN = ("p99_ttft_ms", "p99_tpot_ms")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from reports.columns import Column, Summary, column_of
-from reports.compare import Estimate, estimate
+from reports.verdict.shown_metrics import Column, Summary, column_of
+from reports.verdict.significance import Estimate, estimate
 from simulator.metrics.table import METRICS
 
 LOADS = frozenset({"rate", "rate_scale", "concurrency"})

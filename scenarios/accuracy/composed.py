@@ -18,7 +18,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
 from simulator.timing.tables import Tables, compose, read_tables
 from simulator.timing.tables.products import layer_products, without_widths
-from simulator.timing.tables.schema import Heads, HeadTable
+from simulator.timing.tables.table_schema import Heads, HeadTable
 
 SEQS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 CONTEXTS = (128, 500, 1000, 2000, 4000, 8000, 16000)

@@ -48,22 +48,21 @@ of that chunk beside 32 decodes; kernels alone, without the host.
 _BESIDE = """### Decodes beside prompts, a card left out
 
 Where prompts and decodes were measured apart, a step with both is their sum. On GPUs without FlashAttention 3 decodes
-take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/beside.py`): the
-form was found on the cards that measured both together, each predicted with the power of the other, for attention
+take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/decodes_beside.py`):
+the form was found on the cards that measured both together, each predicted with the power of the other, for attention
 alone. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer (B200 to
-GB300, and an fp8 cache on those) has a kernel for each, and they add up.
-"""
+GB300, and an fp8 cache on those) has a kernel for each, and they add up. """
 
 
 _UNEVEN = """### Unequal contexts, a card left out
 
 A batch of unequal contexts takes longer than one of equal contexts with the same sum: its longest are still read when
 the rest has ended. Where no such batch was measured, FlashAttention 2 lists blocks of threads over the multiprocessors
-(`simulator/timing/tables/uneven.py`), with two numbers: how fast a block reads by itself, and what a late end counts
-beside prompts. Each card's batches of two lengths with the numbers of the other card, attention alone; `none` prices
-them as equal. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashAttention 3
-(H100, H200) splits whatever has more than 1.1 times a multiprocessor's share, so nothing is added there; no unequal
-batch was measured on them that could say more.
+(`simulator/timing/tables/estimated_skew.py`), with two numbers: how fast a block reads by itself, and what a late end
+counts beside prompts. Each card's batches of two lengths with the numbers of the other card, attention alone; `none`
+prices them as equal. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache.
+FlashAttention 3 (H100, H200) splits whatever has more than 1.1 times a multiprocessor's share, so nothing is added
+there; no unequal batch was measured on them that could say more.
 """
 
 

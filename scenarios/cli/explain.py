@@ -10,7 +10,7 @@ import typer
 from scenarios.cli.flags import Console, Json, Out, Overwrite, Quiet, Seed, Set, overrides
 
 if TYPE_CHECKING:
-    from reports.terminal import Terminal
+    from reports.tables.terminal import Terminal
     from scenarios.diagnosis.what_if import Explanation
 
 
@@ -62,7 +62,7 @@ def explain(
 
 def _text(found: Explanation, terminal: Terminal) -> str:
     """The state of the run, then each finding with its evidence and its remedies."""
-    from reports.table import wrapped
+    from reports.tables.verdict_table import wrapped
     from scenarios.diagnosis.words import capital, change_text, headline, outcome, weight, when
 
     def indented(text: str, first: str, rest: str) -> str:

@@ -12,7 +12,7 @@ from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from reports.exports.run import Exported, ExportFormat
+    from reports.exports.exported_run import Exported, ExportFormat
 
 FORMATS = ("aiperf", "guidellm", "parquet", "perfetto", "prometheus", "vllm")  # named here: --help imports nothing
 
@@ -78,8 +78,8 @@ def _check_extra(form: ExportFormat) -> None:
 
 
 def _read(folder: Path) -> Exported:
-    from reports.exports.run import Exported
-    from scenarios.build.parts import policies_label
+    from reports.exports.exported_run import Exported
+    from scenarios.assembly.engine_policy import policies_label
     from scenarios.runs.storage.run_folder import DECISIONS, SCENARIO, run_tables
     from scenarios.runs.storage.saved_run import read_decisions, read_run
     from scenarios.schema.loader import load

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.runs.progress import Progress
+from scenarios.runs.progress_bar import Progress
 
 if TYPE_CHECKING:
-    from reports.terminal import Terminal
+    from reports.tables.terminal import Terminal
 
 
 def _shipped(incomplete: str) -> list[str]:
@@ -63,7 +63,7 @@ class Console:
     @cached_property
     def terminal(self) -> Terminal:
         """Width and colours of stdout."""
-        from reports.terminal import terminal_of
+        from reports.tables.terminal import terminal_of
 
         return terminal_of(sys.stdout)
 

@@ -47,6 +47,6 @@ def guarded(verb: Callable[P, None]) -> Callable[P, None]:
 
 
 def _red(text: str) -> str:
-    from reports.terminal import wants_colour
+    from reports.tables.terminal import wants_colour
 
     return f"\x1b[1;31m{text}\x1b[0m" if wants_colour(sys.stderr) else text

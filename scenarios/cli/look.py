@@ -24,7 +24,7 @@ class What(StrEnum):
 
 def list_(what: Annotated[What, typer.Argument(help="What to list.")]) -> None:
     """List what comes with batchlab, a line each."""
-    from reports.terminal import terminal_of
+    from reports.tables.terminal import terminal_of
     from scenarios.cli.listing import LISTINGS
 
     rows = LISTINGS[what.value]()

@@ -71,7 +71,7 @@ def plan(
     from scenarios.runs.storage.output import check_output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from scenarios.studies.axes import parse_vary
+    from scenarios.studies.study_axes import parse_vary
 
     console = Console(quiet=quiet)
     chosen = _find(find)
@@ -112,7 +112,7 @@ def _find(word: str) -> Find:
 
 
 def _text(found: Plan, console: Console) -> str:
-    from reports.terminal import aligned
+    from reports.tables.terminal import aligned
     from scenarios.plan.text import TEXT_COLUMNS, below, sentence, table
 
     terminal = console.terminal
@@ -128,7 +128,7 @@ def _write(target: Path, found: Plan, base: Loaded, *, overwrite: bool, report: 
     with output(target, overwrite=overwrite, expected=None) as folder:
         write_plan(folder, found, base)
         if report:
-            from reports.plan import write_report
+            from reports.pages.plan_report import write_report
             from scenarios.cli.plan_page import plan_page
 
             write_report(folder, plan_page(found))

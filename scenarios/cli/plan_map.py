@@ -7,13 +7,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reports.plan_map import OverKeys
+    from reports.pages.plan_heatmaps import OverKeys
     from scenarios.plan.answer import Plan
 
 
 def over_keys(plan: Plan) -> OverKeys | None:
     """The two settings that take the most values, with the best answer of each pair; None where fewer than two do."""
-    from reports.plan_map import OverKeys
+    from reports.pages.plan_heatmaps import OverKeys
 
     found = [answer.candidate.named_settings() for answer in plan.answers]
     places: dict[str, list[Any]] = {}

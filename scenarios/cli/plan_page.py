@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from scenarios.cli.plan_map import over_keys
 
 if TYPE_CHECKING:
-    from reports.plan import PlanPage
+    from reports.pages.plan_report import PlanPage
     from scenarios.plan.answer import Answer, Plan
 
 
 def plan_page(plan: Plan) -> PlanPage:
     """What the report says of a plan."""
-    from reports.plan import PlanPage, Searched
-    from reports.tables import TableRows
+    from reports.pages.plan_report import PlanPage, Searched
+    from reports.tables.request_tables import TableRows
     from scenarios.plan.text import TEXT_COLUMNS, below, labels, sentence, table
 
     head, *body = table(plan)

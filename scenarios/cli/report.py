@@ -16,7 +16,7 @@ from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from reports.terminal import Terminal
+    from reports.tables.terminal import Terminal
     from scenarios.show import Shown
 
 _COSTS = "warning: the runs have different step costs ({}): what differs between them may be these and not the policies"
@@ -25,12 +25,12 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     """The verdict table, the table by class where there are several, and what the figures rest on."""
-    from reports.judged import facts
-    from reports.provenance import provenance_words
-    from reports.table import MOST_OF_A_LABEL, verdict_table, wrapped
-    from reports.tables import class_table, replica_table
-    from reports.terminal import aligned
+    from reports.tables.basis import provenance_words
+    from reports.tables.request_tables import class_table, replica_table
+    from reports.tables.terminal import aligned
+    from reports.tables.verdict_table import MOST_OF_A_LABEL, verdict_table, wrapped
     from reports.units import fitted
+    from reports.verdict.slo_targets import facts
     from scenarios.show import are_paired
 
     first, paired = runs[0].scenario, are_paired(runs)
@@ -74,7 +74,7 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
 
 def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
     """The diagnosis in a line or two a run."""
-    from reports.table import wrapped
+    from reports.tables.verdict_table import wrapped
 
     of_first = " (first seed)" if len(runs[0].summaries) > 1 else ""
     lines = [terminal.paint("Diagnosis", "title") + of_first]
@@ -93,9 +93,9 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
     """By how much the runs differ from the first, if that is known."""
-    from reports.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
-    from reports.table import MOST_OF_A_LABEL, wrapped
-    from reports.terminal import aligned
+    from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
+    from reports.tables.terminal import aligned
+    from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped
     from reports.units import fitted
 
     labels = {run.label: fitted(run.label, MOST_OF_A_LABEL) for run in runs}
@@ -123,7 +123,7 @@ def report(
     to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
     is replaced with --overwrite only.
     """
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import SWEEP, kind_of
     from scenarios.runs.storage.run_folder import REPORT
     from scenarios.show import write_pictures
@@ -155,10 +155,10 @@ def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManage
 
 def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, overwrite: bool) -> None:
     """Draw the report of a sweep from its study and its table."""
-    from reports.sweep.build import write_sweep_report
-    from scenarios.cli.sweep_report import best, sweep_result
+    from reports.sweep.sweep_report import write_sweep_report
+    from scenarios.cli.report_sweeps import best, sweep_result
     from scenarios.runs.storage.run_folder import REPORT
-    from scenarios.studies.saved import read_sweep
+    from scenarios.studies.saved_sweep import read_sweep
 
     if len(given) > 1:
         raise InputError("a sweep has a report of its own", file="batchlab report", hint="give its folder alone")
@@ -222,7 +222,7 @@ def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
     import yaml
 
-    from scenarios.build.parts import policies_label
+    from scenarios.assembly.engine_policy import policies_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load

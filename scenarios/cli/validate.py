@@ -11,12 +11,12 @@ import typer
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 
 if TYPE_CHECKING:
-    from reports.terminal import Terminal
-    from reports.validation import Facing
+    from reports.pages.validation_report import Facing
+    from reports.tables.terminal import Terminal
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
     from scenarios.validate.compare import FrontEndUse, Side, Validation
-    from scenarios.validate.parts import Diagnosis
+    from scenarios.validate.error_parts import Diagnosis
     from simulator.metrics.series import StepFunction
 
 
@@ -58,18 +58,18 @@ def validate(
     verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate-FILE with what --set and
     --seed changed. Other results there are an error, unless --overwrite is given.
     """
-    from scenarios.build.parts import policy_label, resolved_yaml
+    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured import read_measured
     from scenarios.measured.replay import workload_of
     from scenarios.runs.runner import run, run_on
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
     from scenarios.validate.compare import to_data
     from scenarios.validate.compare import validate as compare
-    from scenarios.validate.parts import diagnose, diagnosis_data
-    from scenarios.validate.storage import write_validation
+    from scenarios.validate.error_parts import diagnose, diagnosis_data
+    from scenarios.validate.validation_files import write_validation
 
     console = Console(quiet=quiet)
     log = read_measured(measured, format_=format_, benchmark=benchmark)
@@ -97,7 +97,7 @@ def validate(
         write_validation(folder, data, found)
         facing = _facing(chosen.name, policy_label(chosen.engine.policy), log, ticks, result, found, verdict)
         if not no_report:
-            from reports.validation import write_validation as write_pictures
+            from reports.pages.validation_report import write_validation as write_pictures
 
             console.note("drawing the report")
             write_pictures(folder, facing)
@@ -116,9 +116,9 @@ def _ticks(log: Path, given: Path | None) -> Timeline | None:
 
 
 def _text(facing: Facing, terminal: Terminal) -> str:
-    from reports.table import wrapped
-    from reports.terminal import aligned
-    from reports.validation import error_table
+    from reports.pages.validation_report import error_table
+    from reports.tables.terminal import aligned
+    from reports.tables.verdict_table import wrapped
 
     tables = [error_table(facing), *([facing.parts] if facing.parts is not None else [])]
     texts = [aligned([table.head, *table.body], table.text_columns, terminal.width) for table in tables]
@@ -135,7 +135,7 @@ def _facing(
     found: Validation,
     verdict: Diagnosis | None,
 ) -> Facing:
-    from reports.validation import Facing, parts_table
+    from reports.pages.validation_report import Facing, parts_table
     from scenarios.validate.compare import METRICS
 
     sides = (found.measured, found.simulated)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.build.fleet import BuiltGroup, build_fleet
-from scenarios.build.parts import policy_traits
+from scenarios.assembly.engine_policy import policy_traits
+from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
 from scenarios.diagnosis.late import Late, late_requests
 from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.schema.engine import DEFAULT_BUDGET

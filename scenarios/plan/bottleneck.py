@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.build.groups import groups_of
+from scenarios.assembly.groups import groups_of
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.goal import Goal
 from scenarios.schema.cost.linear import LinearCostConfig
@@ -22,7 +22,7 @@ from scenarios.schema.scenario import Scenario
 from simulator.metrics.latency import finished, request_latencies
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, RowColumns
-from simulator.timing.roofline import Roofline
+from simulator.timing.roofline_cost import Roofline
 
 CAUSES = ("memory", "compute", "bandwidth", "host", "queueing", "link")
 _RESOURCES = ("compute", "bandwidth", "host", "link")

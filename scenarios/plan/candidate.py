@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from scenarios.build.groups import groups_of
-from scenarios.build.parts import policy_label, resolved_yaml, with_policy
+from scenarios.assembly.engine_policy import policy_label, resolved_yaml, with_policy
+from scenarios.assembly.groups import groups_of
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.axes import Setting
+from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
 from simulator.policies import rules_of
 

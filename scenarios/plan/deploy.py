@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scenarios.build.parts import build_policy, policy_label
+from scenarios.assembly.engine_policy import build_policy, policy_label
 from scenarios.schema.scenario import Scenario
 from simulator.hardware.models import HUGGING_FACE
 from simulator.policies import server_of

@@ -1,4 +1,7 @@
-"""Batching policies, a file each: the policy `some_name` is the class `SomeName` of `some_name.py` in this folder.
+"""Batching policies by name: `some_name` is the class `SomeName` of `some_name.py`, or of `some_name/__init__.py`.
+
+A policy is one file. A policy whose step is compiled is a folder: `__init__.py` holds its parameters, `step.py` its
+rule, other files what no other policy uses. `parts/` holds what several policies share.
 
 A user's own policy is named `path/to/file.py:ClassName` and loaded the same way. There is no list to add a policy to.
 """

@@ -10,14 +10,14 @@ from typing import ClassVar
 
 from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
-from simulator.policies.parts.admission import AdmissionRule
+from simulator.policies.chunked_prefill.admission import AdmissionRule
+from simulator.policies.chunked_prefill.step import usual_step
 from simulator.policies.parts.displacement import displaces_none, last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
-from simulator.policies.parts.usual_step import usual_step
 from simulator.policies.parts.victims import VICTIMS, Victim, rank
 from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
 from simulator.request import RequestView

@@ -16,8 +16,8 @@ from scenarios.measured import read_measured
 from scenarios.profiles import shipped_profiles
 from scenarios.validate.compare import validate
 from simulator.timing.cost import StepShape
-from simulator.timing.tables.beside import beside_factor
-from simulator.timing.tables.uneven import ALONE, LATE, estimated_skew
+from simulator.timing.tables.decodes_beside import beside_factor
+from simulator.timing.tables.estimated_skew import ALONE, LATE, estimated_skew
 from tests.shared_data import shared
 
 

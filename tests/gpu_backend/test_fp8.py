@@ -30,7 +30,7 @@ from gpu_backend.weights import Dense, Mlp, check_model, random_weights
 from gpu_backend.work import KVScales, Part, Swap, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import Model, custom_model, find_model
-from simulator.timing.profile.scope import kv_precision, precision
+from simulator.timing.profile.profile_scope import kv_precision, precision
 from tests.gpu_backend.test_checkpoint import BASE, named, write
 
 WIDE = custom_model(BASE)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scenarios.check.laws.budgets import budgets
 from scenarios.check.laws.conservation import blocks
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.caching import (
     CheckingCache,
     caching_scenarios,

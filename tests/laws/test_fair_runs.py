@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.queues import Order
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.laws.orders import CLASSES, ORDERED
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.policies.parts.vllm_versions import VERSIONS
+from simulator.policies.chunked_prefill.versions import VERSIONS
 from tests.parity.engines import (
     FASTGEN,
     SARATHI,

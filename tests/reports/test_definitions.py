@@ -1,19 +1,19 @@
-"""The page of definitions, and the README's table that is written from it."""
+"""The page of definitions, and the table of docs/metrics.md that is written from it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from reports.columns import COLUMNS
 from reports.definitions import METRICS_TABLE, markdown
+from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
-def test_the_readme_has_the_table() -> None:
-    again = "python -m reports.definitions writes the table below `What the numbers mean`"
-    assert f"\n{markdown()}\n" in README.read_text(encoding="utf-8"), again
+def test_the_page_of_metrics_has_the_table() -> None:
+    again = "python -m reports.definitions prints the table of docs/metrics.md"
+    assert f"\n{markdown()}\n" in PAGE.read_text(encoding="utf-8"), again
 
 
 def test_every_column_is_defined() -> None:

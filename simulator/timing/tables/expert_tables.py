@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.schema import read_physics
-from simulator.timing.tables.files import Kind
+from simulator.timing.profile.profile_schema import read_physics
+from simulator.timing.tables.table_files import Kind
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1

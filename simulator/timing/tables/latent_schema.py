@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.schema import read_axis, read_physics
+from simulator.timing.profile.profile_schema import read_axis, read_physics
 from simulator.timing.profile.surface import Axis
-from simulator.timing.tables.files import Kind
 from simulator.timing.tables.grid import fill, steadiness
+from simulator.timing.tables.table_files import Kind
 
 SCHEMA = "batchlab latent tables"
 VERSION = 1

@@ -23,7 +23,7 @@ from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device_checks import CHECKS
 from gpu_backend.kernel_bench_cases import cases, fp8_cases
-from simulator.lockstep.csv import read_csv
+from simulator.lockstep.lockstep_csv import read_csv
 from tests.gpu_backend.counted import count_work
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from reports.columns import Summary
 from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
+from reports.verdict.shown_metrics import Summary
 
 RATES = SweepAxis(("workload.arrival.rate",), "rate (requests/s)", ("2", "4", "6", "8"), (2.0, 4.0, 6.0, 8.0))
 SEATS = SweepAxis(("engine.max_num_seqs",), "max_num_seqs", ("8", "64"), (8.0, 64.0))

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.columns import Summary
 from reports.sweep.best import best_points, keeps_slo
 from reports.sweep.knee import knee
 from reports.sweep.load import knee_table
 from reports.sweep.pareto import TRADES, eligible, trades
 from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
+from reports.verdict.shown_metrics import Summary
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, summary
 
 SPEED, COST = TRADES

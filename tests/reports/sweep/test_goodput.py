@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from reports.columns import Summary
 from reports.sweep.front import front_pictures
 from reports.sweep.goodput import goodput_picture, throughput_picture
 from reports.sweep.lines import lines_over_load
 from reports.sweep.points import SweepAxis
+from reports.verdict.shown_metrics import Summary
+from tests.reports.plots.test_pictures import everything
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, of_queue
-from tests.reports.test_pictures import everything
 
 LIMITS = {"p99_ttft_ms": 1_000.0}
 

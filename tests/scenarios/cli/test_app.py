@@ -253,7 +253,8 @@ def test_run_loads_nothing_heavy(tmp_path: Path) -> None:
         f"sys.argv = ['batchlab', 'run', {str(small(tmp_path))!r}, '--quiet']\n"
         "from scenarios.cli.app import main\n"
         "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        "print(sorted({'pandas', 'matplotlib', 'scipy', 'torch', 'rich', 'reports.build'} & set(sys.modules)))\n"
+        "heavy = {'pandas', 'matplotlib', 'scipy', 'torch', 'rich', 'reports.pages.run_report'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)

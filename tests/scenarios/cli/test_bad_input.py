@@ -219,7 +219,7 @@ def wait_for_partial(folder: Path, process: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["scenarios.runs.storage.run_folder.npy.write_array_header_1_0", "reports.build.write_report"]
+    "where", ["scenarios.runs.storage.run_folder.npy.write_array_header_1_0", "reports.pages.run_report.write_report"]
 )
 def test_ctrl_c_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     def pressed(*_: object, **__: object) -> None:

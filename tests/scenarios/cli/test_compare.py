@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reports.run import ReportRun
+from reports.report_run import ReportRun
 from tests.command import batchlab, small, tree
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
@@ -86,7 +86,7 @@ def test_report_over_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
         text = "\n".join([*(f"{run.label}: {len(run.summaries)}" for run in runs), *notes])
         (folder / "report.html").write_text(text)
 
-    monkeypatch.setattr("reports.build.write_report", draw)
+    monkeypatch.setattr("reports.pages.run_report.write_report", draw)
     path = small(tmp_path)
     batchlab("run", path, "--out", "a", cwd=tmp_path)
     batchlab("run", path, "--out", "b", "--set", "engine.max_num_seqs=2", cwd=tmp_path)

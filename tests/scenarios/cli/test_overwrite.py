@@ -106,7 +106,7 @@ def test_another_report_is_replaced_only_when_asked(tmp_path: Path, monkeypatch:
     def draw(folder: Path, *_: object, **__: object) -> None:
         (folder / "report.html").write_text(text)
 
-    monkeypatch.setattr("reports.build.write_report", draw)
+    monkeypatch.setattr("reports.pages.run_report.write_report", draw)
     small(tmp_path)
     batchlab("run", "small.yaml", "--report", "--out", "a", cwd=tmp_path)
     assert batchlab("report", "a", cwd=tmp_path).code == 0
@@ -140,7 +140,10 @@ def test_a_calibration_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
 
 
 def test_reports_of_different_costs_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.build.write_report", lambda folder, *_, **__: (folder / "report.html").touch())
+    def draw(folder: Path, *_: object, **__: object) -> None:
+        (folder / "report.html").touch()
+
+    monkeypatch.setattr("reports.pages.run_report.write_report", draw)
     small(tmp_path)
     batchlab("run", "small.yaml", "--out", "a", cwd=tmp_path)
     batchlab("run", "small.yaml", "--out", "b", "--set", "cost={kind: roofline}", cwd=tmp_path)

@@ -61,7 +61,7 @@ def test_a_notebook_shows_tables(result: Result, comparison: Comparison) -> None
 
 
 def test_html_is_escaped() -> None:
-    from reports.notebook import html_table
+    from reports.tables.notebook import html_table
 
     text = html_table("<a>", {"<b>": [{"completed": 3}]}, "<c>")
     assert all(f"&lt;{name}&gt;" in text for name in "abc")
@@ -81,7 +81,7 @@ def test_every_picture_of_the_report_can_be_had(result: Result, kind: str) -> No
 
 
 def test_pictures_are_those_of_the_report(result: Result, tmp_path: Path) -> None:
-    from reports.build import write_report
+    from reports.pages.run_report import write_report
     from scenarios.show import report_run
 
     write_report(tmp_path, [report_run(result.shown())])

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from scenarios.build.parts import build_policy
+from scenarios.assembly.engine_policy import build_policy
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.parts.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction, tokens_to_come
-from simulator.policies.parts.next_batch import Note
 from simulator.policies.sglang import Sglang
+from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction, tokens_to_come
+from simulator.policies.sglang.step import Note
 from simulator.request import PromptContent, Request
 from tests.hand import ONE_SECOND, Told, serve
 from tests.laws.scenarios import Memory, Scenario, make_workload, scenarios

@@ -14,8 +14,8 @@ from scenarios.runs.storage import run_folder, told
 from scenarios.runs.storage.run_folder import EXPORTS, OWN_NAMES
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
 from simulator.metrics.table import METRICS
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
+from simulator.results.shared_prefixes import PrefixColumns
 from tests.command import SMALL, batchlab, small
 from tests.records_maker import tell
 

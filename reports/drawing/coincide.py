@@ -1,0 +1,43 @@
+"""Curves that lie on each other: a picture has to say so, as it shows only the one on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from reports.drawing.style import shorten
+from reports.verdict.significance import joined
+from simulator.results.records import Floats
+
+NEAR = 0.005  # of the picture's range: what is nearer cannot be seen apart
+
+
+def coinciding(curves: Mapping[str, Floats], span: float) -> list[list[str]]:
+    """Groups of two labels or more whose values differ nowhere by more than the width of a line.
+
+    `span` is the range that the picture shows; a value that is missing in both is no difference.
+    """
+    groups: list[list[str]] = []
+    for label, values in curves.items():
+        for group in groups:
+            first = curves[group[0]]
+            if first.shape == values.shape and _near(first, values, NEAR * span):
+                group.append(label)
+                break
+        else:
+            groups.append([label])
+    return [group for group in groups if len(group) > 1]
+
+
+def said(groups: list[list[str]], where: str = "") -> str:
+    """The sentence for a caption; nothing where no curves coincide."""
+    sentences = [f" {joined(shorten(label) for label in group)} coincide{where}." for group in groups]
+    return "".join(sentences)
+
+
+def _near(one: Floats, other: Floats, most: float) -> bool:
+    if not len(one):
+        return False
+    gap = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
+    return bool((gap <= most).all())

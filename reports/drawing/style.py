@@ -1,0 +1,201 @@
+"""One look for every picture: a colour and a line style a run, fonts, sizes, and bytes that never change.
+
+Colours are Okabe and Ito's, and a violet, told apart by colour-blind readers too; the line style says the same a second
+time. A built-in policy has the same colour in every report. Others take the free colours in order of appearance;
+a second run of the same policy takes its policy's hue in another shade and another line style. Three or more runs of
+one policy differ in their settings, by which they are ordered: so are their colours, from dark to light.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib import colormaps
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from reports.drawing.marks import Painted, Series, Spot, spots
+from reports.files import write
+from reports.units import fitted
+from simulator.errors import InputError
+from simulator.policies import Dash, style_of
+
+# The inks that are no run's. The report swaps them for its own light or dark ones where it embeds an SVG.
+INK = "#1b1f24"
+MUTED = "#5b6471"
+GRID = "#dfe3e8"
+CARD = "#fefefe"
+HELD = "#c9ced5"  # of a slot that does nothing useful
+
+OTHERS: tuple[str, ...] = ("#56b4e9", "#e69f00", "#775ce6")
+DASHES: tuple[Dash, ...] = (
+    "-",
+    (0, (3.0, 1.2)),
+    (0, (1.2, 1.3)),
+    (0, (6.0, 1.6, 1.2, 1.6)),
+    (0, (3.0, 1.4, 1.0, 1.4, 1.0, 1.4)),
+    (0, (9.0, 2.0)),
+)
+SHADES = (0.0, -0.42, 0.45, -0.22, 0.25)  # towards black below 0, towards white above
+
+ORDERED_FROM = 3  # so many runs of one policy alone are values of a setting
+MAP = "viridis"
+_FIRST, _LAST = 0.28, 0.84  # of the map: its ends are hard to see, on a dark page and on a white one
+
+PNG_DPI = 160
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "mathtext.fontset": "dejavusans",
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9.0,
+    "axes.labelsize": 9.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": CARD,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": True,
+    "figure.facecolor": CARD,
+    "figure.edgecolor": CARD,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "butt",
+    "hatch.linewidth": 0.7,
+    "svg.hashsalt": "batchlab",
+    "svg.fonttype": "path",
+    "path.simplify": True,
+    "path.simplify_threshold": 0.2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one run is drawn, everywhere: a colour as #rrggbb and a matplotlib line style."""
+
+    color: str
+    dash: Dash
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawn figure: its file name without ending, both renderings, what to look for in it, and what can be read off.
+
+    `series` are the curves that a reader of a page can hide, in the order of the numbers that `spots` have.
+    """
+
+    name: str
+    caption: str = field(repr=False)
+    png: bytes = field(repr=False)
+    svg: str = field(repr=False)
+    spots: Sequence[Spot] = field(default=(), repr=False)
+    series: Sequence[Series] = field(default=(), repr=False)
+
+    def _repr_png_(self) -> bytes:
+        return self.png
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as PNG or SVG, by the ending of `path`. Returns the path. Raises InputError where that fails."""
+        target = Path(path)
+        contents: dict[str, bytes | str] = {".png": self.png, ".svg": self.svg}
+        if target.suffix not in contents:
+            raise InputError(f"a picture is written as .png or .svg, not {target.suffix or 'without an ending'}")
+        write(target, contents[target.suffix])
+        return target
+
+
+def mix(color: str, share: float) -> str:
+    """`color` moved towards white (share > 0) or black (share < 0), by that share of the way."""
+    goal = 255.0 if share > 0 else 0.0
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (goal - part) * abs(share)):02x}" for part in parts)
+
+
+def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
+    """A style for each (label, policy), by label. Depends on the order of the runs and on nothing else."""
+    if len(runs) >= ORDERED_FROM and len({policy for _, policy in runs}) == 1:
+        shades = ramp(len(runs))
+        return {label: Style(shades[at], DASHES[at % len(DASHES)]) for at, (label, _) in enumerate(runs)}
+    others: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    result: dict[str, Style] = {}
+    for label, policy in runs:
+        own = style_of(policy)
+        if own is not None:
+            color, dash = own
+            first = DASHES.index(dash) if dash in DASHES else len(DASHES) - 1
+        else:
+            first = others.setdefault(policy, len(others))
+            color = mix(OTHERS[first % len(OTHERS)], SHADES[first // len(OTHERS) % len(SHADES)])
+            dash = DASHES[first % len(DASHES)]
+        again = seen.get(policy, 0)
+        seen[policy] = again + 1
+        if again:
+            color = mix(color, SHADES[again % len(SHADES)])
+            dash = DASHES[(first + again) % len(DASHES)]
+        result[label] = Style(color, dash)
+    return result
+
+
+def ramp(count: int) -> list[str]:
+    """So many colours from dark to light."""
+    steps = max(count - 1, 1)
+    return [to_hex(colormaps[MAP](_FIRST + (_LAST - _FIRST) * place / steps)) for place in range(count)]
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Matplotlib's own defaults and our changes, whatever the user's matplotlibrc says; put back afterwards."""
+    settings: Any = {key: value for key, value in mpl.rcParamsDefault.items() if not key.startswith("backend")}
+    settings.update(RC)
+    with warnings.catch_warnings(), mpl.rc_context(settings):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a label in a script DejaVu lacks
+        yield
+
+
+def draw(name: str, size: tuple[float, float], paint: Callable[[Figure], str | Painted]) -> Picture:
+    """A picture of `size` inches. `paint` draws on the figure and returns the caption (plain text), or more with it."""
+    with look():
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(hspace=0.04))
+        FigureCanvasAgg(figure)
+        said = paint(figure)
+        painted = said if isinstance(said, Painted) else Painted(said)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, for both renderings
+        found = spots(figure, painted.marks)
+        png, svg = io.BytesIO(), io.StringIO()
+        figure.savefig(png, format="png", dpi=PNG_DPI, metadata={"Software": None})
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return Picture(name, painted.caption, png.getvalue(), svg.getvalue(), found, tuple(painted.series))
+
+
+def shorten(label: str, most: int = 44) -> str:
+    """A label that fits a picture; matplotlib would hide one that begins with an underscore."""
+    text = fitted(label, most)
+    return f" {text}" if text.startswith("_") else text

@@ -1,0 +1,239 @@
+"""The pieces of report.html, each a macro in templates/: every text escaped, every picture inside, nothing fetched.
+
+A piece is `Markup`. Plain text in the place of a piece is escaped by the template, so a forgotten macro shows its tags
+and runs none.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from reports.drawing.percentile_axis import highest
+from reports.drawing.style import Picture, Style
+from reports.html.inline_svg import inline
+from reports.interactive.data import PERCENTILES
+from reports.interactive.packed import Json, json_text
+from reports.plots.cdf import Curve
+from reports.tables.request_tables import TableRows
+from reports.tables.verdict_table import Cell, note, shown
+from reports.units import MISSING, latency, tied
+from reports.verdict.run_length import own_intervals
+from reports.verdict.shown_metrics import BLOCKS, Column, Summaries
+from reports.verdict.slo_targets import Facts
+
+MAX_SVG = 600_000  # characters; a larger picture goes in as PNG
+WIDE = 500.0  # points: a wider picture cannot be read on a phone, and scrolls by itself there
+SCRIPTS = ("base", "choose", "hover", "view", "timeline", "slots", "marks", "tables", "start")
+TITLES = {
+    "gantt": "What the slots did",
+    "kv_by_request": "KV memory by request",
+    "ttft_cdf": "Time to first token",
+    "tpot_cdf": "Time per output token",
+    "itl_cdf": "Gap between tokens",
+    "e2el_cdf": "End-to-end latency",
+    "timeline": "Queue, batch, memory and step time over time",
+    "fairness": "Waits by class over time",
+    "prefix_hits": "Prefix cache over time",
+    "prefix_tree": "Prefixes that prompts share",
+    "balance": "Requests at each replica over time",
+    "throughput": "Throughput and goodput",
+    "latency": "Latency percentiles",
+    "load": "Latency over the load",
+    "throughput_latency": "Latency over throughput",
+    "front_speed": "Throughput against speed",
+    "front_cost": "Cost against the SLO",
+    "rates": "How each limit is used over the rate",
+    "settings": "Largest rate and cost over two settings",
+    "requests": "End-to-end latency, request by request",
+}
+
+
+def page(title: str, subtitle: str, sections: Sequence[Markup], data: Json | None = None) -> str:
+    """The whole file; with `data` also the script that lets readers choose, zoom and read values off."""
+    style, script = _own("report.css"), _script()
+    inside = [section for section in sections if section]
+    packed = Markup() if data is None else json_text(data)
+    return _render("page", title, subtitle, inside, policy(style, script), style, script, packed)
+
+
+def policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: our style and our script by their hashes, pictures in the page, nothing else.
+
+    Whatever a file brings along runs nothing, looks like nothing and fetches nothing.
+    """
+    allowed = {"default-src": "'none'", "img-src": "data:", "style-src": _hash(style), "script-src": _hash(script),
+               "base-uri": "'none'", "form-action": "'none'"}  # fmt: skip
+    return "; ".join(f"{what} {where}" for what, where in allowed.items())
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _own(name: str) -> Markup:
+    """A file of ours beside the templates, as it is."""
+    return Markup((Path(__file__).with_name("templates") / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _script() -> Markup:
+    """The files of the page's script in one, each seeing those before it."""
+    parts = [_own(f"script/{name}.js") for name in SCRIPTS]
+    return Markup('"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n")
+
+
+def section(title: str, *parts: Markup) -> Markup:
+    """A heading and what follows it; nothing where nothing follows."""
+    inside = [part for part in parts if part]
+    return _render("section", title, inside) if inside else Markup()
+
+
+def text(words: str) -> Markup:
+    """A paragraph on the page itself."""
+    return _render("text", words)
+
+
+def paragraphs(texts: Sequence[str], kind: str) -> Markup:
+    """A card of paragraphs; nothing without any."""
+    return _render("paragraphs", [tied(each) for each in texts], kind) if texts else Markup()
+
+
+def figure(picture: Picture, explorer: Markup = Markup()) -> Markup:  # noqa: B008 # a constant
+    """A picture with its caption; `explorer` takes its place on a screen with a script."""
+    svg, png = None, ""
+    label = title_of(picture.name)
+    if len(picture.svg) <= MAX_SVG:
+        opening = f'<svg role="img" aria-label="{escape(label)}"'
+        svg = Markup(inline(picture.svg, picture.name).replace("<svg", opening, 1))
+    else:
+        png = base64.b64encode(picture.png).decode("ascii")
+    wide = _width(picture.svg) > WIDE
+    return _render("figure", picture.name, label, tied(picture.caption), svg, png, wide, explorer)
+
+
+def title_of(name: str) -> str:
+    """A picture's name for who cannot see it."""
+    return TITLES.get(name, name.replace("_", " "))
+
+
+def _width(svg: str) -> float:
+    found = re.search(r'<svg[^>]*\swidth="([\d.]+)pt"', svg)
+    return float(found[1]) if found else 0.0
+
+
+def latencies(
+    runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
+) -> Markup:
+    """Which `runs` (label and color) are shown, and their latencies at a percentile of the reader's choice.
+
+    `titles` names the latencies, `lines` has the curve of each for every run. Choosing needs the page's data.
+    """
+    rows = [{name: _latency_at(each[name], 99.0) for name in titles} for each in lines]
+    return _render("controls", runs, [f"{each:g}" for each in PERCENTILES], titles, rows)
+
+
+def _latency_at(curve: Curve, percent: float) -> str:
+    return latency(curve.percentile(percent)) if percent <= highest(curve.samples) else MISSING
+
+
+def explorer(kind: str, label: str, *, steps: bool = False) -> Markup:
+    """A picture to zoom into, drawn by the script: `timeline` or `slots`."""
+    return _render("explorer", kind, label, steps)
+
+
+def pair(pictures: Sequence[Picture]) -> Markup:
+    """Pictures side by side where the window is wide enough."""
+    return _render("pair", [figure(picture) for picture in pictures]) if pictures else Markup()
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A run's line in a block of the verdict table."""
+
+    label: str
+    color: str
+    cells: Sequence[Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    title: str
+    columns: Sequence[Column]
+    lines: Sequence[_Line]
+
+
+def verdict_tables(
+    summaries: Summaries,
+    style: Mapping[str, Style],
+    facts: Mapping[str, Facts] | None = None,
+    *,
+    paired: bool = True,
+) -> Markup:
+    """The blocks of the verdict table, and what their marks mean; without marks where the runs are not paired."""
+    own = own_intervals(summaries, facts)
+    blocks = []
+    for block in BLOCKS:
+        if columns := shown(summaries, block, own, paired=paired):
+            lines = [
+                _Line(label, style[label].color, [by_label[label] for _, by_label in columns]) for label in summaries
+            ]
+            blocks.append(_Block(block.title, [column for column, _ in columns], lines))
+    return _render("verdict_tables", blocks, note(summaries, own, paired=paired).replace("* best", "Highlighted: best"))
+
+
+def table(
+    rows: TableRows | None, *, prose: bool = False, title: str = "", sortable: bool = False, hidden: Sequence[int] = ()
+) -> Markup:
+    """A table of text; with `prose`, its cells may break into lines. Nothing without rows.
+
+    The script sorts a `sortable` one by any of its columns, and lets readers choose among them where some are `hidden`
+    at first.
+    """
+    if rows is None:
+        return Markup()
+    kinds = ["text prose" if prose else "text"] * rows.text_columns
+    kinds += [""] * (len(rows.head) - rows.text_columns)
+    kinds = [f"{kind} off".lstrip() if place in hidden else kind for place, kind in enumerate(kinds)]
+    return _render("table", title, [_name_and_unit(name) for name in rows.head], kinds, rows.body, sortable)
+
+
+def _name_and_unit(name: str) -> tuple[str, str]:
+    """A column's name, and its unit: what stands in brackets at the end."""
+    stem, bracket, unit = name.partition(" (")
+    return (stem, unit.removesuffix(")")) if bracket else (name, "")
+
+
+def details(title: str, content: str) -> Markup:
+    """Text as it is, folded away; nothing where it is empty."""
+    return _render("details", title, content) if content else Markup()
+
+
+def command(words: str, line: str) -> Markup:
+    """A command to copy, and what it does; nothing without one."""
+    return _render("command", words, line) if line else Markup()
+
+
+def _render(macro: str, *arguments: object) -> Markup:
+    """The macro of the template of its name."""
+    module = _environment().get_template(f"{macro}.html").module
+    return Markup(getattr(module, macro)(*arguments))
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

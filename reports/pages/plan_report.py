@@ -1,0 +1,170 @@
+"""The report of a plan: the answer, the table, and how far each limit is used at every rate that was run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from reports.drawing.axes import log_numbers, plain_numbers
+from reports.drawing.marks import Mark, Painted, Series, in_series
+from reports.drawing.style import INK, MUTED, OTHERS, Picture, draw, shorten
+from reports.files import write
+from reports.html.pieces import command, figure, page, paragraphs, section, table
+from reports.interactive.pointed import marks_data
+from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
+from reports.tables.request_tables import TableRows
+from reports.units import latency, short
+from reports.verdict.shown_metrics import column_of
+from simulator.metrics.table import METRICS
+
+MOST_PANELS = 6
+_COLORS = ("#0072b2", "#d55e00", "#009e73", *OTHERS)
+_FAR = 8.0  # times the limit: what is beyond is drawn at the edge
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """A candidate's runs: for each limit, and each seed, the rates with the share of the limit that was used.
+
+    The share is 1 at the limit. `interval` is low, value and high of its largest rate; None where there is none.
+    `asked` is the load to be carried.
+    """
+
+    label: str
+    used: Mapping[str, Sequence[Points]]
+    interval: tuple[float, float, float] | None = None
+    asked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPage:
+    """All that the report says."""
+
+    title: str
+    subtitle: str
+    answer: str
+    below: Sequence[str]
+    rows: TableRows
+    remarks: Sequence[str] = ()
+    searched: Sequence[Searched] = field(default_factory=tuple)
+    over_keys: OverKeys | None = None
+
+
+_DEPLOY = "On each replica, this starts the server:"
+METHOD = (
+    "Rates are requests per second of all replicas together. A rate holds where every limit does and the queue does "
+    "not keep growing. The largest is bracketed, and the bracket narrowed to 2 % or to a fifth of the interval, with "
+    "equal requests at every rate and for every candidate. Its interval at 95 % is Student's over the seeds of drawn "
+    "traffic; of a single trace it is a block bootstrap of the requests at the rates that were run. USD for a million "
+    "output tokens are those of the run at the rate shown. 'load +' is how much more than the load fits; '=' marks "
+    "what cannot be told from the best.",
+)
+
+
+def write_report(folder: Path, content: PlanPage) -> None:
+    """Write report.html and its picture. Raises InputError where that cannot be done."""
+    pictures = [search_picture(content.searched)] if any(each.used for each in content.searched) else []
+    maps = [] if content.over_keys is None else [over_keys_picture(content.over_keys)]
+    for picture in [*pictures, *maps]:
+        for ending in (".png", ".svg"):
+            picture.save(folder / "plots" / f"{picture.name}{ending}")
+    below = [each for each in content.below if not each.startswith("deploy:")]
+    line = next((each.removeprefix("deploy:").strip() for each in content.below if each not in below), "")
+    sections = [
+        section("Answer", paragraphs([content.answer], "verdict"), paragraphs(below, "notes"), command(_DEPLOY, line)),
+        section("Candidates", table(content.rows, sortable=True)),
+        section("Over two settings", *map(figure, maps)),
+        section("How each limit is used", *map(figure, pictures)),
+        section("Remarks", paragraphs(list(content.remarks), "notes")),
+        section("Method", paragraphs(METHOD, "notes")),
+    ]
+    data = {"marks": marks_data([*pictures, *maps])}
+    write(folder / "report.html", page(content.title, content.subtitle, [each for each in sections if each], data))
+
+
+def search_picture(searched: Sequence[Searched]) -> Picture:
+    """A panel for each of the first candidates: the share of each limit against the rate."""
+    shown = [
+        replace(each, used={limit_words(name): points for name, points in each.used.items()})
+        for each in searched
+        if each.used
+    ][:MOST_PANELS]
+    names = list(dict.fromkeys(name for each in shown for name in each.used))
+    colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
+    across = min(2, len(shown))
+    down = -(-len(shown) // across)
+
+    def paint(canvas: Figure) -> Painted:
+        grid = canvas.subplots(down, across, squeeze=False)
+        marks: list[Mark] = []
+        for index, axes in enumerate(grid.flat):
+            if index < len(shown):
+                marks += _panel(axes, shown[index], colors)
+            else:
+                axes.set_axis_off()
+        handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
+        canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
+        said = (
+            "A point is a run, a line those of a seed. Above the dashed line a limit is missed. Shaded: the interval "
+            "of the largest rate at 95 %; the line in it is the rate itself."
+        )
+        return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
+
+    return draw("rates", (10.0, 2.7 * down + 0.5), paint)
+
+
+def limit_words(text: str) -> str:
+    """A limit as people say it: `chat:p99_ttft_ms<=500` is TTFT p99 of chat ≤ 500 ms."""
+    found = re.fullmatch(r"(?:(?P<name>.+):)?(?P<key>\w+)\s*(?P<sign><=|>=)\s*(?P<value>[-+.\deE]+)", text)
+    if found is None or found["key"] not in METRICS:
+        return shorten(text)
+    shown, sign = column_of(METRICS[found["key"]]), "≤" if found["sign"] == "<=" else "≥"
+    value = float(found["value"]) * shown.scale
+    size = latency(value) if shown.unit == "ms" else f"{short(value)} {shown.unit}".rstrip()
+    return shorten(f"{shown.title}{' of ' + found['name'] if found['name'] else ''} {sign} {size}")
+
+
+def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
+    """A candidate's search; gives what its runs say."""
+    axes.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4.0, 2.0)), zorder=6)
+    if one.interval is not None:
+        low, value, high = one.interval
+        axes.axvspan(low, high, color=MUTED, alpha=0.18, linewidth=0)
+        axes.axvline(value, color=MUTED, linewidth=1.1)
+    if one.asked is not None:
+        axes.axvline(one.asked, color=INK, linewidth=1.1, linestyle=(0, (1.2, 1.3)))
+    rates = [rate for lines in one.used.values() for points in lines for rate, _ in points]
+    marks: list[Mark] = []
+    for name, lines in one.used.items():
+        limit = list(colors).index(name)
+        width, size = (1.8, 3.5) if len(lines) == 1 else (1.0, 2.5)
+        for points in lines:
+            ordered = sorted(points)
+            shares = [min(max(share, 1 / _FAR), _FAR) for _, share in ordered]
+            rising = [rate for rate, _ in ordered]
+            with in_series(axes, limit):
+                axes.plot(rising, shares, color=colors[name], marker="o", markersize=size, linewidth=width)
+            marks += [
+                Mark(
+                    axes, rate, at, f"{one.label} at {short(rate)} requests/s: {short(100 * share)} % of {name}", limit
+                )
+                for (rate, share), at in zip(ordered, shares, strict=True)
+            ]
+    axes.set_yscale("log")
+    axes.set_ylim(1 / _FAR, _FAR)
+    axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])
+    axes.minorticks_off()
+    if max(rates) / min(rates) > 20:
+        log_numbers(axes.xaxis, max(rates) / min(rates))
+    else:
+        plain_numbers(axes.xaxis)
+    axes.set_xlabel("requests/s")
+    axes.set_title(shorten(one.label))
+    return marks

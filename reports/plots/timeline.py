@@ -1,0 +1,275 @@
+"""The timeline: queue, batch, KV memory, step time and preemptions over one time axis.
+
+Drawn from a few hundred buckets a run, however long it was: the line is the mean of a bucket, the band reaches from
+the smallest to the largest value in it, so that a single peak stays visible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.drawing.coincide import coinciding, said
+from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
+from reports.units import Clock, clock_for, short
+from simulator.metrics.series import (
+    Points,
+    StepFunction,
+    downsample,
+    kv_used_blocks,
+    preemptions,
+    queue_depth,
+    running,
+    step_time,
+)
+from simulator.metrics.window import run_end_s
+from simulator.results.records import Floats, Records
+
+BUCKETS = 240
+FLATTENED = 12.0  # times the next largest: a run that high would press all others onto the axis
+STEP_BUCKETS = 90  # fewer, so that the largest of each make a line
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A series as it is drawn, one entry a bucket; times in seconds."""
+
+    time_s: Floats
+    low: Floats
+    mean: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One panel: what its axis says, a band for each label, and a line at a limit (or none)."""
+
+    title: str
+    bands: Mapping[str, Band]
+    limit: float | None = None
+    peaks_only: bool = False  # a thin line at the largest value, where bands would cover each other
+
+
+def band(series: StepFunction, end_s: float, scale: float = 1.0, buckets: int = BUCKETS) -> Band:
+    """Mean, smallest and largest value in each of a few hundred stretches of [0, end_s]."""
+    upper = downsample(replace(series, value=series.value * scale), buckets, 0.0, end_s)
+    lower = downsample(replace(series, value=series.value * -scale), buckets, 0.0, end_s)  # its peaks are the minima
+    return Band(upper.middle_s, -lower.peak, upper.mean, upper.peak)
+
+
+def step_band(steps: Points, end_s: float, scale: float = 1.0, buckets: int = STEP_BUCKETS) -> Band:
+    """The same of the steps that began in each stretch. Where none did, of the one in flight; NaN where none was."""
+    edges = np.linspace(0.0, end_s, buckets + 1)
+    middle = (edges[:-1] + edges[1:]) / 2
+    before = np.searchsorted(steps.time_s, middle, side="right") - 1
+    started = np.append(steps.time_s, np.inf)[before]
+    took = np.append(steps.value, np.nan)[before]
+    in_flight = np.where(started + took >= middle, took, np.nan) * scale
+    upper = downsample(replace(steps, value=steps.value * scale), buckets, 0.0, end_s)
+    lower = downsample(replace(steps, value=steps.value * -scale), buckets, 0.0, end_s)
+    found = Band(middle, in_flight.copy(), in_flight.copy(), in_flight.copy())
+    place = np.searchsorted(edges, upper.middle_s) - 1
+    for column, values in ((found.low, -lower.peak), (found.mean, upper.mean), (found.high, upper.peak)):
+        column[place] = values
+    return found
+
+
+def shown_until(runs: Sequence[tuple[str, Records]]) -> float:
+    """The end of the time axis: that of the longest run, unless runs that go on would squeeze all others into a corner.
+
+    Then it is twice the end of the others or of the arrivals, whichever is later.
+    """
+    ends = sorted(run_end_s(records) for _, records in runs)
+    if len(ends) < 2:
+        return max(ends, default=0.0)
+    arrivals = max((float(r.requests.arrival_s.max()) for _, r in runs if len(r.requests.row)), default=0.0)
+    enough = 2.0 * max(ends[0], arrivals)
+    for end in ends[1:]:
+        if end > 1.25 * enough > 0.0:
+            return enough
+        enough = max(enough, 2.0 * end)
+    return ends[-1]
+
+
+def strips(runs: Sequence[tuple[str, Records]], buckets: int | None = None) -> list[Strip]:
+    """The panels for these runs; the one of preemptions only where there was one. `buckets` stretches of time, if not
+    as many as a picture shows."""
+    fine, coarse = buckets or BUCKETS, buckets or STEP_BUCKETS
+    end_s = shown_until(runs)
+    if not any(records.num_steps for _, records in runs):
+        return []
+    slots = {records.slots for _, records in runs}
+    found = [
+        Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s, buckets=fine) for label, r in runs}),
+        Strip(
+            "in the batch\n(requests)" if len(slots) > 1 else f"in the batch\n(of {max(slots)} slots)",
+            {label: band(running(r), end_s, buckets=fine) for label, r in runs},
+            float(max(slots)) if len(slots) == 1 else None,
+        ),
+        Strip(
+            "KV in use\n(%)",
+            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1), fine) for label, r in runs},
+        ),
+        Strip(
+            "step time\n(ms)",
+            {label: step_band(step_time(r), end_s, 1e3, coarse) for label, r in runs},
+            peaks_only=True,
+        ),
+    ]
+    if any(len(r.requeues.row) for _, r in runs):
+        found.append(
+            Strip("preemptions\n(so far)", {label: band(preemptions(r), end_s, buckets=fine) for label, r in runs})
+        )
+    return found
+
+
+def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], name: str = "timeline") -> Picture:
+    """All runs over one time axis, panels one below the other."""
+    panels = strips(runs)
+    end_s = shown_until(runs)
+    clock = clock_for(max(run_end_s(records) for _, records in runs))
+    beyond = [
+        f"{shorten(label)} goes on until {short(end / clock.seconds)} {clock.unit}"
+        for label, records in runs
+        if (end := run_end_s(records)) > end_s
+    ]
+    more = ", ".join(beyond)
+    return draw_strips(name, panels, [label for label, _ in runs], style, end_s, more)
+
+
+def draw_strips(
+    name: str,
+    panels: Sequence[Strip],
+    labels: Sequence[str],
+    style: Mapping[str, Style],
+    end_s: float,
+    more: str = "",
+) -> Picture:
+    """Panels over one time axis, one below the other; `more` says what is cut off at its end."""
+    return draw(
+        name,
+        (10.0, 0.9 + 1.3 * max(len(panels), 1)),
+        lambda figure: _paint(figure, panels, labels, style, end_s, more),
+    )
+
+
+def _paint(
+    figure: Figure, panels: Sequence[Strip], labels: Sequence[str], style: Mapping[str, Style], end_s: float, more: str
+) -> str:
+    clock = clock_for(end_s)
+    axes = figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0]
+    order = {label: place for place, label in enumerate(labels)}
+    for axis, panel in zip(axes, panels, strict=False):
+        _paint_strip(axis, panel, style, clock, order)
+    if not panels:
+        axes[0].text(0.5, 0.5, "nothing ran", transform=axes[0].transAxes, ha="center", va="center", color=INK)
+    axes[-1].set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
+    plain_numbers(axes[-1].xaxis, bins=12)
+    axes[-1].set_xlabel(f"time ({clock.unit})")
+    if more:
+        axes[0].set_title(f"{more} →", loc="right", fontsize=8.5, fontweight="normal", pad=3.0)
+    figure.align_ylabels(axes)
+    longest = max(len(shorten(label)) for label in labels)
+    handles = [Line2D([], [], color=style[label].color, linestyle=style[label].dash) for label in labels]
+    figure.legend(
+        handles,
+        [shorten(label) for label in labels],
+        loc="outside upper left",
+        ncols=min(len(labels), max(1, 104 // (longest + 10)), 4),  # about so many characters fit a line
+        labelcolor=INK,
+    )
+    split = any(apart(panel.bands) for panel in panels)
+    return (
+        "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
+        "value in each (step time: the thin line is the largest). Look how long a queue takes to come back after a "
+        "burst: it does at once where slots change hands every step; one that never does means a saturated run. KV at "
+        "100 % causes preemptions, and so does a full batch where priorities differ; peaks of the step time are what "
+        "users see as stutter."
+        + (" Where one run dwarfs the others, the axis is linear up to the dashed line and logarithmic above." * split)
+        + (f" The end is cut off: {more}." if more else "")
+        + said(_coinciding(panels))
+    )
+
+
+def _coinciding(panels: Sequence[Strip]) -> list[list[str]]:
+    """Runs whose means lie on each other in every panel."""
+    means: dict[str, list[Floats]] = {}
+    for panel in panels:
+        tops = [float(np.nanmax(each.high)) for each in panel.bands.values() if np.isfinite(each.high).any()]
+        top = max(tops, default=0.0) or 1.0
+        for label, each in panel.bands.items():
+            means.setdefault(label, []).append(each.mean / top)
+    return coinciding({label: np.concatenate(parts) for label, parts in means.items()}, 1.0)
+
+
+def apart(bands: Mapping[str, Band]) -> float | None:
+    """The value up to which an axis must be linear so that one run does not flatten the others; None if none does.
+
+    It is a round one just above the others' largest.
+    """
+    tops = sorted(float(np.nanmax(each.high)) for each in bands.values() if np.isfinite(each.high).any())
+    for low, high in pairwise(tops):
+        if high > FLATTENED * max(low, 1.0):
+            return _round_up(max(low, 1.0))
+    return None
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ..."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * digit for digit in (1.0, 2.0, 5.0, 10.0) if power * digit >= value)
+
+
+def _split_axis(axis: Axes, linear_to: float, top: float) -> None:
+    """Linear up to the largest value of the ordinary runs, logarithmic above."""
+    axis.set_yscale("symlog", linthresh=linear_to, linscale=max(1.0, math.log10(top / linear_to)))
+    axis.axhline(linear_to, color=MUTED, linewidth=0.8, linestyle=(0, (5.0, 3.0)), zorder=1.5)
+    decades = [10.0**power for power in range(-2, 10) if 2.0 * linear_to < 10.0**power <= top * 1.2]
+    ticks = [0.0, linear_to, *(decades or [top])]
+    axis.set_yticks(ticks, [short(tick) for tick in ticks])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_ylim(0.0, top * 1.3)
+
+
+def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Clock, order: Mapping[str, int]) -> None:
+    bands = {label: each for label, each in panel.bands.items() if len(each.time_s) and np.isfinite(each.high).any()}
+    for label, each in bands.items():
+        look, gid = style[label], f"run-{order[label]}-{_word(panel.title)}"
+        time = each.time_s / clock.seconds
+        if panel.peaks_only:
+            axis.plot(time, each.high, color=look.color, linewidth=0.8, alpha=0.8, gid=gid + "-peak")
+        else:
+            shade = axis.fill_between(time, each.low, each.high, color=look.color, alpha=0.16, linewidth=0.0)
+            shade.set_gid(gid + "-band")
+        solid = look.dash == "-"  # below the others and wider, so that it hides none
+        width, zorder = (1.9, 3) if solid else (1.4, 4)
+        axis.plot(time, each.mean, color=look.color, linestyle=look.dash, linewidth=width, zorder=zorder, gid=gid)
+    axis.set_ylabel(panel.title)
+    top = max((float(np.nanmax(each.high)) for each in bands.values()), default=0.0)
+    low = min((float(np.nanmin(each.low)) for each in bands.values()), default=0.0)
+    if panel.peaks_only and low > 0.0 and top / low > LOG_FROM:
+        log_numbers(axis.yaxis, top / low)
+        axis.set_ylim(low / 1.3, top * 1.3)
+        return
+    if (linear_to := apart(bands)) is not None:
+        _split_axis(axis, linear_to, top)
+        return
+    if panel.limit is not None and panel.limit <= 4.0 * top:
+        axis.axhline(panel.limit, color=INK, linewidth=0.9, linestyle=(0, (2.0, 2.0)), zorder=6)
+        top = max(top, panel.limit)
+    axis.set_ylim(0.0, top * 1.08 if top > 0.0 else 1.0)
+    plain_numbers(axis.yaxis, bins=4)
+
+
+def _word(title: str) -> str:
+    """A title as part of an id."""
+    return "".join(letter if letter.isalnum() else "_" for letter in title)

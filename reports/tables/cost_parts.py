@@ -1,0 +1,100 @@
+"""What a step costs and how that was come by: a line a part, with what the host and the front end add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reports.tables.basis import provenance_of
+from reports.tables.request_tables import TableRows
+from reports.units import one_line
+from reports.verdict.shown_metrics import Summaries
+from reports.verdict.significance import joined
+
+HEAD = ("part", "how", "in words")
+KINDS = {
+    "linear": ("given", "the scenario's coefficients"),
+    "roofline": ("assumed", "bytes and operations over the GPU's datasheet"),
+}
+"""How a step is priced that has no parts."""
+
+Row = tuple[str, str, str]
+
+
+def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
+    """A table for each way that steps were priced, with the runs, or groups of a fleet, that it is of; '' for all."""
+    told: dict[tuple[Row, ...], list[str]] = {}
+    for label, runs in summaries.items():
+        for of_group, found in _groups(provenance_of(runs[0]) if runs else {}):
+            name = f"{label}, {of_group}" if of_group and len(summaries) > 1 else of_group or label
+            told.setdefault(tuple(cost_rows(found)), []).append(name)
+    told.pop((), None)
+    tables = [(joined(names), TableRows(HEAD, rows, len(HEAD))) for rows, names in told.items()]
+    return [("", tables[0][1])] if len(tables) == 1 else tables
+
+
+def is_of_steps(note: str) -> bool:
+    """Whether a run's note says what hangs on its step times (`scenarios.runs.step_time_sensitivity`)."""
+    return "TTFT" in note and "step time" in note
+
+
+def cost_rows(found: Mapping[str, Any]) -> list[Row]:
+    """The lines of one provenance; none of a summary that has no such thing."""
+    cost = found.get("cost")
+    if not isinstance(cost, Mapping):
+        return []
+    parts = cost.get("composed") or cost.get("fitted")
+    rows = (
+        [_row(name, how) for name, how in parts.items()]
+        if parts
+        else [("step", *KINDS.get(str(cost["kind"]), ("", "")))]
+    )
+    return [*rows, _host(found.get("host")), _front_end(found.get("front_end"))]
+
+
+def _groups(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """A provenance by the groups of its fleet."""
+    groups: Sequence[Mapping[str, Any]] = found.get("fleet", ())
+    for group in groups:
+        yield str(group.get("name", "")), group
+    if not groups:
+        yield "", found
+
+
+def _row(name: str, how: str) -> Row:
+    word, _, words = how.partition(", ")
+    return one_line(name, 120), word, words
+
+
+def _host(host: Mapping[str, Any] | None) -> Row:
+    if host is None:
+        return "host", "nothing", "no time of the host's is added to a step"
+    how, of = _source(str(host["from"]))
+    return "host", how, f"{_ms(host['step_s'])} a step and {_us(host['per_seq_s'])} for each request{of}"
+
+
+def _front_end(front_end: Mapping[str, Any] | None) -> Row:
+    if front_end is None:
+        return "front end", "nothing", "times count from the arrival at the engine"
+    how, of = _source(str(front_end["from"]))
+    return (
+        "front end",
+        how,
+        f"{_ms(front_end['fixed_s'])} and {_us(front_end['per_running_s'])} for each running request{of}",
+    )
+
+
+def _source(text: str) -> tuple[str, str]:
+    """One word for where figures come from, and the rest of it."""
+    if text in ("", "the scenario"):
+        return "given", ""
+    how = "assumed" if "assumed" in text else "measured" if not text.startswith("fitted") else "fitted"
+    return how, f" ({text})" if text != how else ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:.3g} microseconds"

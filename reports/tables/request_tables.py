@@ -1,0 +1,217 @@
+"""Tables beside the verdict: per class, the longest waits, and why requests were rejected. Plain rows of text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.units import MISSING, column_unit, decimals, latency, number, short
+from reports.verdict.shown_metrics import Column, Summary, column_of
+from reports.verdict.significance import joined
+from simulator.metrics.fleet_metrics import by_group, by_replica
+from simulator.metrics.latency import queue_s
+from simulator.metrics.metric import MS
+from simulator.metrics.slo import Slo
+from simulator.metrics.summary import summarize_by_class
+from simulator.metrics.table import METRICS
+from simulator.metrics.window import run_end_s
+from simulator.results.records import Records, Status
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """A table as text: `head` names the columns with their units, `text_columns` leading ones are not numbers."""
+
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    text_columns: int = 1
+
+
+ByClass = Mapping[str, Mapping[str, Summary]]
+"""By label, then by class."""
+
+PER_CLASS: tuple[Column, ...] = tuple(
+    column_of(METRICS[key])
+    for key in (
+        *("completed", "rejected", "unfinished", "slo_attainment"),
+        *("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),
+        *("preemptions", "longest_queue_time_ms", "longest_requeue_time_ms"),
+    )
+)
+
+
+def class_table(
+    runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> TableRows | None:
+    """`class_rows` of `class_summaries`; None where there is but one class."""
+    by_run = class_summaries(runs, slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
+    return None if by_run is None else class_rows(by_run)
+
+
+def class_summaries(
+    runs: Sequence[tuple[str, Records]], slo: Slo | None, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> ByClass | None:
+    """For each run the summaries of its classes; None where there is but one class."""
+    by_run = {
+        label: summarize_by_class(records, slo=slo, warmup_s=warmup_s, cooldown_s=cooldown_s)
+        for label, records in runs
+        if len(records.class_names) > 1
+    }
+    return by_run if len(_names(by_run)) > 1 else None
+
+
+def _names(by_run: ByClass) -> list[str]:
+    return list(dict.fromkeys(name for classes in by_run.values() for name in classes))
+
+
+def class_words(by_run: ByClass, of: str = "") -> str:
+    """Which run keeps the SLO for most requests of each class, and by how much; empty without an SLO.
+
+    `of` says which of several seeds the summaries are of.
+    """
+    parts = []
+    for name in _names(by_run):
+        found = [
+            (float(value), label)
+            for label, classes in by_run.items()
+            if name in classes and (value := classes[name].get("slo_attainment")) is not None
+        ]
+        found.sort(key=lambda item: -item[0])
+        if len(found) > 1 and found[0][0] > found[-1][0]:
+            top = [label for share, label in found if share == found[0][0]]
+            rest = [f"{label} {100 * share:.1f} %" for share, label in found[len(top) :]]
+            parts.append(f"for {name} {joined(top)} ({100 * found[0][0]:.1f} %; {', '.join(rest)})")
+    return f"Most requests within the SLO, by class{of}: {'; '.join(parts)}." if parts else ""
+
+
+def class_rows(by_run: ByClass) -> TableRows:
+    """One line for each class and run, classes first."""
+    names = _names(by_run)
+    pairs = [(name, label) for name in names for label in by_run if name in by_run[label]]
+    columns = [
+        column
+        for column in PER_CLASS
+        if any(by_run[label][name].get(column.key) for name, label in pairs)  # what is 0 for all says nothing
+    ]
+    cells = [_column([by_run[label][name] for name, label in pairs], column) for column in columns]
+    body = tuple(
+        (*pair, *values) for pair, values in zip(pairs, zip(*(texts for _, texts in cells), strict=True), strict=True)
+    )
+    return TableRows(("class", "run", *(title for title, _ in cells)), body, 2)
+
+
+def _column(summaries: Sequence[Summary], column: Column) -> tuple[str, list[str]]:
+    """The column's title with its unit, and its cells; latencies that are far apart carry their own units."""
+    found = [summary.get(column.key) for summary in summaries]
+    numbers = [float("nan") if value is None else float(value) * column.scale for value in found]
+    if column.unit == MS:
+        unit = column_unit(numbers)
+        if unit is None:
+            return column.title, [latency(value) if value == value else MISSING for value in numbers]
+        numbers = [value / unit.milliseconds for value in numbers]
+        title = f"{column.title} ({unit.unit})"
+        if unit.unit == MS:
+            return title, [number(value, decimals([value], 1)) for value in numbers]
+        return title, [number(value, decimals(numbers, 2)) for value in numbers]
+    title = f"{column.title} (%)" if column.unit == "%" else column.title
+    places = column.places
+    return title, [number(value, places if places is not None else decimals([value], 1)) for value in numbers]
+
+
+MOST_REPLICAS = 16
+"""Beyond so many replicas a table has a line a group instead."""
+
+
+def replica_table(
+    runs: Sequence[tuple[str, Records]], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
+) -> TableRows | None:
+    """What each replica did, or each group where replicas are many; None where every run has one replica."""
+    body: list[tuple[str, ...]] = []
+    cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
+    for label, records in runs:
+        if records.replicas == 1:
+            continue
+        if records.replicas <= MOST_REPLICAS:
+            columns = by_replica(records, **cuts)
+            names = [group.name for group in records.sizes for _ in range(group.replicas)]
+            body += [(label, name, str(i), *_part(columns.entry(i))) for i, name in enumerate(names)]
+        else:
+            groups = by_group(records, **cuts).items()
+            body += [(label, name, f"{group.replicas[0]} replicas", *_part(group.entry(0))) for name, group in groups]
+    head = ("run", "group", "replica", "requests", "input tokens", "output tokens", "busy (%)", "KV mean (%)")
+    rows = TableRows((*head, "KV peak (%)", "prefix hits (%)", "preemptions"), tuple(body), 3)
+    return _telling(rows, ("run", "group", "prefix hits (%)", "preemptions"))
+
+
+def _part(entry: Mapping[str, float | int | None]) -> tuple[str, ...]:
+    counts = [number(entry[key] or 0) for key in ("requests", "input_tokens", "output_tokens")]
+    keys = ("busy_fraction", "kv_utilization_mean", "kv_utilization_peak", "prefix_cache_hit_rate")
+    shares = [MISSING if (share := entry[key]) is None else number(100.0 * share, 1) for key in keys]
+    return (*counts, *shares, number(entry["preemptions"] or 0))
+
+
+def starvation_table(runs: Sequence[tuple[str, Records]], most: int = 3) -> TableRows | None:
+    """The requests of each run that waited longest, before they were first scheduled and after preemptions together.
+
+    A request that was never scheduled waited until the end of the run; rejected ones do not wait. None where none
+    waited.
+    """
+    body = []
+    for label, records in runs:
+        requests = records.requests
+        first = np.where(np.isnan(requests.scheduled_s), run_end_s(records) - requests.arrival_s, queue_s(records))
+        first[requests.status == Status.REJECTED] = 0.0
+        waited = first + requests.requeued_s
+        for row in np.lexsort((np.arange(len(waited)), -waited))[:most].tolist():
+            if waited[row] <= 0.0:
+                break
+            body.append(
+                (
+                    label,
+                    records.request_id(row),
+                    records.class_names[int(requests.class_index[row])],
+                    number(int(requests.priority[row])),
+                    number(float(requests.arrival_s[row]), 1),
+                    number(int(requests.input_tokens[row])),
+                    number(int(requests.output_tokens[row])),
+                    short(float(first[row])),
+                    short(float(requests.requeued_s[row])),
+                    number(int(requests.preemptions[row])),
+                    Status(int(requests.status[row])).name.lower(),
+                )
+            )
+    head = (
+        "run", "request", "class", "priority", "arrived (s)", "input (tokens)", "output (tokens)", "waited first (s)",
+        "waited again (s)", "preemptions", "outcome",
+    )  # fmt: skip
+    return _telling(
+        TableRows(head, tuple(body), 3), ("class", "priority", "waited again (s)", "preemptions", "outcome")
+    )
+
+
+def _telling(rows: TableRows, optional: Sequence[str]) -> TableRows | None:
+    """The table without those of the optional columns that say the same in every line; None without lines."""
+    if not rows.body:
+        return None
+    same = [i for i, name in enumerate(rows.head) if name in optional and len({line[i] for line in rows.body}) == 1]
+    keep = [i for i in range(len(rows.head)) if i not in same]
+    text_columns = sum(i < rows.text_columns for i in keep)
+    body = tuple(tuple(line[i] for i in keep) for line in rows.body)
+    return TableRows(tuple(rows.head[i] for i in keep), body, text_columns)
+
+
+def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> TableRows | None:
+    """Why requests were rejected, by how often, and one of them as an example; None where none was."""
+    body = []
+    for label, records in runs:
+        counts = Counter(records.reject_reasons.values())
+        example: Mapping[str, int] = {why: row for row, why in sorted(records.reject_reasons.items(), reverse=True)}
+        for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
+            body.append((label, why, records.request_id(example[why]), number(count)))
+        left = sum(counts.values()) - sum(count for _, count in counts.most_common(most))
+        if left > 0:
+            body.append((label, "other reasons", MISSING, number(left)))
+    return TableRows(("run", "reason", "for instance request", "requests"), tuple(body), 3) if body else None

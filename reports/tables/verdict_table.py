@@ -1,0 +1,218 @@
+"""The verdict table as text: three blocks with a line a policy, units in the header, nothing random.
+
+Latencies of ten seconds and more put their column into seconds, minutes or hours; where others are far shorter, each
+cell carries its own unit, as people say them: 45.2 ms beside 68.7 min. Columns without a value are left out, and so are
+those of losses where there was none; a flag is shown always, as "saturated: no" is worth knowing.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
+from reports.units import MISSING, column_unit, decimals, fitted, intervals, number, tied, time_unit
+from reports.verdict.run_length import Own, own_intervals
+from reports.verdict.sentences import verdict_words
+from reports.verdict.shown_metrics import BLOCKS, Block, Column, Summaries
+from reports.verdict.significance import Estimate, best, estimate, seeds, values
+from reports.verdict.slo_targets import Facts
+from simulator.metrics.metric import MS
+from simulator.metrics.slo import Slo
+from simulator.metrics.table import METRICS
+
+MARK = "*"
+MOST_OF_A_LABEL = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value as text: the mean, the interval behind it (or nothing) and whether it is the column's best."""
+
+    mean: str
+    interval: str = ""
+    is_best: bool = False
+
+
+def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({})) -> dict[str, Cell]:
+    """A column's cells by label: with the same number of decimals, or each with its own unit of time.
+
+    `own` are the intervals within a run that stands alone.
+    """
+    if column.flag:
+        return {label: Cell(_flag(values(runs, column.key))) for label, runs in summaries.items()}
+    column = _in_its_unit(summaries, column)
+    found = _estimates(summaries, column, own)
+    marked = best(summaries, column)
+    if not column.unit and METRICS[column.key].unit == MS:
+        made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
+    else:
+        places = column.places
+        if places is None:
+            places = decimals((each.mean for each in found.values()), column.most)
+        spread = intervals([(each.mean, each.low, each.high) for each in found.values()], places)
+        made = {
+            label: Cell(number(each.mean, places), behind, label in marked)
+            for (label, each), behind in zip(found.items(), spread, strict=True)
+        }
+    if seeds(summaries) < 2 and {made[k].mean for k in marked} & {made[k].mean for k in made if k not in marked}:
+        return {label: replace(cell, is_best=False) for label, cell in made.items()}  # better by nothing to be read
+    return made
+
+
+def _estimates(summaries: Summaries, column: Column, own: Own = MappingProxyType({})) -> dict[str, Estimate]:
+    found = {label: estimate(runs, column.key, column.scale) for label, runs in summaries.items()}
+    if (inside := own.get(column.key)) is None or not inside.n:
+        return found
+    low, high = max(inside.low, 0.0) * column.scale, inside.high * column.scale
+    return {label: replace(each, low=low, high=high) for label, each in found.items()}
+
+
+def _in_its_unit(summaries: Summaries, column: Column) -> Column:
+    """The column in the unit that suits its latencies; without one where each cell has its own."""
+    if column.unit != MS:
+        return column
+    unit = column_unit(each.mean for each in _estimates(summaries, column).values())
+    return replace(column, unit="") if unit is None else replace(column, unit=unit.unit, scale=1 / unit.milliseconds)
+
+
+def _timed_cell(found: Estimate, is_best: bool) -> Cell:
+    if not math.isfinite(found.mean):
+        return Cell(MISSING)
+    clock = time_unit(found.mean)
+    mean = found.mean / clock.milliseconds
+    places = max(2 - math.floor(math.log10(abs(mean))), 0) if mean else 0  # three significant digits
+    if found.low is None or found.high is None:
+        return Cell(f"{number(mean, places)} {clock.unit}", is_best=is_best)
+    ends = (found.low / clock.milliseconds, found.high / clock.milliseconds)
+    behind = intervals([(mean, *ends)], places)[0]
+    return Cell(number(mean, places), f"{behind} {clock.unit}", is_best)
+
+
+def _signs_aligned(made: Mapping[str, Cell]) -> dict[str, Cell]:
+    """The cells with their ± one below the other."""
+    wide = max((len(cell.interval) for cell in made.values()), default=0)
+    return {
+        label: replace(cell, interval=f"± {cell.interval[2:].rjust(wide - 2)}") if cell.interval[:1] == "±" else cell
+        for label, cell in made.items()
+    }
+
+
+def _flag(seen: Sequence[float]) -> str:
+    known = [value for value in seen if math.isfinite(value)]
+    yes = sum(value > 0.0 for value in known)
+    if not known:
+        return MISSING
+    return ("yes" if yes else "no") if yes in (0, len(known)) else f"{yes} of {len(known)}"
+
+
+def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool = True) -> str:
+    """What the marks and the ± mean; empty where there is neither."""
+    count = seeds(summaries)
+    if any(each.n for each in own.values()):
+        few = " -: too few requests for that end." if not all(each.is_bounded for each in own.values()) else ""
+        return f"Percentiles with the [ends] of their 95 % interval, from this run alone.{few}"
+    if count > 1:
+        text = f"Mean ± half-width, or [ends], of the 95 % confidence interval over {count} seeds."
+        if len(summaries) > 1 and paired:
+            text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
+        return text
+    if len(summaries) > 1 and paired:
+        return (
+            f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
+            "--seeds 5 gives intervals."
+        )
+    return ""
+
+
+def verdict_table(
+    summaries: Summaries,
+    slo: Slo | None = None,
+    facts: Mapping[str, Facts] | None = None,
+    terminal: Terminal = PLAIN,
+    *,
+    paired: bool = True,
+) -> str:
+    """The table, what its marks mean, and the verdict in words; ends with a newline.
+
+    `summaries` has one summary a seed for every label, seeds in the same order. Runs that are not `paired` (other
+    requests, or another SLO) are not ranked.
+    """
+    if not summaries:
+        return "nothing to compare\n"
+    own = own_intervals(summaries, facts)
+    parts = [text for block in BLOCKS if (text := _block(block, summaries, terminal, own, paired=paired))]
+    parts.append(terminal.paint(wrapped(note(summaries, own, paired=paired), terminal.prose_width), "dim"))
+    words = verdict_words(summaries, slo, facts, paired=paired)
+    parts.append("\n".join(wrapped(text, terminal.prose_width) for text in words))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def wrapped(text: str, width: int = PROSE_WIDTH) -> str:
+    """Lines of at most `width` characters that part no number from its unit."""
+    return textwrap.fill(tied(text), width).replace("\u00a0", " ")
+
+
+def shown(
+    summaries: Summaries, block: Block, own: Own = MappingProxyType({}), *, paired: bool = True
+) -> list[tuple[Column, dict[str, Cell]]]:
+    """The block's columns that tell something, in the units that suit them, with their cells."""
+    pairs = []
+    for column in block.columns:
+        if _tells_nothing(summaries, column):
+            continue
+        head = _in_its_unit(summaries, column)
+        found = cells(summaries, head, own)
+        unmarked = {label: replace(cell, is_best=False) for label, cell in found.items()}
+        pairs.append((head, found if paired else unmarked))
+    return pairs
+
+
+def _tells_nothing(summaries: Summaries, column: Column) -> bool:
+    """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
+    known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
+    return not known or (column.better < 0 and not column.flag and not any(known))
+
+
+def _block(block: Block, summaries: Summaries, terminal: Terminal, own: Own, *, paired: bool) -> str:
+    columns = shown(summaries, block, own, paired=paired)
+    if not columns:
+        return ""
+    labels = list(summaries)
+    left = [block.title, "", *(fitted(label, MOST_OF_A_LABEL) for label in labels)]
+    wide = max(len(text) for text in left)
+    title, *others = (text.ljust(wide) for text in left)
+    lines = [[terminal.paint(title, "title"), *others]]
+    for column, by_label in columns:
+        found = [by_label[label] for label in labels]
+        texts = _texts(found)
+        wide = max(len(column.title), len(column.unit), len(texts[0]) - 1)
+        head = [terminal.paint(f"{column.title.rjust(wide)} ", "title"), f"{column.unit.rjust(wide)} "]
+        painted = [
+            _painted(text.rjust(wide + 1), cell, column, terminal) for text, cell in zip(texts, found, strict=True)
+        ]
+        lines.append([head[0], terminal.paint(head[1], "dim"), *painted])
+    return in_columns(lines, terminal.width)
+
+
+def _painted(text: str, cell: Cell, column: Column, terminal: Terminal) -> str:
+    if cell.is_best:
+        return terminal.paint(text, "best")
+    return terminal.paint(text, "warning") if column.flag and cell.mean not in ("no", MISSING) else text
+
+
+def _texts(column: Sequence[Cell]) -> list[str]:
+    """The cells as text of equal width: means aligned right, intervals left, one place for the mark at the end."""
+    mean = max(len(cell.mean) for cell in column)
+    wide = max(len(cell.interval) for cell in column)
+    texts = []
+    for cell in column:
+        text = cell.mean.rjust(mean)
+        if wide:
+            sign = "± " if cell.interval.startswith("± ") else ""
+            text += f" {sign}{cell.interval.removeprefix(sign).rjust(wide - len(sign))}"
+        texts.append(text + (MARK if cell.is_best else " "))
+    return texts

@@ -1,0 +1,119 @@
+"""SGLang's step: the prompts that fit, in a batch of their own or beside the decodes; else the decodes.
+
+`Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py and `ScheduleBatch.retract_decode` in
+schedule_batch.py beside it (SGLang 0.5.23). Line numbers without a file are those of scheduler.py.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from simulator.plan import Holds, Preemption, StepPlan, View
+from simulator.policies.parts.plans import UNTIL_ARRIVAL
+from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
+from simulator.policies.sglang.prefill_adder import PrefillAdder, PrefillLimits
+from simulator.request import RequestView
+
+
+class Note(NamedTuple):
+    """What SGLang's scheduler remembers from step to step."""
+
+    ratio: float  # the new token ratio at the decode step `since`, from where on it falls
+    since: int
+    full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
+
+
+_STEP: Final = Holds.STEP
+_ARRIVAL: Final = Holds.ARRIVAL
+_CHANGE: Final = Holds.CHANGE
+# One is made for every step: without the call of its own constructor.
+_new: Final = tuple.__new__
+_NOTE: Final = Note
+_PLAN: Final = StepPlan
+
+
+def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
+    """The plan of SGLang's scheduler."""
+    prefilling, has_waiting = view.prefilling, len(view.waiting) > 0
+    running = len(view.running) - len(prefilling)
+    if not (running or prefilling or has_waiting):
+        return UNTIL_ARRIVAL  # without a note: the ratio begins anew
+    note = view.note
+    if not isinstance(note, Note):
+        note = Note(first_ratio(limits.conservativeness), view.decode_steps, 0)
+    elif note.full and note.full != running:  # a request left (:3949, :3968)
+        note = Note(note.ratio, note.since)
+    holds = _ARRIVAL
+    tried: tuple[RequestView, ...] | None = None
+    if prefilling or (has_waiting and not note.full and running < limits.slots):
+        adder = _adder(view, limits, note)
+        if prefilling:
+            adder.continue_prompt()
+        if not note.full:
+            adder.admit()
+        if adder.chunks:
+            return _prefill(view, limits, adder, note)
+        tried = tuple(adder.tried)
+        if adder.is_full:
+            note = Note(note.ratio, note.since, running)
+        else:
+            holds = _STEP
+    if view.decode_blocks_needed > view.num_free_blocks:
+        if running > view.num_decoding:  # the running step's results will free memory (:4470)
+            return StepPlan(decode=False, tried=tried, withheld=True, note=note)
+        return _retract(view, limits, note, tried)
+    if note.full or running >= limits.slots:
+        holds = _CHANGE
+    return _new(_PLAN, ((), (), (), True, (), holds, None, False, note, tried, (), False, None, None))
+
+
+def _adder(view: View, limits: PrefillLimits, note: Note) -> PrefillAdder:
+    ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, limits.conservativeness)
+    return PrefillAdder(view, limits, ratio)
+
+
+def _prefill(view: View, limits: PrefillLimits, adder: PrefillAdder, note: Note) -> StepPlan:
+    """A prefill step; decodes share it if they may and their blocks are left (:4383)."""
+    running = adder.running
+    mixes = adder.decodes > 0 and view.num_decoding > 0
+    mixed = mixes and view.decode_blocks_needed <= adder.blocks_left
+    full = 0
+    if running and not mixed and not adder.is_cut and (note.full or adder.is_full):
+        # Without decodes beside it, a full batch stays so until a request leaves. A mixed step forgets it, for the
+        # batch is made anew (:4408), and so does a prompt that is cut, for it leaves the batch (:3951).
+        full = running + len(adder.chunks)
+    to_end: tuple[RequestView, ...] = ()
+    if mixed:  # prompts come before the decodes beside them (`mix_with_running`, schedule_batch.py:3267)
+        to_end = tuple([request for request in adder.batch if request.is_decoding])
+    elif limits.mixes and view.prefilling:
+        to_end = tuple([chunk.request for chunk in adder.chunks])
+    # The ratio falls only where decodes are alone.
+    note = _new(_NOTE, (note.ratio, note.since + mixed, full))
+    chunks, tried, withheld = tuple(adder.chunks), tuple(adder.tried), mixes and not mixed
+    return _new(_PLAN, ((), (), chunks, mixed, (), _STEP, None, False, note, tried, to_end, withheld, None, None))
+
+
+def _retract(view: View, limits: PrefillLimits, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
+    """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
+    known = view.known_outputs
+    # The smaller the longer it stays (`_get_decode_retraction_order`, schedule_batch.py:3542).
+    decoding = [request for request in view.running if request.is_decoding]
+    stay = sorted(decoding, key=lambda request: (-known(request), request.input_tokens))
+    needed, freed = view.decode_blocks_needed, 0
+    least = 0 if view.prefilling else 1
+    retracted: list[RequestView] = []
+    while needed > view.num_free_blocks + freed and len(stay) > least:
+        retracted.append(stay.pop())
+        needed -= retracted[-1].num_computed_tokens % view.block_size == 0
+        freed = view.blocks_freed(retracted)
+    adder = _adder(view, limits, note)
+    if not stay:
+        adder.continue_alone(freed)
+    outputs = sum([known(request) for request in stay])
+    return StepPlan(
+        preempt=tuple([Preemption(request) for request in retracted]),
+        prefill=tuple(adder.chunks),
+        tried=tried,
+        to_end=tuple(stay),  # as they were sorted (`filter_batch`, schedule_batch.py:3530)
+        note=Note(ratio_after_retraction(stay, outputs), view.decode_steps + bool(stay)),
+    )

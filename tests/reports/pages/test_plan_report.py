@@ -1,0 +1,49 @@
+"""The page of a plan: its limits in words, and a map where two settings vary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
+from reports.pages.plan_report import PlanPage, limit_words, write_report
+from reports.tables.request_tables import TableRows
+from tests.reports.plots.test_pictures import everything
+
+GRID = OverKeys(
+    "max_num_seqs", ("16", "64", "256"), "gpu", ("h100", "h200"),
+    rates={(0, 0): 2.0, (1, 0): 4.5, (2, 1): 6.25}, costs={(1, 0): 2.95, (2, 1): 2.951},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("p99_ttft_ms<=500", "TTFT p99 ≤ 500 ms"),
+        ("chat:p99_ttft_ms<=20000", "TTFT p99 of chat ≤ 20 s"),
+        ("slo_attainment>=0.99", "within SLO ≥ 99 %"),
+        ("something else", "something else"),
+    ],
+)
+def test_limits_are_said_in_words(limit: str, words: str) -> None:
+    assert limit_words(limit) == words
+
+
+def test_a_map_has_rates_and_costs_and_blanks() -> None:
+    picture = over_keys_picture(GRID)
+    said = everything(picture).splitlines()
+    for text in ("largest rate (req/s)", "cost (USD/M output tokens)", "max_num_seqs", "gpu", "h200", "4.5", "6.25"):
+        assert text in said
+    assert said.count("–") == 7, "three of six have a rate, two a cost"
+    assert said.count("2.95") == 2
+    assert "best over the other settings" not in picture.caption
+
+
+def test_the_page_has_the_map_where_two_settings_vary(tmp_path: Path) -> None:
+    rows = TableRows(("candidate", "rate"), (("a", "1"),))
+    for folder, grid in (("one", None), ("two", GRID)):
+        write_report(tmp_path / folder, PlanPage("t", "s", "a", (), rows, over_keys=grid))
+        page = (tmp_path / folder / "report.html").read_text(encoding="utf-8")
+        assert ("Over two settings" in page) == (grid is not None)
+        assert (tmp_path / folder / "plots/settings.svg").exists() == (grid is not None)

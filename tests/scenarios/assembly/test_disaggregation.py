@@ -1,0 +1,81 @@
+"""Prefill and decode apart in scenarios: what a run says of it, its files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scenarios.check.run_differences import differences
+from scenarios.runs.runner import run
+from scenarios.runs.storage.saved_run import read_run
+from scenarios.schema.loader import load
+from simulator.errors import InputError
+
+APART: list[dict[str, Any]] = [{"name": "p", "role": "prefill", "replicas": 2}, {"name": "d", "role": "decode"}]
+
+
+def scenario(fleet: list[dict[str, Any]], **keys: Any) -> dict[str, Any]:
+    arrival = {"process": "poisson", "rate": 20}
+    lengths = {"input": {"dist": "uniform", "min": 20, "max": 2000}, "output": {"dist": "uniform", "min": 1, "max": 60}}
+    return {
+        "name": "apart",
+        "workload": {"requests": 100, "classes": [{"name": "c", "arrival": arrival, **lengths}]},
+        "engine": {"policy": "chunked_prefill"},
+        "fleet": fleet,
+        **keys,
+    }
+
+
+def test_kv_takes_its_bytes_over_the_bandwidth() -> None:
+    result = run(scenario(APART, kv_transfer={"bandwidth_gb_s": 10, "latency_s": 0.004}))
+    moved, requests = result.records.transfers, result.records.requests
+    assert moved is not None
+    two_halves = requests.output_tokens > 1
+    assert result.summary["kv_transfers"] == int(two_halves.sum()) == len(moved.row)
+    per_block = 16 * result.scenario.resolve_model().kv_bytes_per_token(1)
+    assert np.array_equal(moved.bytes, -(-requests.input_tokens[moved.row] // 16) * per_block)
+    assert np.allclose(moved.end_s - moved.start_s, moved.bytes / 10e9 + 0.004)
+    assert result.summary["kv_transfer_gib"] == pytest.approx(moved.bytes.sum() / 2**30)
+    second_s = np.full(len(requests.row), np.inf)
+    second_s[moved.row] = moved.end_s
+    assert np.all(requests.last_token_s[two_halves] > second_s[two_halves])
+
+
+def test_groups_of_both_roles_are_a_fleet_like_any_other() -> None:
+    one = run(scenario([{**group, "role": "both"} for group in APART]))
+    two = run(scenario([{key: group[key] for key in group if key != "role"} for group in APART]))
+    assert differences(one.records, two.records) == []
+    assert one.summary == two.summary
+    assert one.scenario_yaml == two.scenario_yaml
+
+
+def test_the_run_folder_keeps_the_transfers(tmp_path: Path) -> None:
+    result = run(scenario(APART))
+    saved = read_run(result.save(tmp_path / "run"))
+    assert differences(saved.records, result.records) == []
+    again = run(load(tmp_path / "run" / "scenario.yaml"))
+    assert differences(again.records, result.records) == []
+
+
+PREFILL, DECODE = APART
+
+
+@pytest.mark.parametrize(
+    ("fleet", "keys", "words"),
+    [
+        ([PREFILL], {}, "groups of the roles prefill make no fleet"),
+        ([PREFILL, {"name": "b"}], {}, "groups of the roles both, prefill make no fleet"),
+        ([PREFILL, {**DECODE, "engine": {"policy": "continuous"}}], {}, "takes KV memory in advance"),
+        ([PREFILL, {**DECODE, "engine": {"enable_prefix_caching": True}}], {}, "caches prefixes"),
+        ([{**PREFILL, "engine": {"policy": "static"}}, DECODE], {}, "or a batch at a time"),
+        ([PREFILL, {**DECODE, "model": "qwen3-8b"}], {}, "have different models"),
+        ([{"name": "b"}], {"kv_transfer": {"bandwidth_gb_s": 1}}, "kv_transfer: nothing is transferred"),
+    ],
+)
+def test_what_cannot_be_is_refused(fleet: list[dict[str, Any]], keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(load(scenario(fleet, **keys)))
+    assert words in str(caught.value)
