@@ -75,7 +75,7 @@ class Hand(Protocol):
 
 
 class Crew:
-    """See `simulator.fleet.apart.Crew`."""
+    """See `simulator.fleet.apart.Workers`."""
 
     def __init__(self, hands: Sequence[Hand], scenario: Scenario, workload: Workload, *, log_decisions: bool) -> None:
         self._hands = hands

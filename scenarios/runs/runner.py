@@ -171,7 +171,7 @@ def _simulate(
                 log_decisions=log_decisions,
                 progress=progress,
                 front_end=scenario.resolve_front_end(),
-                crew=crew,
+                workers=crew,
                 watch=watch,
             )
     except Exception as error:
