@@ -45,7 +45,7 @@ FORBIDDEN = [
     ("simulator.memory.blocks", "simulator.policies.static"),
     ("simulator.timing.cost", "simulator.engine.state"),
     ("scenarios.schema.scenario", "scenarios.runs.runner"),
-    ("scenarios.assembly.parts", "scenarios.validate.compare"),
+    ("scenarios.assembly.replica_parts", "scenarios.validate.compare"),
 ]
 ALLOWED = [
     ("scenarios.runs.runner", "simulator.engine.replica"),

@@ -11,7 +11,7 @@ from scenarios.places import shared_folder
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from scenarios.validate.compare import Validation, compare, measured_side, validate
-from scenarios.validate.parts import Diagnosis, diagnose
+from scenarios.validate.error_parts import Diagnosis, diagnose
 
 GROUND = "measured/ground_truth/llmservingsim_vllm"
 SILICON = "measured/ground_truth/aiconfigurator_silicon/silicon_vllm.csv"

@@ -87,7 +87,7 @@ def _same_host(scenario: Scenario) -> tuple[str, ...]:
 
 
 def _blocks(scenario: Scenario) -> int:
-    from scenarios.assembly.parts import build
+    from scenarios.assembly.replica_parts import build
 
     return build(scenario).kv.num_gpu_blocks
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scenarios.assembly.parts import build_workload, is_random, same_requests
+from scenarios.assembly.workloads import build_workload, is_random, same_requests
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.result import Result
 from scenarios.runs.runner import WARNING, ProgressMaker, Source, run_on

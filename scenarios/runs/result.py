@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.assembly.parts import policies_label
+from scenarios.assembly.engine_policy import policies_label
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.tables import Column, replica_columns, request_columns, step_columns

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 import scenarios
-from scenarios.assembly.parts import build_workload
+from scenarios.assembly.workloads import build_workload
 from scenarios.claims.claim import Expectation, Table
 from scenarios.claims.runs import figure
 from scenarios.study_pages.study import Line, Panel, Study, StudyResult

@@ -20,7 +20,7 @@ from calibration.steps import fit_steps
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import ROWS, Profile, profile, write_profile
-from scenarios.validate.lockstep import profile_canary
+from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.lockstep.canary import Canary

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
 from scenarios.check.laws.repetition import same
+from scenarios.check.run_differences import differences
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios, takes

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.replicas import Cost, Replicas

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.checking_blocks import CheckingBlocks
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.results.records import Status
 from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import (

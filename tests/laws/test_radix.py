@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.memory.radix_cache import RadixCache
 from simulator.plan import Policy
 from simulator.policies.sglang import Sglang

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.errors import InputError, PolicyError
 from simulator.memory.blocks import BlockLedger
 from simulator.plan import Chunk, Holds, StepPlan, View

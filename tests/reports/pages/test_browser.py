@@ -27,7 +27,7 @@ from tests.reports.pages.test_run_report import PLOTS, SLO
 from tests.reports.pages.test_validation_report import facing
 from tests.reports.sweep.results import RATES, made
 from tests.reports_maker import continuous, static
-from tests.scenarios.validate.test_lockstep import RECORDED
+from tests.scenarios.validate.test_lockstep_case import RECORDED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.parts import with_policy
+from scenarios.assembly.engine_policy import with_policy
 from scenarios.runs.comparison import Compare, merge_notes
 from scenarios.runs.storage.saved_run import read_run
 from simulator.errors import InputError, PolicyError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.lockstep.lockstep_run import DeviceStep, LockstepCase, device_clock, predicted_clock, replayed
 from simulator.lockstep.step_errors import agreement
 from simulator.lockstep.step_log import HELD, StepLog, digest

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.assembly.parts import build_policy
+from scenarios.assembly.engine_policy import build_policy
 from simulator.errors import InputError
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import load_policy

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.errors import InputError
 from simulator.lockstep.step_log import StepLog
 from simulator.memory.blocks import BlockManager

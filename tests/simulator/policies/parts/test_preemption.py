@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.parts import build, with_policy
+from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.replica_parts import build
 from simulator.errors import InputError
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies import built_in_policies, load_policy, policy_class, system_of
