@@ -17,12 +17,14 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs test bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs pages tables test bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
 	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
+	@echo "make pages       the pages that are made from the code, written again (PAGES='commands claims' for some)"
+	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
 	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
 	@echo "make compiled-test  the core compiled with mypyc, in $(COMPILED), and the tests that it must pass as the sources do"
@@ -49,6 +51,13 @@ lockstep: $(VENV)/.gpu
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
+
+# For maintainers. What they write is in the repository, and tests compare it with the code.
+pages: $(VENV)/.dev
+	$(BIN)/python -m docs.writers $(PAGES)
+
+tables: $(VENV)/.dev
+	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m ruff check

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from docs.writers.run_folder import page
 from reports.exports.exported_run import export_files
-from scenarios.cli.run_folder import page
 from scenarios.runs.storage import run_folder, told
 from scenarios.runs.storage.run_folder import own_names
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
@@ -27,7 +27,7 @@ RARE = {"preempted_before", "aborted"}
 
 def test_the_page_is_as_written() -> None:
     written = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    assert written == page(), "write it again: python -m scenarios.cli.run_folder > docs/run-folder.md"
+    assert written == page(), "write it again: make pages PAGES=run-folder"
 
 
 def test_every_file_is_told() -> None:
