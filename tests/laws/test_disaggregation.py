@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.differences import differences
@@ -18,6 +18,7 @@ from simulator.plan import cdiv
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.scenarios import policies, scenarios
 
 BLOCK_BYTES = 1000
@@ -95,7 +96,7 @@ def apart(draw: st.DrawFn, *, aborts: bool = False) -> Apart:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -103,7 +104,7 @@ def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -111,7 +112,7 @@ def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=100)
+@examples(100)
 def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
     made: list[BlockLedger] = []
     records = fleet.run(made=made).records
@@ -125,7 +126,7 @@ def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
     records = fleet.run().records
     requests, moved = records.requests, records.transfers
