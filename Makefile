@@ -19,12 +19,14 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs test long-tests bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs pages tables test long-tests bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
 	@echo "make lockstep    a tiny model really run on this CPU: measured, fitted, and predicted step by step"
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
+	@echo "make pages       the pages that are made from the code, written again (PAGES='commands claims' for some)"
+	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
 	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
 	@echo "make long-tests  the rest: more examples and cases of the rules (marker long), none that make test runs"
 	@echo "make more-tests  every test, the very large runs too (marker slow), on new random examples each time"
@@ -53,6 +55,13 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
 
+# For maintainers. What they write is in the repository, and tests hold it against the code.
+pages: $(VENV)/.dev
+	$(BIN)/python -m docs.writers $(PAGES)
+
+tables: $(VENV)/.dev
+	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
+
 test: $(VENV)/.dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
@@ -69,7 +78,14 @@ more-tests: $(VENV)/.dev
 	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
 
 # The wheel of an install with BATCHLAB_COMPILE=1, unpacked with the tests beside it: nothing of it lies where others look.
-compiled-test: $(VENV)/.dev
+compiled-# For maintainers. What they write is in the repository, and tests hold it against the code.
+pages: $(VENV)/.dev
+	$(BIN)/python -m docs.writers $(PAGES)
+
+tables: $(VENV)/.dev
+	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
+
+test: $(VENV)/.dev
 	rm -rf build
 	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)

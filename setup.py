@@ -34,7 +34,7 @@ CORE = (
     "simulator/engine/late_results.py",
     "simulator/engine/loop.py",
     "simulator/engine/overlap_results.py",
-    "simulator/engine/progress.py",
+    "simulator/engine/livelock.py",
     "simulator/engine/queue_prefixes.py",
     "simulator/engine/radix_apply.py",
     "simulator/engine/replica.py",

@@ -11,7 +11,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Profile, ProfileCost, read_profile
-from simulator.timing.profile.scope import described
+from simulator.timing.profile.profile_scope import described
 from simulator.timing.tables import compose, parts_of, read_tables
 from simulator.timing.tables.expert_tables import beside
 from simulator.timing.tables.latent import find_latent

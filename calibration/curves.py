@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from calibration.rows import STEP_OPS, Table
 from simulator.timing.profile.surface import Curve
-from simulator.timing.tables.curves import make_curve
+from simulator.timing.tables.make_curves import make_curve
 
 Array = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The parts of a profile as plain JSON: the other direction of `simulator.timing.profile.schema`."""
+"""The parts of a profile as plain JSON: the other direction of `simulator.timing.profile.profile_schema`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.timing.profile.experts import Experts
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.schema import SCALE
+from simulator.timing.profile.profile_schema import SCALE
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Axis, Curve, Surface
 

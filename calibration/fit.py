@@ -21,10 +21,10 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.cost import Options, ProfileCost
 from simulator.timing.profile.experts import Experts
-from simulator.timing.profile.schema import SCHEMA, VERSION, load_profile
-from simulator.timing.profile.scope import shapes
+from simulator.timing.profile.profile_cost import Options, ProfileCost
+from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profile
+from simulator.timing.profile.profile_scope import shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Curve, Surface
 from simulator.timing.tables.assumed import (
@@ -37,10 +37,10 @@ from simulator.timing.tables.assumed import (
     nominal_all_reduce,
     sampler,
 )
-from simulator.timing.tables.beside import beside_factor
+from simulator.timing.tables.decodes_beside import beside_factor
+from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.fitted import UNEQUAL
 from simulator.timing.tables.products import layer_products, product_curve
-from simulator.timing.tables.uneven import estimated_skew
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Doublings: the cells of joint tables. Rows between them test the table."""

@@ -33,7 +33,7 @@ from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.surface import Axis, Surface
-from simulator.timing.tables.uneven import CHIPS
+from simulator.timing.tables.estimated_skew import CHIPS
 
 Array = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from calibration.rows import KernelRows
 from simulator.errors import InputError
 from simulator.hardware.models import Model
-from simulator.timing.profile.scope import kv_precision, precision
+from simulator.timing.profile.profile_scope import kv_precision, precision
 
 
 def check_scope(rows: KernelRows, model: Model) -> None:

@@ -27,13 +27,13 @@ from calibration.physics_fit import Shape, fit_physics
 from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
-from simulator.timing.profile.cost import Options, capture_sizes
+from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.features import prompt_features
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.schema import SCHEMA, VERSION
+from simulator.timing.profile.profile_cost import Options, capture_sizes
+from simulator.timing.profile.profile_schema import SCHEMA, VERSION
 from simulator.timing.profile.surface import Axis, Curve, Surface
-from simulator.timing.tables.curves import round_us
+from simulator.timing.tables.make_curves import round_us
 
 Array = NDArray[np.float64]
 

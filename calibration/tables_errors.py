@@ -20,7 +20,7 @@ from calibration.heldout import FOLDS, SEED, summary
 from simulator.timing.profile.surface import Surface
 from simulator.timing.tables.attention import Found, decode_us, prompt_us
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features, without_widths
-from simulator.timing.tables.schema import Heads, HeadTable, Tables
+from simulator.timing.tables.table_schema import Heads, HeadTable, Tables
 
 if TYPE_CHECKING:
     import pandas as pd

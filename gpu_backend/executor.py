@@ -19,7 +19,7 @@ from gpu_backend.tokens import answer_tokens, prompt_tokens
 from gpu_backend.work import Part, Swap, Work
 from simulator.errors import InputError
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.run import DeviceStep
+from simulator.lockstep.lockstep_run import DeviceStep
 from simulator.lockstep.step_errors import regime_of
 from simulator.memory.blocks import BlockTables
 from simulator.request_state import FINISHED, RequestState

@@ -1,7 +1,7 @@
 """Decode steps as captured graphs: launched at once instead of kernel by kernel, at batch sizes fixed beforehand.
 
 A batch is padded to the next size that was captured. What a graph reads lies at fixed addresses and is filled before
-each replay. The sizes are vLLM's (`simulator.timing.profile.cost.capture_sizes`), so that a profile pads alike.
+each replay. The sizes are vLLM's (`simulator.timing.profile.profile_cost.capture_sizes`), so that a profile pads alike.
 """
 
 from __future__ import annotations

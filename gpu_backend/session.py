@@ -20,7 +20,7 @@ from simulator.errors import InputError
 from simulator.hardware.models import Model
 from simulator.lockstep.canary import Canary
 from simulator.simulate import KVMemory
-from simulator.timing.profile.cost import capture_sizes
+from simulator.timing.profile.profile_cost import capture_sizes
 
 _CPU_POOL_BYTES = 512 * 2**20
 MAX_CAPTURE = 256

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from reports.verdict.shown_metrics import Summary
 from simulator.metrics.slo import Slo
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import PrefixColumns
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.results.prefixes import PrefixColumns, shared_prefixes
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:

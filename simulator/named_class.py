@@ -26,6 +26,12 @@ def names_in(package: str) -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(folder) if module.name != SHARED))
 
 
+def constants_in(package: str, constant: str) -> dict[str, Any]:
+    """The constant of this name of every module of a package that has one, by the name of the module, sorted."""
+    modules = {name: importlib.import_module(f"{package}.{name}") for name in names_in(package)}
+    return {name: getattr(module, constant) for name, module in modules.items() if hasattr(module, constant)}
+
+
 def named_class(what: str, name: str, package: str, base: Path | None = None) -> type[Any]:
     """The class `SomeName` of the module `some_name` in `package`, or the one that `path.py:Class` names.
 

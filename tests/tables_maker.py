@@ -8,7 +8,7 @@ import numpy as np
 
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES
-from simulator.timing.tables.schema import SCHEMA, VERSION
+from simulator.timing.tables.table_schema import SCHEMA, VERSION
 from tests.profile_maker import axis, physics
 
 M, N = (1, 16, 64, 256, 1024, 8192), (512, 1024, 4096, 16384, 65536)
@@ -54,7 +54,7 @@ def factor(heads: float) -> float:
 
 def _us(kind: str, one: Any, two: Any, heads: int, kv_heads: int, window: int) -> Any:
     of = decode_counts(one, two, kv_heads, window) if kind == "decode" else prompt_counts(one, two, heads, window)
-    from simulator.timing.profile.schema import read_physics
+    from simulator.timing.profile.profile_schema import read_physics
 
     return np.asarray(read_physics(DECODE if kind == "decode" else PROMPT, "test").us(of))
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from gpu_backend.bench.traffic import TRAFFIC
 from gpu_backend.campaign.journal import Section
 from gpu_backend.campaign.setting import Load, Setting
-from gpu_backend.traffic import TRAFFIC
-from simulator.lockstep.csv import write_csv
-from simulator.lockstep.limits import LIMITS
-from simulator.lockstep.run import DeviceStep, LockstepCase, MakeDevice, MeasuringExecutor, compare_steps
+from simulator.lockstep.lockstep_csv import write_csv
+from simulator.lockstep.lockstep_limits import LIMITS
+from simulator.lockstep.lockstep_run import DeviceStep, LockstepCase, MakeDevice, MeasuringExecutor, compare_steps
 from simulator.lockstep.step_errors import ComparedStep, agreement
 from simulator.lockstep.step_log import StepLog
 from simulator.memory.blocks import BlockManager

@@ -1,4 +1,4 @@
-"""A snapshot at the end of the run in Prometheus' text format, by vLLM's names (`simulator.metrics.prometheus`).
+"""A snapshot at the end of the run in Prometheus' text format, by vLLM's names (`simulator.metrics.vllm_metrics`).
 
 What `batchlab serve` shows as it goes, once, of a finished run: no sample tells when it was made.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat
-from simulator.metrics import prometheus as names
+from simulator.metrics import vllm_metrics as names
 from simulator.metrics.token_times import token_times_s
 from simulator.results.records import Cause, Floats, Ints, Status
 

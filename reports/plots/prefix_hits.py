@@ -11,7 +11,7 @@ from reports.drawing.axes import plain_numbers
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.style import INK, Picture, Style, draw, shorten
 from reports.units import clock_for
-from simulator.metrics.fleet import prompt_tokens_asked
+from simulator.metrics.fleet_metrics import prompt_tokens_asked
 from simulator.results.records import Floats, Records
 
 BUCKETS = 60

@@ -14,9 +14,9 @@ from reports.drawing.marks import Mark, Painted
 from reports.drawing.shades import text_on
 from reports.drawing.style import CARD, INK, MAP, Picture, draw
 from reports.units import number
-from simulator.metrics.fleet import prompt_tokens_asked
-from simulator.results.prefixes import PrefixColumns
+from simulator.metrics.fleet_metrics import prompt_tokens_asked
 from simulator.results.records import Floats, Ints, Records
+from simulator.results.shared_prefixes import PrefixColumns
 
 MOST_BOXES = 1500  # those of the most repeated tokens; smaller ones would be hairlines
 MOST_MARKS = 300

@@ -10,7 +10,7 @@ from reports.units import MISSING, decimals, number
 from reports.verdict.shown_metrics import COLUMNS, Summaries
 from reports.verdict.significance import seeds, values
 from simulator.metrics.confidence import PERCENTILE_KEYS, percentile_differences
-from simulator.metrics.intervals import metric_difference
+from simulator.metrics.seed_intervals import metric_difference
 from simulator.results.records import Records
 from simulator.statistics.intervals import Interval
 

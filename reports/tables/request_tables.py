@@ -11,7 +11,7 @@ import numpy as np
 from reports.units import MISSING, column_unit, decimals, latency, number, short
 from reports.verdict.shown_metrics import Column, Summary, column_of
 from reports.verdict.significance import joined
-from simulator.metrics.fleet import by_group, by_replica
+from simulator.metrics.fleet_metrics import by_group, by_replica
 from simulator.metrics.latency import queue_s
 from simulator.metrics.metric import MS
 from simulator.metrics.slo import Slo

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reports.verdict.shown_metrics import Column, Summaries, Summary
-from simulator.metrics.intervals import metric_difference, metric_interval
+from simulator.metrics.seed_intervals import metric_difference, metric_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from scenarios.assembly.unused import unused
+from scenarios.assembly.unused_keys import unused
 from scenarios.schema.autoscaling import AutoscalingConfig
 from scenarios.schema.scenario import GroupConfig, Scenario
 from scenarios.schema.source.explain import Finding, explain

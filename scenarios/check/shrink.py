@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from scenarios.check.case import Case, CaseRequest, Cost
+from scenarios.check.random_case import Cost, RandomCase, RandomRequest
 
 MOST_TRIES = 400
 
 
 def shrink(
-    case: Case, breaks: Callable[[Case], bool], fixed: Collection[str] = (), most_tries: int = MOST_TRIES
-) -> Case:
+    case: RandomCase, breaks: Callable[[RandomCase], bool], fixed: Collection[str] = (), most_tries: int = MOST_TRIES
+) -> RandomCase:
     """Simplify as long as `breaks` holds; parameters in `fixed` stay. At most `most_tries` cases are tried."""
     tries = 0
     progress = True
@@ -35,7 +35,7 @@ def shrink(
 # Each yields cases that are simpler in one thing, the largest steps first; nothing where it is as simple as can be.
 
 
-def _fewer_requests(case: Case, fixed: Collection[str]) -> Iterator[Case]:
+def _fewer_requests(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
     requests = case.requests
     part = len(requests) // 2
     while part:
@@ -46,7 +46,7 @@ def _fewer_requests(case: Case, fixed: Collection[str]) -> Iterator[Case]:
         part //= 2
 
 
-def _fewer_features(case: Case, fixed: Collection[str]) -> Iterator[Case]:
+def _fewer_features(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
     if case.replicas > 1:
         yield replace(case, replicas=1)
     if case.router != "round_robin":
@@ -60,7 +60,7 @@ def _fewer_features(case: Case, fixed: Collection[str]) -> Iterator[Case]:
             yield replace(case, parameters={name: value for name, value in case.parameters.items() if name != key})
 
 
-def _rounder_times(case: Case, fixed: Collection[str]) -> Iterator[Case]:
+def _rounder_times(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
     """Steps of a second and arrivals between them; all at once; at whole seconds."""
     times = [request.arrival_s for request in case.requests]
     cost = case.cost
@@ -77,7 +77,7 @@ def _rounder_times(case: Case, fixed: Collection[str]) -> Iterator[Case]:
             yield _at(case, rounder)
 
 
-def _smaller_requests(case: Case, fixed: Collection[str]) -> Iterator[Case]:
+def _smaller_requests(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
     """All at once, then one by one."""
     requests = case.requests
     for change in _SMALLER:
@@ -90,7 +90,7 @@ def _smaller_requests(case: Case, fixed: Collection[str]) -> Iterator[Case]:
                 yield _with(case, (*requests[:place], smaller, *requests[place + 1 :]))
 
 
-_SMALLER: tuple[Callable[[CaseRequest], CaseRequest], ...] = (
+_SMALLER: tuple[Callable[[RandomRequest], RandomRequest], ...] = (
     lambda r: replace(r, priority=0),
     lambda r: replace(r, input_tokens=1),
     lambda r: replace(r, output_tokens=1),
@@ -103,7 +103,7 @@ _SMALLER: tuple[Callable[[CaseRequest], CaseRequest], ...] = (
 )
 
 
-def _ample_memory(case: Case, fixed: Collection[str]) -> Iterator[Case]:
+def _ample_memory(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
     if case.num_gpu_blocks < _AMPLE:
         yield replace(case, num_gpu_blocks=_AMPLE)
 
@@ -113,12 +113,12 @@ _AMPLE = 1001
 _SIMPLER = (_fewer_requests, _fewer_features, _ample_memory, _rounder_times, _smaller_requests)
 
 
-def _at(case: Case, times: list[float]) -> Case:
+def _at(case: RandomCase, times: list[float]) -> RandomCase:
     moved = [replace(request, arrival_s=time) for request, time in zip(case.requests, times, strict=True)]
     return replace(case, requests=tuple(moved))
 
 
-def _with(case: Case, requests: tuple[CaseRequest, ...]) -> Case:
+def _with(case: RandomCase, requests: tuple[RandomRequest, ...]) -> RandomCase:
     """These requests, the first of them arriving at 0."""
     first_s = requests[0].arrival_s
     return replace(case, requests=tuple(replace(r, arrival_s=round(r.arrival_s - first_s, 6)) for r in requests))

@@ -13,7 +13,7 @@ import typer
 from scenarios.cli.flags import Console, Json, Out, Quiet
 
 if TYPE_CHECKING:
-    from scenarios.check.check import Report
+    from scenarios.check.check_policy import Report
 
 BROKEN = 3
 """Exit code: everything ran, and a law is broken."""
@@ -45,11 +45,11 @@ def policy(
     A table goes to stdout; the smallest scenario that breaks a law goes to --out, else to runs/check-POLICY, for
     `batchlab run` to replay. Exit code 3: a law is broken.
     """
-    from scenarios.assembly.parts import policy_label
-    from scenarios.check.check import check_policy
+    from scenarios.assembly.engine_policy import policy_label
+    from scenarios.check.check_policy import check_policy
+    from scenarios.check.check_report import as_json, check_folder, story, table, write
     from scenarios.check.find import find_policy
-    from scenarios.check.report import as_json, check_folder, story, table, write
-    from scenarios.runs.progress import Progress
+    from scenarios.runs.progress_bar import Progress
     from scenarios.runs.storage.run_folder import to_json
 
     console = Console(quiet=quiet)
@@ -82,8 +82,8 @@ def policy(
 
 def _check_one(name: str, source: str, fixed: dict[str, Any]) -> Report:
     """Check the laws on a given scenario, with this policy."""
-    from scenarios.assembly.parts import build_workload
-    from scenarios.check.check import check_scenario
+    from scenarios.assembly.workloads import build_workload
+    from scenarios.check.check_policy import check_scenario
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
 

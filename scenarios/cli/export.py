@@ -79,7 +79,7 @@ def _check_extra(form: ExportFormat) -> None:
 
 def _read(folder: Path) -> Exported:
     from reports.exports.exported_run import Exported
-    from scenarios.assembly.parts import policies_label
+    from scenarios.assembly.engine_policy import policies_label
     from scenarios.runs.storage.run_folder import DECISIONS, SCENARIO, run_tables
     from scenarios.runs.storage.saved_run import read_decisions, read_run
     from scenarios.schema.loader import load

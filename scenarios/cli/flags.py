@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.runs.progress import Progress
+from scenarios.runs.progress_bar import Progress
 
 if TYPE_CHECKING:
     from reports.tables.terminal import Terminal

@@ -15,7 +15,7 @@ from scenarios.cli.measure import Device, Layers
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
     from simulator.lockstep.canary import Canary
-    from simulator.lockstep.run import MakeDevice
+    from simulator.lockstep.lockstep_run import MakeDevice
     from simulator.lockstep.step_errors import ComparedStep
 
 NOT_WITHIN = 3
@@ -71,7 +71,7 @@ def lockstep(
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,
     2 % on a GPU), or no longer what it was when the profile was measured.
     """
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
     from simulator.errors import InputError
@@ -133,10 +133,10 @@ def _replayed(
     scenario: ScenarioModel, path: Path, profile: Path | None, *, plan: bool
 ) -> tuple[list[ComparedStep], dict[str, str]]:
     """Today's plans and predictions against recorded durations: needs no device, and no torch."""
-    from scenarios.assembly.parts import build
-    from scenarios.validate.lockstep import lockstep_case, measured_swap_s
-    from simulator.lockstep.csv import read_csv
-    from simulator.lockstep.run import replayed, repriced
+    from scenarios.assembly.replica_parts import build
+    from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s
+    from simulator.lockstep.lockstep_csv import read_csv
+    from simulator.lockstep.lockstep_run import replayed, repriced
 
     recorded = read_csv(path)
     told = {"device": "recorded", "file": path.name}
@@ -159,7 +159,7 @@ def _device_maker(
 
     require_torch(device)
     from gpu_backend.session import executors
-    from scenarios.assembly.parts import build
+    from scenarios.assembly.replica_parts import build
 
     kv, limit = build(scenario).kv, scenario.engine.parameter
     largest = int(limit("max_num_seqs") or 1), int(limit("max_num_batched_tokens") or 64)
@@ -172,8 +172,8 @@ def _device_maker(
 def _executed(
     scenario: ScenarioModel, device: str, layers: int | None, profile: Path | None, clock: str, console: Console
 ) -> tuple[list[ComparedStep], dict[str, str]]:
-    from scenarios.validate.lockstep import lockstep_case, measured_swap_s, profile_canary
-    from simulator.lockstep.run import device_clock, predicted_clock
+    from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s, profile_canary
+    from simulator.lockstep.lockstep_run import device_clock, predicted_clock
 
     case = lockstep_case(scenario, measured_swap_s(profile))
     make_device, fingerprint = _device_maker(scenario, device, layers, canary=profile_canary(profile))
@@ -200,12 +200,12 @@ def _tell(
     """Write the steps and the report, print the verdict; exit code 3 where it is a bad one, 4 where there is none."""
     from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
     from reports.tables.terminal import aligned
-    from scenarios.assembly.parts import resolved_yaml
+    from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
-    from scenarios.validate.lockstep import lockstep_json, verdict_words
-    from scenarios.validate.storage import write_lockstep as write_results
-    from simulator.lockstep.limits import LIMITS
+    from scenarios.validate.lockstep_case import lockstep_json, verdict_words
+    from scenarios.validate.validation_files import write_lockstep as write_results
+    from simulator.lockstep.lockstep_limits import LIMITS
     from simulator.lockstep.step_errors import agreement
 
     found = agreement(steps)
@@ -249,8 +249,8 @@ def _free_running(
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.validate.free_running import duration_rows, free_running_json, free_running_rows
     from scenarios.validate.free_running import free_running as run_both
-    from scenarios.validate.lockstep import lockstep_case
-    from scenarios.validate.storage import write_free_running
+    from scenarios.validate.lockstep_case import lockstep_case
+    from scenarios.validate.validation_files import write_free_running
 
     lockstep_case(scenario)  # refuses what one device cannot be
     # Sums over a whole run need no median of each step.

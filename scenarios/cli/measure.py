@@ -49,7 +49,7 @@ def measure(
     unless --overwrite is given.
     """
     from gpu_backend.extra import require_torch
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import check_output
     from scenarios.schema.loader import load
     from simulator.errors import InputError

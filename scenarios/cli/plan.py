@@ -71,7 +71,7 @@ def plan(
     from scenarios.runs.storage.output import check_output
     from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
-    from scenarios.studies.axes import parse_vary
+    from scenarios.studies.study_axes import parse_vary
 
     console = Console(quiet=quiet)
     chosen = _find(find)

@@ -123,7 +123,7 @@ def report(
     to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
     is replaced with --overwrite only.
     """
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import SWEEP, kind_of
     from scenarios.runs.storage.run_folder import REPORT
     from scenarios.show import write_pictures
@@ -156,9 +156,9 @@ def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManage
 def _report_sweep(given: Sequence[Path], out: Path | None, console: Console, *, overwrite: bool) -> None:
     """Draw the report of a sweep from its study and its table."""
     from reports.sweep.sweep_report import write_sweep_report
-    from scenarios.cli.sweep_report import best, sweep_result
+    from scenarios.cli.report_sweeps import best, sweep_result
     from scenarios.runs.storage.run_folder import REPORT
-    from scenarios.studies.saved import read_sweep
+    from scenarios.studies.saved_sweep import read_sweep
 
     if len(given) > 1:
         raise InputError("a sweep has a report of its own", file="batchlab report", hint="give its folder alone")
@@ -222,7 +222,7 @@ def _read(folder: Path) -> list[_Found]:
     """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
     import yaml
 
-    from scenarios.assembly.parts import policies_label
+    from scenarios.assembly.engine_policy import policies_label
     from scenarios.runs.storage.run_folder import SCENARIO
     from scenarios.runs.storage.saved_run import is_comparison, read_run, read_runs, read_summary
     from scenarios.schema.loader import load

@@ -79,10 +79,10 @@ def run(
     changed. The same run may be repeated into its folder: its rows come out the same, a report or decisions may be
     added, and nothing there is removed. Other results in the folder are an error, unless --overwrite is given.
     """
-    from scenarios.assembly.parts import resolved_yaml
+    from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.runner import run as simulate
-    from scenarios.runs.sensitivity import sensitivity_words
-    from scenarios.runs.storage.names import default_folder, policy_name
+    from scenarios.runs.step_time_sensitivity import sensitivity_words
+    from scenarios.runs.storage.folder_names import default_folder, policy_name
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
@@ -145,7 +145,7 @@ def compare(
     repeated into its folder; other results there are an error, unless --overwrite is given.
     """
     from scenarios.runs.comparison import Compare
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, run_path, to_json, write_means
     from scenarios.runs.variants import split_variants

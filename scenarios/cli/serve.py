@@ -46,7 +46,7 @@ def serve(
     batchlab run on its scenario.yaml makes the same decisions again.
     """
     _check_extra()
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output
     from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load

@@ -49,11 +49,11 @@ def sweep(
     that was stopped goes on, and one that was changed runs only what changed. A point that fails has its error in the
     table and stops no other.
     """
-    from scenarios.cli.sweep_report import best, write_sweep_report
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.cli.report_sweeps import best, write_sweep_report
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.run_folder import REPORT, TABLE, to_json
     from scenarios.studies.executors import executor as make_executor
-    from scenarios.studies.sweep import sweep as run_sweep
+    from scenarios.studies.run_sweep import sweep as run_sweep
 
     console = Console(quiet=quiet)
     changed = overrides(set_, seed)
@@ -83,8 +83,8 @@ def sweep(
 
 
 def _study(given: str, vary: list[str], seeds: int | None, changed: list[str]) -> Study:
-    from scenarios.studies.axes import parse_vary
     from scenarios.studies.study import find_study, load_study, study_of
+    from scenarios.studies.study_axes import parse_vary
 
     if (file := find_study(given)) is not None:
         if vary:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scenarios.measured import MeasuredRun, Timeline
     from scenarios.runs.result import Result
     from scenarios.validate.compare import FrontEndUse, Side, Validation
-    from scenarios.validate.parts import Diagnosis
+    from scenarios.validate.error_parts import Diagnosis
     from simulator.metrics.series import StepFunction
 
 
@@ -58,18 +58,18 @@ def validate(
     verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate-FILE with what --set and
     --seed changed. Other results there are an error, unless --overwrite is given.
     """
-    from scenarios.assembly.parts import policy_label, resolved_yaml
+    from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured import read_measured
     from scenarios.measured.replay import workload_of
     from scenarios.runs.runner import run, run_on
-    from scenarios.runs.storage.names import default_folder
+    from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import REPORT, to_json
     from scenarios.schema.loader import load
     from scenarios.validate.compare import to_data
     from scenarios.validate.compare import validate as compare
-    from scenarios.validate.parts import diagnose, diagnosis_data
-    from scenarios.validate.storage import write_validation
+    from scenarios.validate.error_parts import diagnose, diagnosis_data
+    from scenarios.validate.validation_files import write_validation
 
     console = Console(quiet=quiet)
     log = read_measured(measured, format_=format_, benchmark=benchmark)

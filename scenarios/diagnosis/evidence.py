@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.assembly.fleet import BuiltGroup, build_fleet
+from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
 from scenarios.diagnosis.late import Late, late_requests
 from scenarios.diagnosis.timeline import Timeline, covered
 from scenarios.schema.engine import DEFAULT_BUDGET

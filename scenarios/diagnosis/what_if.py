@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.assembly.parts import build_workload, with_policy
+from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.workloads import build_workload
 from scenarios.diagnosis.diagnose import diagnose
 from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value
 from scenarios.diagnosis.late import late_requests

@@ -1,10 +1,7 @@
 """Workloads drawn from arrival processes and length distributions: `generate(GeneratedWorkload, seed)`.
 
-arrivals    arrival times; rate_clock: rates that change with time
-lengths     token counts
-classes     the classes merged into one Workload
-
-What a scenario may say of them is in `scenarios.schema.workload` and `scenarios.schema.lengths`.
+What a scenario may say of them is in `scenarios.schema.workload`, `arrivals` and `lengths`; an arrival process says how
+it is drawn in its own file there.
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scenarios.generate.arrivals import draw_arrivals, expected_arrivals, variation
+from scenarios.generate.arrivals import draw_arrivals, expected_arrivals
 from scenarios.generate.clients import client_of
 from scenarios.generate.durations import draw_times
 from scenarios.generate.requests import draw_requests
 from scenarios.generate.sessions import cut
-from scenarios.schema import sessions as schema
-from scenarios.schema.arrival import MeanRate
-from scenarios.schema.workload import MOST_REQUESTS, AnyArrival, ArrivalConfig, ClassConfig, GeneratedWorkload
+from scenarios.schema import arrivals as schema
+from scenarios.schema.arrival import Arrival, MeanRate
+from scenarios.schema.workload import MOST_REQUESTS, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
 from simulator.client import Client
 from simulator.errors import InputError
@@ -80,7 +80,7 @@ def at_mean_rate(config: GeneratedWorkload, rate: float) -> GeneratedWorkload:
     return plain.model_copy(update={"arrival": shared, "classes": classes, "preset": None, "rate": None})
 
 
-def _denser(arrival: AnyArrival, factor: float) -> AnyArrival:
+def _denser(arrival: schema.AnyArrival, factor: float) -> schema.AnyArrival:
     if isinstance(arrival, schema.ClosedLoop):
         return arrival
     return arrival.model_copy(update={"rate": arrival.rate * factor})
@@ -116,7 +116,7 @@ class _Shared:
     shares: tuple[float, ...]
 
 
-_Source = tuple[ArrivalConfig, _Shared]
+_Source = tuple[Arrival, _Shared]
 _Loop = tuple[schema.ClosedLoop, _Shared]
 
 
@@ -150,7 +150,7 @@ def _arrivals(
             raise _too_many(config.duration_s, f"at least {len(time_s)}")
         return time_s, class_index
     assert config.requests is not None, "the validator let a workload without an end pass"
-    spread = max(variation(arrival) for arrival, _ in sources)
+    spread = max(arrival.variation for arrival, _ in sources)
     enough = config.requests + 4.0 * spread * math.sqrt(config.requests) + 8.0
     while True:
         time_s, class_index = _merged(sources, len(classes), seed, _time_of(enough, sources), config.requests)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.generate.arrivals import draw_arrivals, variation
-from scenarios.schema.workload import ArrivalConfig
+from scenarios.generate.arrivals import draw_arrivals
+from scenarios.schema.arrival import Arrival
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Floats, Ints, Workload
@@ -19,7 +19,7 @@ from simulator.workload import Floats, Ints, Workload
 _OWNER = "trace"
 
 
-def with_arrivals(workload: Workload, config: ArrivalConfig, seed: int) -> Workload:
+def with_arrivals(workload: Workload, config: Arrival, seed: int) -> Workload:
     """The workload with arrivals drawn from `config`, in the order of the requests.
 
     A request that follows an answer keeps its distance from the one that it follows; the others arrive as drawn. Time 0
@@ -40,14 +40,14 @@ def with_arrivals(workload: Workload, config: ArrivalConfig, seed: int) -> Workl
     return replace(moved, arrival_s=drawn[order], notes=(*_without_rate(workload.notes), note))
 
 
-def first_arrivals(config: ArrivalConfig, seed: int, count: int) -> Floats:
+def first_arrivals(config: Arrival, seed: int, count: int) -> Floats:
     """The first `count` arrivals of the process. A larger `count` adds some and changes none.
 
     Raises InputError for a process that ends, whose arrivals may be fewer.
     """
     if config.ends:
         raise InputError("workload.trace.arrival: its profile ends at 0, the arrivals may be too few for the trace")
-    until_s = (count + 4.0 * variation(config) * math.sqrt(count) + 8.0) / config.mean_rate
+    until_s = (count + 4.0 * config.variation * math.sqrt(count) + 8.0) / config.mean_rate
     while True:
         drawn = draw_arrivals(config, partial(stream, seed, _OWNER), until_s, count)
         if len(drawn) >= count:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scenarios.measured.log import MeasuredRun, Timeline
-from scenarios.measured.read import read_measured
+from scenarios.measured.measured_run import MeasuredRun, Timeline
+from scenarios.measured.read_log import read_measured
 from scenarios.measured.timeseries import read_timeseries
 
 __all__ = ["MeasuredRun", "Timeline", "read_measured", "read_timeseries"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from scenarios.measured.log import bad_row
+from scenarios.measured.measured_run import bad_row
 from scenarios.traces.lines import Line
 from scenarios.traces.rows import RowError, split_csv
 from simulator.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.measured.log import MeasuredRun
+from scenarios.measured.measured_run import MeasuredRun
 from simulator.errors import InputError
 from simulator.workload import Workload
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from scenarios.measured.csv_rows import rows_of
-from scenarios.measured.log import Timeline, bad_row, number
+from scenarios.measured.measured_run import Timeline, bad_row, number
 from scenarios.traces.lines import numbered_lines
 from simulator.errors import InputError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scenarios.assembly.parts import build
-from scenarios.assembly.unused import engine_keys
+from scenarios.assembly.replica_parts import build
+from scenarios.assembly.unused_keys import engine_keys
 from scenarios.plan.answer import Answer
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import POLICY, TENSOR_PARALLEL, Candidate
@@ -13,7 +13,7 @@ from scenarios.plan.goal import Goal
 from scenarios.plan.search import rounded
 from scenarios.plan.trial import Laboratory, Trial
 from scenarios.plan.wording import described, rate_text
-from scenarios.studies.axes import Setting
+from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
 
 _BEYOND = 1.08  # times the largest rate: where the candidate should fail

@@ -22,7 +22,7 @@ from scenarios.schema.scenario import Scenario
 from simulator.metrics.latency import finished, request_latencies
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records, RowColumns
-from simulator.timing.roofline import Roofline
+from simulator.timing.roofline_cost import Roofline
 
 CAUSES = ("memory", "compute", "bandwidth", "host", "queueing", "link")
 _RESOURCES = ("compute", "bandwidth", "host", "link")

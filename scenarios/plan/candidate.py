@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from scenarios.assembly.engine_policy import policy_label, with_policy
 from scenarios.assembly.groups import groups_of
-from scenarios.assembly.parts import policy_label, with_policy
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.axes import Setting
+from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
 
 POLICY, GPU, TENSOR_PARALLEL = "engine.policy", "hardware.gpu", "hardware.tensor_parallel"

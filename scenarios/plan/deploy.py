@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from scenarios.assembly.parts import policy_label
+from scenarios.assembly.engine_policy import policy_label
 from scenarios.schema.scenario import Scenario
 
 REPOSITORIES: Mapping[str, str] = {

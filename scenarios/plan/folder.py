@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scenarios.assembly.parts import resolved_yaml
+from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.goal import Goal
 from scenarios.plan.traffic import Traffic

@@ -174,7 +174,7 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
             hint="--set slo.ttft_ms=1000 --set slo.tpot_ms=50 gives limits; or limit a percentile: p99_ttft_ms<=1000",
         )
     if goal.class_name is not None:
-        from scenarios.assembly.parts import build_workload
+        from scenarios.assembly.workloads import build_workload
 
         names = build_workload(scenario).class_names
         if goal.class_name not in names:

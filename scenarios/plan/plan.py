@@ -22,7 +22,7 @@ from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Laboratory
 from scenarios.plan.twins import firsts
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.axes import Axis
+from scenarios.studies.study_axes import Axis
 from simulator.errors import InputError
 
 Find = Literal["rate", "replicas", "config"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from scenarios.assembly.parts import build, build_workload
-from scenarios.assembly.unused import caches_prefixes, engine_keys
+from scenarios.assembly.replica_parts import build
+from scenarios.assembly.unused_keys import caches_prefixes, engine_keys
+from scenarios.assembly.workloads import build_workload
 from scenarios.plan.candidate import GPU, POLICY, TENSOR_PARALLEL, Candidate, make_candidate, make_candidates
 from scenarios.runs.variants import as_variant, split_variants
 from scenarios.schema.cost.linear import LinearCostConfig
@@ -14,7 +15,7 @@ from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean
-from scenarios.studies.axes import Axis, Setting, grid
+from scenarios.studies.study_axes import Axis, Setting, grid
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 

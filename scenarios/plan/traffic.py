@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.assembly.parts import build_workload, is_random
+from scenarios.assembly.workloads import build_workload, is_random
 from scenarios.generate.classes import at_mean_rate, mean_rate
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario, TraceWorkload

@@ -15,9 +15,9 @@ from scenarios.plan.traffic import Traffic
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
 from simulator.metrics.latency import LATENCIES
+from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
 from simulator.metrics.outcomes import ATTAINMENT
-from simulator.metrics.sample import Sample
 from simulator.metrics.slo import Slo
 from simulator.metrics.summary import cost_per_million_output_tokens
 from simulator.metrics.table import METRICS

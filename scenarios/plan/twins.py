@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from scenarios.assembly.parts import resolved_yaml
+from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.plan.candidate import Candidate
 from simulator.policies import policy_class
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from scenarios.assembly.parts import build_workload, is_random, same_requests
+from scenarios.assembly.workloads import build_workload, is_random, same_requests
 from scenarios.runs.provenance import PROVENANCE
 from scenarios.runs.result import Result
 from scenarios.runs.runner import WARNING, ProgressMaker, Source, run_on
@@ -16,8 +16,8 @@ from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.errors import InputError
-from simulator.metrics.intervals import metric_difference, metric_interval
 from simulator.metrics.outcomes import entries, mean_outcomes
+from simulator.metrics.seed_intervals import metric_difference, metric_interval
 from simulator.metrics.table import METRICS
 from simulator.statistics.intervals import mean_interval
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from scenarios.assembly.parts import policy_label
+from scenarios.assembly.engine_policy import policy_label
 
 MOST_KEYS = 3  # in a label; of more differences the first are shown
 _HEAD = ("name", "engine.policy")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
-from scenarios.assembly.parts import policies_label, policy_label
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
 from simulator.servers import front_end_source, host_source

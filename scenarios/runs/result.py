@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.assembly.parts import policies_label
+from scenarios.assembly.engine_policy import policies_label
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
 from scenarios.runs.storage.tables import Column, replica_columns, request_columns, step_columns
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
-from simulator.results.prefixes import shared_prefixes
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:

@@ -8,27 +8,22 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from scenarios.assembly.bill import cost_of, gpu_hours
-from scenarios.assembly.fleet import BuiltGroup, build_fleet, build_link, build_router
-from scenarios.assembly.parts import (
-    build_workload,
-    check_content,
-    cost_per_million,
-    policies_label,
-    resolved_yaml,
-)
-from scenarios.runs.blame import blamed
-from scenarios.runs.hands import CrewMaker, crew_maker
+from scenarios.assembly.engine_policy import policies_label, resolved_yaml
+from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet, build_link, build_router
+from scenarios.assembly.gpu_bill import cost_of, cost_per_million, gpu_hours
+from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.runs.provenance import PROVENANCE, provenance
 from scenarios.runs.result import Result
+from scenarios.runs.user_code_errors import blamed
+from scenarios.runs.worker_processes import PoolMaker, pool_maker
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
-from simulator.metrics.fleet import by_group, group_seconds
+from simulator.metrics.fleet_metrics import by_group, group_seconds
 from simulator.metrics.outcomes import entries, outcomes
 from simulator.metrics.summary import summarize
-from simulator.metrics.warmup import WARMUP
+from simulator.metrics.warmup_cut import WARMUP
 from simulator.results.recorder import Watch
 from simulator.results.records import Cause, Records
 from simulator.simulate import Run, simulate_fleet
@@ -66,7 +61,7 @@ def run(
         workload,
         log_decisions=log_decisions,
         fast_forward=fast_forward,
-        make_crew=crew_maker(executor, workers, address),
+        make_pool=pool_maker(executor, workers, address),
         progress=progress,
     )
 
@@ -77,7 +72,7 @@ def run_on(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
-    make_crew: CrewMaker | None = None,
+    make_pool: PoolMaker | None = None,
     progress: ProgressMaker | None = None,
     step_time: float = 1.0,
 ) -> Result:
@@ -98,7 +93,7 @@ def run_on(
         fleet,
         log_decisions=log_decisions,
         fast_forward=fast_forward,
-        make_crew=make_crew,
+        make_pool=make_pool,
         progress=told,
     )
     _refuse_unserved(done.records, fleet[0].parts.kv)
@@ -152,14 +147,14 @@ def _simulate(
     *,
     log_decisions: bool = False,
     fast_forward: bool = True,
-    make_crew: CrewMaker | None = None,
+    make_pool: PoolMaker | None = None,
     progress: Callable[[int], None] | None = None,
     watch: Watch | None = None,
 ) -> Run:
     router = build_router(scenario)
-    made = nullcontext() if make_crew is None else make_crew(scenario, workload, log_decisions=log_decisions)
+    made = nullcontext() if make_pool is None else make_pool(scenario, workload, log_decisions=log_decisions)
     try:
-        with made as crew:
+        with made as pool:
             return simulate_fleet(
                 workload,
                 [built.replicas for built in fleet],
@@ -171,7 +166,7 @@ def _simulate(
                 log_decisions=log_decisions,
                 progress=progress,
                 front_end=scenario.resolve_front_end(),
-                crew=crew,
+                crew=pool,
                 watch=watch,
             )
     except Exception as error:

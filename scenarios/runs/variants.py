@@ -14,8 +14,9 @@ from typing import Any
 
 import yaml
 
-from scenarios.assembly.parts import build, policy_label, resolved_yaml, with_policy
-from scenarios.assembly.unused import engine_keys
+from scenarios.assembly.engine_policy import policy_label, resolved_yaml, with_policy
+from scenarios.assembly.replica_parts import build
+from scenarios.assembly.unused_keys import engine_keys
 from scenarios.runs.labels import arrange
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean

@@ -11,7 +11,7 @@ from scenarios.schema.engine import Seconds
 from scenarios.schema.strict import Strict
 
 if TYPE_CHECKING:
-    from simulator.metrics.warmup import WarmupCut
+    from simulator.metrics.warmup_cut import WarmupCut
     from simulator.results.records import Records
 
 
@@ -36,7 +36,7 @@ class Measure(Strict):
 
     def warmup(self, records: Records) -> WarmupCut | None:
         """The warm-up that was found in a run; None where it is given in seconds."""
-        from simulator.metrics.warmup import warmup_cut
+        from simulator.metrics.warmup_cut import warmup_cut
 
         return warmup_cut(records) if self.warmup_s == "auto" else None
 

@@ -111,7 +111,7 @@ Shape = Annotated[Ramp | Diurnal | Spike, Field(discriminator="kind")]
 RateProfile = Annotated[
     Annotated[Annotated[tuple[Point, ...], Field(strict=False, min_length=1)], Tag("<points>")]
     | Annotated[Shape, Tag("<shape>")],
-    Discriminator(lambda value: "<shape>" if isinstance(value, (Mapping, Ramp, Diurnal, Spike)) else "<points>"),
+    Discriminator(lambda value: "<shape>" if isinstance(value, (Mapping, Strict)) else "<points>"),
 ]
 
 

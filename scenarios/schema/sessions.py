@@ -1,4 +1,4 @@
-"""What a scenario may say of requests that wait for answers: closed loops, and sessions of several requests."""
+"""The `session:` of a class: several requests, each of which waits for the answer to the one before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scenarios.schema.durations import TimeConfig
 from scenarios.schema.lengths import Length, LengthConfig
 from scenarios.schema.strict import Strict
 
-MOST_USERS = 1_000_000
 MOST_TURNS = 10_000
 
 Count = Annotated[int, Field(ge=1, le=MOST_TURNS)]
@@ -20,19 +19,6 @@ CountConfig = Annotated[
     Discriminator(lambda value: "<number>" if isinstance(value, (int, float, str)) else "<mapping>"),
     Field(description=f"a whole number from 1 to {MOST_TURNS}, or a distribution of whole numbers"),
 ]
-
-
-class ClosedLoop(Strict):
-    """`concurrency` users, each of whom asks again when answered, after a think time; the first time after one, too.
-
-    They take their requests, or whole sessions, from one pool in order: whoever is free takes the next. So a run of R
-    `requests` issues the same R under every policy, at other times. There is no rate: the faster the server, the more
-    it is asked. With N users, a mean answer of R and a mean think time of Z, the throughput is N / (R + Z).
-    """
-
-    process: Annotated[Literal["closed_loop"], doc("users that wait for answers")]
-    concurrency: Annotated[int, Field(ge=1, le=MOST_USERS), doc("number of users"), Unit("users")]
-    think_time_s: Annotated[TimeConfig, doc("pause of a user before each request, or before each session")] = 0.0
 
 
 class SessionConfig(Strict):

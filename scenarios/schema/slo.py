@@ -13,7 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 from scenarios.schema.source.hints import nearest, refusal
 from scenarios.schema.strict import Strict
 from simulator.metrics.latency import LATENCIES
-from simulator.metrics.sample import PERCENTILES
+from simulator.metrics.measured_sample import PERCENTILES
 from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS, STATISTICS
 

@@ -9,12 +9,12 @@ from annotated_types import Unit, doc
 from pydantic import Field, field_validator, model_validator
 
 from scenarios.schema.allowed import formats_schema
+from scenarios.schema.arrivals import ArrivalConfig
 from scenarios.schema.client import ClientConfig
 from scenarios.schema.engine import Count, Seconds
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import JsonSchema, Strict
-from scenarios.schema.workload import ArrivalConfig
 from simulator.errors import InputError
 
 if TYPE_CHECKING:

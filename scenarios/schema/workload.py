@@ -13,136 +13,29 @@ there, as a server does it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from annotated_types import Unit, doc
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
 from pydantic_core import PydanticCustomError
 
-from scenarios.schema.arrival import Arrival, MeanRate, Rate
+from scenarios.schema.arrival import MeanRate, Rate
+from scenarios.schema.arrivals import AnyArrival, ArrivalConfig, ClosedLoop
 from scenarios.schema.client import ClientConfig
-from scenarios.schema.lengths import (
-    Empirical,
-    Fixed,
-    Length,
-    LengthConfig,
-    LogNormal,
-    LogNormalPareto,
-    Normal,
-    Uniform,
-)
-from scenarios.schema.mmpp import Mmpp
+from scenarios.schema.lengths import Fixed, Length, LengthConfig
 from scenarios.schema.predictor import Predictor
 from scenarios.schema.prefix import Prefix
 from scenarios.schema.presets import PRESETS, PresetName
-from scenarios.schema.sessions import ClosedLoop, SessionConfig
+from scenarios.schema.sessions import SessionConfig
 from scenarios.schema.source.hints import refusal
 from scenarios.schema.strict import Strict
-
-__all__ = [
-    "ArrivalConfig",
-    "ClassConfig",
-    "ClosedLoop",
-    "Constant",
-    "Empirical",
-    "Fixed",
-    "Gamma",
-    "GeneratedWorkload",
-    "LengthConfig",
-    "LogNormal",
-    "LogNormalPareto",
-    "Mmpp",
-    "Normal",
-    "OnOff",
-    "Poisson",
-    "Uniform",
-    "Weibull",
-]
 
 MOST_REQUESTS = 50_000_000  # a workload is held in memory: some 50 bytes a request here, more in the simulator
 Positive = Annotated[float, Field(gt=0)]
 PRESET_REQUESTS = 2000  # of a preset that is given no end
 Seconds = Annotated[float, Field(ge=1e-6, le=1e9)]
 Correlation = Annotated[float, Field(ge=-1, le=1)]
-
-
-class Poisson(Arrival):
-    """Independent exponential gaps."""
-
-    process: Annotated[Literal["poisson"], doc("independent exponential gaps")]
-
-
-class Constant(Arrival):
-    """Equal gaps of 1 / rate, the first request at 0."""
-
-    process: Annotated[Literal["constant"], doc("equal gaps")]
-
-
-class Gamma(Arrival):
-    """Gamma-distributed gaps with coefficient of variation `cv`: 1 is Poisson, above it the arrivals are bursty.
-
-    `burstiness` is vLLM's word, the gamma's shape: cv = 1 / sqrt(burstiness). Give one of the two.
-    """
-
-    process: Annotated[Literal["gamma"], doc("gamma-distributed gaps")]
-    cv: Annotated[
-        Annotated[float, Field(ge=0.01, le=100)] | None, doc("coefficient of variation of the gaps; 1 is Poisson")
-    ] = None
-    burstiness: Annotated[
-        Annotated[float, Field(ge=1e-4, le=1e4)] | None, doc("vLLM's word for 1 / cv^2; give one of the two")
-    ] = None
-
-    @property
-    def variation(self) -> float:
-        """The coefficient of variation, whichever way it was given."""
-        if self.burstiness is not None:
-            return 1.0 / math.sqrt(self.burstiness)
-        assert self.cv is not None, "the validator let a gamma without cv pass"
-        return self.cv
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if (self.cv is None) == (self.burstiness is None):
-            raise ValueError("give exactly one of cv and burstiness (cv = 1 / sqrt(burstiness))")
-        return self
-
-
-class Weibull(Arrival):
-    """Weibull-distributed gaps with coefficient of variation `cv`."""
-
-    process: Annotated[Literal["weibull"], doc("Weibull-distributed gaps")]
-    cv: Annotated[float, Field(ge=0.01, le=100), doc("coefficient of variation of the gaps; 1 is Poisson")]
-
-
-class OnOff(Arrival):
-    """Poisson at `rate` while on, silence while off; both periods exponential with means `on_s` and `off_s`.
-
-    The long-run rate is rate x on_s / (on_s + off_s). The process is met in its steady state: on at time 0 with
-    probability on_s / (on_s + off_s). Its clock is real time, so a `profile` changes the rate and not the periods.
-    """
-
-    process: Annotated[Literal["onoff"], doc("Poisson while on, silence while off")]
-    on_s: Annotated[Seconds, doc("mean of the exponential on periods")]
-    off_s: Annotated[Seconds, doc("mean of the exponential off periods")]
-
-    @property
-    def mean_rate(self) -> float:
-        return self.rate * self.on_s / (self.on_s + self.off_s)
-
-    @model_validator(mode="after")
-    def _periods_hold_requests(self) -> Self:
-        if self.rate * self.on_s < 0.01:
-            raise ValueError(
-                f"rate x on_s = {self.rate * self.on_s:g} requests in an on period; with less than 0.01 the process"
-                f" cannot be told from poisson with rate {self.mean_rate:g}"
-            )
-        return self
-
-
-ArrivalConfig = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp, Field(discriminator="process")]
-AnyArrival = Annotated[Poisson | Constant | Gamma | Weibull | OnOff | Mmpp | ClosedLoop, Field(discriminator="process")]
 
 
 SharedArrival = Annotated[

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from scenarios.assembly.parts import build_workload
+from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.client import uniform

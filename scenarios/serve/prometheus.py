@@ -1,4 +1,4 @@
-"""/metrics: the run in Prometheus' text format, by vLLM's names (`simulator.metrics.prometheus`).
+"""/metrics: the run in Prometheus' text format, by vLLM's names (`simulator.metrics.vllm_metrics`).
 
 Times are the simulation's own seconds, whatever the time scale. `engine` is the replica's number.
 """
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from simulator.metrics.prometheus import (
+from simulator.metrics.vllm_metrics import (
     CONFIG,
     CONFIG_LABELS,
     COUNTERS,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.assembly.fleet import build_fleet, build_link, build_router
+from scenarios.assembly.fleet_parts import build_fleet, build_link, build_router
 from scenarios.runs.result import Result
 from scenarios.runs.runner import sum_up
 from scenarios.runs.storage.run_folder import ARRIVALS

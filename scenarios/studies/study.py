@@ -15,8 +15,8 @@ import yaml
 from annotated_types import doc
 from pydantic import Field, ValidationError
 
-from scenarios.assembly.parts import policy_label, with_policy
-from scenarios.assembly.unused import engine_keys
+from scenarios.assembly.engine_policy import policy_label, with_policy
+from scenarios.assembly.unused_keys import engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
@@ -24,7 +24,7 @@ from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.source.origin import Origin
 from scenarios.schema.source.yaml_source import YamlSource, parse_mapping, read_yaml
 from scenarios.schema.strict import Strict
-from scenarios.studies.axes import Axis, Setting, grid, make_axis, make_span, random_design
+from scenarios.studies.study_axes import Axis, Setting, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
 
 _LIBRARY = Path(__file__).parents[1] / "library" / "studies"

@@ -15,8 +15,8 @@ from typing import Literal
 
 import numpy as np
 
-from scenarios.measured.log import MeasuredRun
-from scenarios.validate.front_end import Estimate, estimate, running_at_first
+from scenarios.measured.measured_run import MeasuredRun
+from scenarios.validate.front_end_estimate import Estimate, estimate, running_at_first
 from simulator.errors import InputError
 from simulator.front_end import FrontEnd
 from simulator.metrics.latency import e2el_s, finished, tpot_s, ttft_s

@@ -13,10 +13,12 @@ from itertools import combinations
 from statistics import mean
 from typing import Any
 
-from scenarios.assembly.parts import build, build_workload, policy_label, with_policy
+from scenarios.assembly.engine_policy import policy_label, with_policy
+from scenarios.assembly.replica_parts import build
+from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
-from scenarios.validate.lockstep import case_of
-from simulator.lockstep.run import MakeDevice
+from scenarios.validate.lockstep_case import case_of
+from simulator.lockstep.lockstep_run import MakeDevice
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 

@@ -22,10 +22,10 @@ from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
 from simulator.engine.in_flight import InFlight, OverlappedInFlight, decodes, record_row, shape_of
 from simulator.engine.late_results import LateResults
-from simulator.engine.load import ReplicaLoad
+from simulator.engine.livelock import Progress
 from simulator.engine.overlap_results import OverlapResults
-from simulator.engine.progress import Progress
 from simulator.engine.radix_apply import apply_to_tree
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.state import ReplicaState
 from simulator.engine.timetable import OnEnd
 from simulator.engine.view import Viewer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from simulator.engine.intake import Intake
-from simulator.engine.load import ReplicaLoad
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import RouterError
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router

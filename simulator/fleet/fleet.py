@@ -10,9 +10,9 @@ from simulator.engine.clock import Clock
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
-from simulator.engine.load import ReplicaLoad
 from simulator.engine.loop import Loop
 from simulator.engine.replica import Replica
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.timetable import OnEnd
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup

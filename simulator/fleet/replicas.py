@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import overload
 
-from simulator.engine.load import ReplicaLoad
+from simulator.engine.replica_load import ReplicaLoad
 
 Cost = Callable[[ReplicaLoad], float]
 """What a router minimises. Of a replica that neither begins a step nor takes a request it must not fall with time."""

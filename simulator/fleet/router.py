@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from simulator.engine.load import ReplicaLoad
+    from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 

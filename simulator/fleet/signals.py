@@ -16,8 +16,8 @@ from simpy.events import Event
 
 from simulator.engine.clock import Clock
 from simulator.engine.intake import Intake
-from simulator.engine.load import ReplicaLoad
 from simulator.engine.replica import Replica
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures

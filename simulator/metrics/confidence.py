@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import numpy as np
 
 from simulator.metrics.latency import e2el_s, finished, queue_s, tpot_s, ttft_s
-from simulator.metrics.sample import PERCENTILES
+from simulator.metrics.measured_sample import PERCENTILES
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
 from simulator.statistics.batch_means import batch_means_interval

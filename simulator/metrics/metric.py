@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.metrics.sample import Sample
+from simulator.metrics.measured_sample import Sample
 
 Value = float | int | bool | None
 """None stands for what is undefined."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
-from simulator.metrics.sample import Sample
 from simulator.metrics.slo import Slo
 from simulator.metrics.table import METRICS
 from simulator.metrics.usage import check_rows

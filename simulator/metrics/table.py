@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from simulator.metrics.fleet import jain, least_over_most, most_over_mean, variation
+from simulator.metrics.fleet_metrics import jain, least_over_most, most_over_mean, variation
 from simulator.metrics.latency import LATENCIES
+from simulator.metrics.measured_sample import PERCENTILES, Sample
 from simulator.metrics.metric import FLAG, FRACTION, MS, REQUESTS, Metric
-from simulator.metrics.sample import PERCENTILES, Sample
 from simulator.metrics.waits import saturated
 from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Status, TransferColumns

@@ -1,20 +1,19 @@
 """Waiting queues, an order a file: constant or logarithmic work at every end of each.
 
-A module of this folder with a constant `ORDER` is an order of the module's name, with hyphens for underscores; there is
-no list to add it to. Keys
-of requests are taken from a `RequestView`, which has no true output length: no order can depend on it.
+A module of this folder with a constant `ORDER` is an order of the module's name, with hyphens for underscores; nothing
+registers it. Keys of requests are taken from a `RequestView`, which has no true output length: no order can depend on
+it.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import doc
 
 from simulator.errors import InputError, did_you_mean
+from simulator.named_class import constants_in
 from simulator.parameters import Parameter, check_arguments
 from simulator.queues.order import Order, OrderKind
 from simulator.queues.protocol import WaitingQueue
@@ -22,13 +21,7 @@ from simulator.queues.protocol import WaitingQueue
 __all__ = ["QUEUES", "Order", "OrderName", "WaitingQueue", "make_queue", "order_parameters"]
 
 
-def _find() -> dict[str, OrderKind]:
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    found = {name: getattr(importlib.import_module(f"{__name__}.{name}"), "ORDER", None) for name in names}
-    return {name.replace("_", "-"): kind for name, kind in found.items() if kind is not None}
-
-
-QUEUES: dict[str, OrderKind] = _find()
+QUEUES: dict[str, OrderKind] = {name.replace("_", "-"): kind for name, kind in constants_in(__name__, "ORDER").items()}
 """The orders by name, sorted."""
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 from simulator.fleet.group import ReplicaGroup
 from simulator.policies import load_policy
 from simulator.simulate import simulate_fleet
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory
 

@@ -23,7 +23,7 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies import load_policy
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.bench.workloads import LINEAR, normal_lengths
 from tests.laws.scenarios import Memory

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import scenarios.studies.sweep as sweep_module
+import scenarios.studies.run_sweep as sweep_module
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.axes import parse_vary
 from scenarios.studies.executors import Failure, Local
-from scenarios.studies.runs import Outcome, run_scenario
 from scenarios.studies.study import study_of
+from scenarios.studies.study_axes import parse_vary
+from scenarios.studies.study_run import Outcome, run_scenario
 
 POINTS = 200
 WORKERS = 2

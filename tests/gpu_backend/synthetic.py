@@ -20,7 +20,7 @@ from gpu_backend.pool import PagedPool
 from gpu_backend.work import Part, Swap, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.cost import capture_sizes
+from simulator.timing.profile.profile_cost import capture_sizes
 
 MODEL = custom_model(
     {"layers": 1, "hidden": 16, "intermediate": 16, "heads": 2, "kv_heads": 1, "vocab": 64, "max_model_len": 2048}

@@ -16,9 +16,9 @@ from calibration.scope import check_scope
 from calibration.steps import fit_steps
 from gpu_backend import fp8
 from gpu_backend.attention.backends import available, open_attention
-from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
+from gpu_backend.bench.reference import reference_attention
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.device import Cpu
 from gpu_backend.parallel import local_weights
@@ -30,7 +30,7 @@ from gpu_backend.weights import Dense, Mlp, check_model, random_weights
 from gpu_backend.work import KVScales, Part, Swap, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import Model, custom_model, find_model
-from simulator.timing.profile.scope import kv_precision, precision
+from simulator.timing.profile.profile_scope import kv_precision, precision
 from tests.gpu_backend.test_checkpoint import BASE, named, write
 
 WIDE = custom_model(BASE)

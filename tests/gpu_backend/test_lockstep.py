@@ -18,13 +18,13 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 from gpu_backend.device import Cpu
 from gpu_backend.executor import DeviceExecutor
 from scenarios.cli.lockstep import NOT_WITHIN
-from simulator.lockstep.run import LockstepCase, device_clock, predicted_clock
+from simulator.lockstep.lockstep_run import LockstepCase, device_clock, predicted_clock
 from simulator.lockstep.step_errors import agreement
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import built_in_policies
 from simulator.timing.executor import Predicted
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.command import Done, batchlab
 from tests.gpu_backend.counted import count_work
 from tests.gpu_backend.test_tokens import group_workload

@@ -20,12 +20,12 @@ from calibration.steps import fit_steps
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import ROWS, Profile, profile, write_profile
-from scenarios.validate.lockstep import profile_canary
+from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.limits import LIMITS, Verdict
-from simulator.lockstep.run import LockstepCase, predicted_clock
+from simulator.lockstep.lockstep_limits import LIMITS, Verdict
+from simulator.lockstep.lockstep_run import LockstepCase, predicted_clock
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement
 from simulator.memory.blocks import BlockManager
 from simulator.policies import load_policy

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.checking_blocks import CheckingBlocks
-from scenarios.check.differences import differences
 from scenarios.check.laws.causality import clock
 from scenarios.check.laws.conservation import blocks, ends_once, one_place, tokens
 from scenarios.check.laws.repetition import same
+from scenarios.check.run_differences import differences
 from simulator.metrics.latency import itl
 from simulator.policies.sglang import Sglang
 from simulator.results.records import Cause, Status
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.caching import CheckingCache, caching_scenarios

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.fleet.autoscaling import Autoscaling, Targets
 from simulator.metrics.presence import present_s
 from simulator.metrics.slo import Slo

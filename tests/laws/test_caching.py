@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.memory.block_keys import HASHED, NUMBER
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run
+<<<<<<< HEAD
 from simulator.timing.linear import Linear
 from tests.examples import examples
+=======
+from simulator.timing.linear_cost import Linear
+>>>>>>> main
 from tests.laws.caching import (
     CheckingCache,
     caching_scenarios,

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.engine.timetable import Inlet, OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed

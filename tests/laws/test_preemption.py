@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
 from tests.examples import examples

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.timing.cost import StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import ProfileCost
 from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios

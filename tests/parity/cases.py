@@ -20,7 +20,7 @@ from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 
 Case = dict[str, Any]

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.memory.blocks import BlockLedger, BlockManager
 from simulator.plan import Policy
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.laws.scenarios import Memory
 

@@ -22,7 +22,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.parity.cases import Case, Memory
 

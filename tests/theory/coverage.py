@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulator.metrics.confidence import run_means, run_percentiles
-from simulator.metrics.warmup import warmup_cut
+from simulator.metrics.warmup_cut import warmup_cut
 from simulator.results.records import Floats, Ints
 from simulator.statistics.batch_means import batch_means_interval
 from simulator.statistics.intervals import mean_interval, paired_difference
+from simulator.statistics.mser import mser5
 from simulator.statistics.percentiles import percentile_interval
-from simulator.statistics.warmup import mser5
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.theory.queues import Service, sample, single_server
 
 REPLICATIONS = 200

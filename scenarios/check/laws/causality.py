@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.check.differences import first_difference
 from scenarios.check.experiment import Breach, Experiment, asynchronous
+from scenarios.check.run_differences import first_difference
 from simulator.results.records import Status
 from simulator.simulate import Run
 from simulator.workload import Ints, Workload

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from scenarios.check.differences import differences, first_difference
 from scenarios.check.experiment import Breach, Experiment
+from scenarios.check.run_differences import differences, first_difference
 from simulator.simulate import Run
 
 

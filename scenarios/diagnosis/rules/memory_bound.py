@@ -51,7 +51,7 @@ def more_memory(evidence: Evidence) -> list[Remedy]:
 
 def _fits(evidence: Evidence) -> int:
     """KV blocks that the scenario's GPU would hold if it were not told how many."""
-    from scenarios.assembly.parts import build
+    from scenarios.assembly.replica_parts import build
     from scenarios.schema.loader import load
 
     data = evidence.scenario.model_dump(exclude_unset=True)

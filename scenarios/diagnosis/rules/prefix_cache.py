@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scenarios.assembly.parts import build_workload
-from scenarios.assembly.unused import caches_prefixes
+from scenarios.assembly.unused_keys import caches_prefixes
+from scenarios.assembly.workloads import build_workload
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
 from scenarios.diagnosis.reuse import seen_before

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 
-from scenarios.measured.format import LogFormat
+from scenarios.measured.log_format import LogFormat
+from simulator.named_class import constants_in
 
 
 @cache
 def log_formats() -> Mapping[str, LogFormat]:
     """Every format by its name, in the order of the names."""
-    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    found: list[LogFormat] = sorted((module.FORMAT for module in modules), key=lambda each: each.name)
+    found: list[LogFormat] = sorted(constants_in(__name__, "FORMAT").values(), key=lambda each: each.name)
     formats = {each.name: each for each in found}
     if len(formats) < len(found):
         raise ValueError(f"two formats of logs have the same name: {[each.name for each in found]}")

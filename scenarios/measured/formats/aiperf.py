@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from scenarios.measured.format import LogFile, LogFormat, Summary
-from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log_format import LogFile, LogFormat, Summary
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count
 from scenarios.traces.rows import RowError, json_object
 
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "nanoseconds": 1e-9, "milliseconds": 1e-3}

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from scenarios.measured.format import LogFile, LogFormat
-from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log_format import LogFile, LogFormat
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count
 from simulator.errors import InputError
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.measured.format import LogFile, LogFormat
-from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
+from scenarios.measured.log_format import LogFile, LogFormat
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
 from scenarios.traces.rows import RowError, json_object
 
 SAME_CLOCK_S = 1e5  # stamps of one request this far apart come from two clocks

@@ -7,8 +7,8 @@ in the order in which requests ended, sorted here by their id.
 from __future__ import annotations
 
 from scenarios.measured.csv_rows import rows_of
-from scenarios.measured.format import LogFile, LogFormat
-from scenarios.measured.log import MeasuredRun, Served, assemble, bad_row, number, token_count
+from scenarios.measured.log_format import LogFile, LogFormat
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count
 
 COLUMNS = ("request id", "input", "output", "arrival", "end_time", "latency", "TTFT", "TPOT")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from scenarios.measured.csv_rows import CsvRow, rows_of
-from scenarios.measured.format import LogFile, LogFormat
-from scenarios.measured.log import MeasuredRun, Served, assemble, number, token_count, whole
+from scenarios.measured.log_format import LogFile, LogFormat
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, number, token_count, whole
 from simulator.errors import InputError
 
 REQUIRED = ("arrival_s", "input_tokens", "output_tokens")

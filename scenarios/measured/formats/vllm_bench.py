@@ -11,8 +11,8 @@ import json
 import math
 from typing import Any
 
-from scenarios.measured.format import LogFile, LogFormat, Summary
-from scenarios.measured.log import MeasuredRun, Served, assemble, number, token_count
+from scenarios.measured.log_format import LogFile, LogFormat, Summary
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble, number, token_count
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")

@@ -33,8 +33,8 @@ from scenarios.runs.storage.tables import (
 )
 from scenarios.schema.loader import dump
 from simulator.columns import pieces_of
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario

@@ -39,7 +39,6 @@ from scenarios.runs.storage.tables import (
     transfers_from,
 )
 from simulator.errors import InputError
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
@@ -48,6 +47,7 @@ from simulator.results.records import (
     RequeueColumns,
     RowColumns,
 )
+from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
 

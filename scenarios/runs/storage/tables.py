@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from simulator.metrics.fleet import by_replica
+from simulator.metrics.fleet_metrics import by_replica
 from simulator.metrics.latency import request_latencies
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import (
     CallColumns,
     Floats,
@@ -32,6 +31,7 @@ from simulator.results.records import (
     Status,
     TransferColumns,
 )
+from simulator.results.shared_prefixes import PrefixColumns
 
 Column = Floats | Ints | list[str]
 

@@ -34,7 +34,7 @@ class LinearCostConfig(Strict):
     def build(self, scenario: Priced) -> CostModel:
         """The cost model, which asks nothing of the scenario but its `host`."""
         from simulator.timing.host import WithHost
-        from simulator.timing.linear import Linear
+        from simulator.timing.linear_cost import Linear
 
         linear = Linear(self.base_s, self.per_token_s, self.per_context_token_s)
         return linear if scenario.host is None else WithHost(linear, scenario.resolve_host())

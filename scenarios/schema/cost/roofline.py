@@ -23,7 +23,7 @@ class RooflineCostConfig(Strict):
 
     def build(self, scenario: Priced) -> CostModel:
         """The cost model of the scenario's model on its GPUs."""
-        from simulator.timing.roofline import Roofline
+        from simulator.timing.roofline_cost import Roofline
 
         host, model = scenario.resolve_host(), scenario.resolve_model()
         if model.windowed_layers:

@@ -15,7 +15,7 @@ from simulator.fleet.draws import Draws
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.load import ReplicaLoad
+    from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 

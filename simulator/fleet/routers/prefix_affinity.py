@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Unit, doc
 
-from simulator.fleet.prefixes import PromptTable
+from simulator.fleet.prompt_table import PromptTable
 from simulator.fleet.routers.least_loaded import unfinished
 from simulator.parameters import CountOrZero, check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.load import ReplicaLoad
+    from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le, doc
 from simulator.parameters import check_parameters
 
 if TYPE_CHECKING:
-    from simulator.engine.load import ReplicaLoad
+    from simulator.engine.replica_load import ReplicaLoad
     from simulator.fleet.replicas import Replicas
     from simulator.request import ArrivingRequest
 

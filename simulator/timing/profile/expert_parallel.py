@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.timing.cost import StepShape
-from simulator.timing.profile.cost import ProfileCost
 from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.profile_cost import ProfileCost
 
 ACTIVATION_BYTES = 2
 LINK_EFFICIENCY = 0.6

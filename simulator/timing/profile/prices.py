@@ -8,11 +8,11 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile.arithmetic import Lines, PlainCurve, curves_us, run_on_lines
 from simulator.timing.profile.decode_rows import DecodeRows
 from simulator.timing.profile.joint import joint_us
-from simulator.timing.profile.schema import Curves, Profile
+from simulator.timing.profile.profile_schema import Curves, Profile
 
 
 class StepPrices:
-    """What `simulator.timing.profile.cost.ProfileCost` says, and what it has worked out on the way.
+    """What `simulator.timing.profile.profile_cost.ProfileCost` says, and what it has worked out on the way.
 
     `sizes` are the batch sizes for which graphs were captured, ascending; `host_s` and `host_per_seq_s` what the host
     adds to a step and for each request in it.

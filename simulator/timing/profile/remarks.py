@@ -8,7 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from simulator.timing.cost import StepCounts
-    from simulator.timing.profile.schema import Profile
+    from simulator.timing.profile.profile_schema import Profile
 
 
 def remarks(profile: Profile, steps: StepCounts) -> tuple[str, ...]:

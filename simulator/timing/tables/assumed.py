@@ -10,7 +10,7 @@ LAUNCH_US = 2.0
 """One small kernel inside a CUDA graph; LLMServingSim measured 2.4 to 2.8 us of each on RTX PRO 6000 (vLLM 0.19)."""
 
 EFFICIENCY = 0.85
-"""Of the datasheet's bandwidth, as in `simulator.timing.roofline`."""
+"""Of the datasheet's bandwidth, as in `simulator.timing.roofline_cost`."""
 
 L2_GB_S = 5500.0
 """What operands that the L2 cache holds, since the kernel before has just written them, are read and written at: norms,
@@ -24,7 +24,7 @@ MOST_TOKENS = 8192.0
 MOST_ROWS = 1024.0
 
 NVLINK_US, PCIE_US = 5.0, 20.0
-"""Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline`."""
+"""Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline_cost`."""
 
 LINKS = {"rtx-pro-6000": (16.0, 20.0), "rtx-4090": (16.0, 20.0)}
 """GB/s and microseconds of one all-reduce where it was not measured: nominal figures that LLMServingSim's own

@@ -25,8 +25,8 @@ from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.parts import EXTRAPOLATED, INTERPOLATED, MEASURED
-from simulator.timing.tables.schema import Heads, HeadTable
+from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED
+from simulator.timing.tables.table_schema import Heads, HeadTable
 
 Array = NDArray[np.float64]
 

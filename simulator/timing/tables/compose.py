@@ -17,8 +17,8 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
-from simulator.timing.profile.schema import Profile
-from simulator.timing.profile.scope import expert_precision, kv_precision, precision, shapes
+from simulator.timing.profile.profile_schema import Profile
+from simulator.timing.profile.profile_scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Curve, Surface
@@ -32,16 +32,23 @@ from simulator.timing.tables.attention import (
     prompt_physics,
     prompt_us,
 )
-from simulator.timing.tables.beside import PACKED, beside_factor
-from simulator.timing.tables.blocks import BLOCKS, with_blocks
-from simulator.timing.tables.curves import make_curve, scaled
+from simulator.timing.tables.decodes_beside import PACKED, beside_factor
+from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.expert_tables import ExpertTables, beside
-from simulator.timing.tables.experts import AUTO, EVEN, chooses_experts, errors_of_experts, has_experts, routed_experts
+from simulator.timing.tables.fp8_blocks import BLOCKS, with_blocks
 from simulator.timing.tables.latent import latent_attention
-from simulator.timing.tables.parts import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, Part
+from simulator.timing.tables.make_curves import make_curve, scaled
+from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, Part
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
-from simulator.timing.tables.schema import HeadTable, Tables
-from simulator.timing.tables.uneven import estimated_skew
+from simulator.timing.tables.routed_experts import (
+    AUTO,
+    EVEN,
+    chooses_experts,
+    errors_of_experts,
+    has_experts,
+    routed_experts,
+)
+from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""

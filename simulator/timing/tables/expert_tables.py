@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.schema import read_physics
-from simulator.timing.tables.files import Kind
+from simulator.timing.profile.profile_schema import read_physics
+from simulator.timing.tables.table_files import Kind
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "tables of experts", "python -m calibration.tabulate_experts")
+KIND = Kind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
 
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")

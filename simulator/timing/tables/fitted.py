@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulator.timing.profile.schema import Profile
+from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.step import JointTable
-from simulator.timing.tables.parts import ASSUMED, ESTIMATED, MEASURED, Part
+from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, MEASURED, Part
 
 UNEQUAL = "unequal contexts"
 """The part, and its name among those that a profile says are assumed."""

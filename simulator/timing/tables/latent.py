@@ -38,9 +38,9 @@ from simulator.timing.tables.latent_schema import (
     module_features,
     read_latent,
 )
-from simulator.timing.tables.parts import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED
+from simulator.timing.tables.part_sources import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
-from simulator.timing.tables.schema import Tables
+from simulator.timing.tables.table_schema import Tables
 
 Array = NDArray[np.float64]
 Row = tuple[str, str, str]
@@ -50,7 +50,7 @@ KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
 """Dimensions of the attention kernels themselves: of others nothing can be said."""
 
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
-"""Shares of the datasheet's peaks, as in `simulator.timing.roofline`."""
+"""Shares of the datasheet's peaks, as in `simulator.timing.roofline_cost`."""
 
 LEAST_SHARE = 0.2
 """A module keeps at least so much of its time when other projections take the place of its own."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Axis, Curve, Surface
-from simulator.timing.tables.curves import make_curve
+from simulator.timing.tables.make_curves import make_curve
 
 Array = NDArray[np.float64]
 

@@ -14,16 +14,16 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from calibration.rows import read_rows
-from gpu_backend import kernel_bench
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.cases import cases, fp8_cases
+from gpu_backend.bench.device_checks import CHECKS
 from gpu_backend.campaign import fp8, run
 from gpu_backend.campaign.job import DeadDeviceError, Job
 from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
 from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
-from gpu_backend.device_checks import CHECKS
-from gpu_backend.kernel_bench_cases import cases, fp8_cases
-from simulator.lockstep.csv import read_csv
+from simulator.lockstep.lockstep_csv import read_csv
 from tests.gpu_backend.counted import count_work
 
 

@@ -19,7 +19,7 @@ from reports.report_run import ReportRun
 from reports.sweep.points import SweepAxis, SweepResult
 from reports.sweep.sweep_report import write_sweep_report
 from reports.tables.request_tables import TableRows
-from simulator.lockstep.csv import read_csv
+from simulator.lockstep.lockstep_csv import read_csv
 from simulator.metrics.summary import summarize
 from tests.browser import Opened, chromium
 from tests.reports.pages.test_plan_report import GRID
@@ -27,7 +27,7 @@ from tests.reports.pages.test_run_report import PLOTS, SLO
 from tests.reports.pages.test_validation_report import facing
 from tests.reports.sweep.results import RATES, made
 from tests.reports_maker import continuous, static
-from tests.scenarios.validate.test_lockstep import RECORDED
+from tests.scenarios.validate.test_lockstep_case import RECORDED
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

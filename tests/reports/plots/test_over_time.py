@@ -20,8 +20,8 @@ from reports.plots.prefix_tree import layout
 from reports.slots import stays
 from scenarios.runs.storage.saved_run import read_run
 from simulator.metrics.latency import ttft_s
-from simulator.results.prefixes import PrefixColumns, shared_prefixes
 from simulator.results.records import LifeColumns, Records
+from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from tests.columns import as_floats, as_ints
 from tests.reports.plots.test_pictures import everything
 from tests.reports_maker import continuous, static

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports.tables.differences import KEYS, difference_table, differences
-from simulator.metrics.intervals import metric_difference
+from simulator.metrics.seed_intervals import metric_difference
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records, Status
 from simulator.statistics.intervals import Interval

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from scenarios.runs.runner import run
 from scenarios.runs.storage.saved_run import read_run
 from scenarios.schema.loader import load

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from scenarios.check import watched
-from scenarios.check.check import LAWS, WARNINGS, check_policy
+from scenarios.check.check_policy import LAWS, WARNINGS, check_policy
+from scenarios.check.draw_case import random_case
 from scenarios.check.experiment import Breach
-from scenarios.check.generate import random_case
-from scenarios.check.trial import make_trial
+from scenarios.check.law_trial import make_trial
 from scenarios.schema.loader import load
 from simulator.policies import built_in_policies, policy_class
 from simulator.results.records import Status

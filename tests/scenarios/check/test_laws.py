@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.check.case import Case, CaseRequest
-from scenarios.check.check import LAWS, broken_laws, check_policy
+from scenarios.check.check_policy import LAWS, broken_laws, check_policy
+from scenarios.check.law_trial import Trial, make_trial
 from scenarios.check.laws.causality import other_lengths
 from scenarios.check.laws.repetition import same
-from scenarios.check.trial import Trial, make_trial
+from scenarios.check.random_case import RandomCase, RandomRequest
 from scenarios.schema.loader import load
 from simulator.memory.blocks import BlockManager
 from simulator.results.records import Status
 from simulator.simulate import Run
 
-REQUESTS = (CaseRequest(0.0, 6, 5, 8), CaseRequest(0.0, 9, 3, 8), CaseRequest(2.0, 4, 4, 8))
+REQUESTS = (RandomRequest(0.0, 6, 5, 8), RandomRequest(0.0, 9, 3, 8), RandomRequest(2.0, 4, 4, 8))
 
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    return trial_of(Case(REQUESTS, 30, 2, {"max_num_seqs": 2, "max_num_batched_tokens": 8}))
+    return trial_of(RandomCase(REQUESTS, 30, 2, {"max_num_seqs": 2, "max_num_batched_tokens": 8}))
 
 
-def trial_of(case: Case) -> Trial:
+def trial_of(case: RandomCase) -> Trial:
     scenario = load(case.scenario("tampered", "chunked_prefill", "none.csv"), check_files=False)
     return make_trial(scenario, case.workload())
 
@@ -128,8 +128,8 @@ def test_runs_that_differ_in_a_bit(trial: Trial) -> None:
 
 def test_other_lengths_stay_within_caps_and_memory() -> None:
     """And the request that never fits keeps its own."""
-    never = CaseRequest(2.0, 70, 5, 8)
-    trial = trial_of(Case((*REQUESTS, never), 30, 2, {}))
+    never = RandomRequest(2.0, 70, 5, 8)
+    trial = trial_of(RandomCase((*REQUESTS, never), 30, 2, {}))
     run = trial.base_run()
     assert run.records.requests.status[3] == Status.REJECTED
     lengths = other_lengths(trial.workload, run)
@@ -146,7 +146,7 @@ def test_a_trial_breaks_no_law(trial: Trial) -> None:
 
 def test_the_scenario_is_the_case() -> None:
     """Host blocks and seconds a block come out exact, and the requests are those of the trace."""
-    case = Case(REQUESTS, 30, 2, {}, num_host_blocks=7, swap_s_per_block=1e-4, replicas=2, router="least_loaded")
+    case = RandomCase(REQUESTS, 30, 2, {}, num_host_blocks=7, swap_s_per_block=1e-4, replicas=2, router="least_loaded")
     trial = trial_of(case)
     assert trial.parts.kv.num_host_blocks == 7
     assert trial.parts.kv.num_gpu_blocks == 30

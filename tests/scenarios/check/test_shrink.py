@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scenarios.check.case import Case, CaseRequest, Cost, as_yaml
+from scenarios.check.random_case import Cost, RandomCase, RandomRequest, as_yaml
 from scenarios.check.shrink import shrink
 from scenarios.schema.source.yaml_source import parse_yaml
 
-LARGE = Case(
-    requests=tuple(CaseRequest(0.0173 * i, 10 + i, 5 + i, 30, i % 3) for i in range(9)),
+LARGE = RandomCase(
+    requests=tuple(RandomRequest(0.0173 * i, 10 + i, 5 + i, 30, i % 3) for i in range(9)),
     num_gpu_blocks=57,
     block_size=4,
     parameters={"max_num_seqs": 3, "order": "priority", "chosen": 7},
@@ -23,19 +23,19 @@ LARGE = Case(
 
 def test_what_breaks_always_becomes_nothing() -> None:
     small = shrink(LARGE, lambda case: True, fixed=["chosen"])
-    assert small == Case((CaseRequest(0.0, 1, 1, 1),), 1001, 4, {"chosen": 7})
+    assert small == RandomCase((RandomRequest(0.0, 1, 1, 1),), 1001, 4, {"chosen": 7})
 
 
 def test_what_the_breach_needs_stays() -> None:
-    def breaks(case: Case) -> bool:
+    def breaks(case: RandomCase) -> bool:
         long = [request for request in case.requests if request.input_tokens >= 13]
         late = any(request.arrival_s > 0 for request in case.requests)
         return len(long) >= 2 and late and case.parameters.get("order") == "priority" and case.num_gpu_blocks < 100
 
     assert breaks(LARGE)
     small = shrink(LARGE, breaks)
-    assert small == Case(
-        (CaseRequest(0.0, 13, 1, 1), CaseRequest(1.0, 13, 1, 1)),
+    assert small == RandomCase(
+        (RandomRequest(0.0, 13, 1, 1), RandomRequest(1.0, 13, 1, 1)),
         57,
         4,
         {"order": "priority"},
@@ -45,9 +45,9 @@ def test_what_the_breach_needs_stays() -> None:
 
 
 def test_so_many_tries_and_no_more() -> None:
-    tried: list[Case] = []
+    tried: list[RandomCase] = []
 
-    def breaks(case: Case) -> bool:
+    def breaks(case: RandomCase) -> bool:
         tried.append(case)
         return False
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.check.check import LAWS
+from scenarios.check.check_policy import LAWS
 from tests.command import ROOT, Done, batchlab, tree
 
 POLICY = '''"""A policy for a test."""

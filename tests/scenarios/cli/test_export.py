@@ -17,7 +17,7 @@ import pytest
 
 from reports.exports import export_formats
 from scenarios.cli.export import FORMATS
-from scenarios.measured.read import read_measured
+from scenarios.measured.read_log import read_measured
 from scenarios.runs.storage.run_folder import EXPORTS
 from scenarios.traces import read_trace
 from tests.command import SMALL, batchlab, small, tree

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from scenarios.generate import arrivals, rate_clock
-from scenarios.schema.workload import ArrivalConfig
+from scenarios.schema.arrivals import ArrivalConfig
+from scenarios.schema.arrivals.weibull import weibull_shape
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Floats
@@ -69,7 +70,7 @@ def test_burstiness_is_the_shape() -> None:
 
 @pytest.mark.parametrize("variation", [0.01, 0.5, 1.0, 3.0, 100.0])
 def test_weibull_shape_has_the_variation(variation: float) -> None:
-    shape = arrivals.weibull_shape(variation)
+    shape = weibull_shape(variation)
     square = math.exp(math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape)) - 1
     assert math.sqrt(square) == pytest.approx(variation, rel=1e-6)
 
@@ -77,7 +78,7 @@ def test_weibull_shape_has_the_variation(variation: float) -> None:
 @pytest.mark.parametrize("variation", [0.5, 2.0])
 def test_weibull_gaps(variation: float) -> None:
     gaps = np.diff(draw(config("weibull", rate=4, cv=variation), 50_000))
-    shape = arrivals.weibull_shape(variation)
+    shape = weibull_shape(variation)
     assert stats.kstest(gaps, stats.weibull_min(shape, scale=1 / (4 * math.gamma(1 + 1 / shape))).cdf).pvalue > 0.01
     assert gaps.mean() == pytest.approx(0.25, rel=0.02)
     assert cv(gaps) == pytest.approx(variation, rel=0.03)
@@ -122,7 +123,7 @@ def test_onoff_rate_periods_and_dispersion() -> None:
     assert inside.mean() == pytest.approx(stats.truncexpon(b=0.5 * 8.3, scale=1 / 8.3).mean(), rel=0.01)
     counts = np.histogram(times, bins=500, range=(0, 1e6))[0]
     # over windows of 2000 s the index of dispersion is near its limit, 1 + 2 rate on (off / (on + off))^2
-    assert counts.var() / counts.mean() == pytest.approx(arrivals.variation(process) ** 2, rel=0.2)
+    assert counts.var() / counts.mean() == pytest.approx(process.variation**2, rel=0.2)
 
 
 def test_profile_integrates_the_rate() -> None:
@@ -181,7 +182,7 @@ def test_mmpp_of_two_states_is_onoff() -> None:
     onoff = config("onoff", rate=8.3, on_s=23, off_s=53)
     mmpp = config("mmpp", rate=8.3, states=[(1, 23), (0, 53)])
     assert arrivals.expected_arrivals(mmpp, 100) == pytest.approx(arrivals.expected_arrivals(onoff, 100))
-    assert arrivals.variation(mmpp) == pytest.approx(arrivals.variation(onoff))
+    assert mmpp.variation == pytest.approx(onoff.variation)
     switching, jumping = (np.diff(draw(each, 1_000_000)) for each in (onoff, mmpp))
     assert stats.ks_2samp(switching[switching > 5], jumping[jumping > 5]).pvalue > 0.01
 
@@ -191,7 +192,7 @@ def test_mmpp_dispersion_is_that_of_its_counts() -> None:
     counts = np.histogram(draw(process, 1_000_000), bins=1000, range=(0, 1e6))[0]
     assert counts.mean() == pytest.approx(process.mean_rate * 1000, rel=0.01)
     # over windows of 1000 s the index of dispersion is at its limit
-    assert counts.var() / counts.mean() == pytest.approx(arrivals.variation(process) ** 2, rel=0.15)
+    assert counts.var() / counts.mean() == pytest.approx(process.variation**2, rel=0.15)
 
 
 def test_mmpp_goes_where_its_transitions_lead() -> None:

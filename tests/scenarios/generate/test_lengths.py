@@ -14,7 +14,7 @@ from scipy import stats
 
 from scenarios import normal
 from scenarios.generate.lengths import draw_lengths
-from scenarios.schema.workload import LengthConfig
+from scenarios.schema.lengths import LengthConfig
 from scenarios.streams import stream
 from simulator.workload import Ints
 

@@ -12,8 +12,11 @@ from scipy import stats
 import scenarios
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.generate.arrivals import expected_arrivals
+from scenarios.schema.arrivals import ArrivalConfig, ClosedLoop
+from scenarios.schema.arrivals.gamma import Gamma
+from scenarios.schema.lengths import LogNormalPareto
 from scenarios.schema.presets import PRESETS, PresetName
-from scenarios.schema.workload import ArrivalConfig, ClassConfig, ClosedLoop, LogNormalPareto
+from scenarios.schema.workload import ClassConfig
 from scenarios.traces import read_trace
 from scenarios.traces.options import TraceOptions
 from simulator.errors import InputError
@@ -141,7 +144,7 @@ def test_tenants_have_the_published_shares_and_burstiness() -> None:
     rates = np.array([arrival_of(each).mean_rate for each in tenants])
     assert np.all(np.diff(rates) < 0)
     assert [rates[:k].sum() for k in (1, 3, 10, 50)] == pytest.approx([16, 30, 63, 100])
-    variations = np.array([each.arrival.cv for each in tenants if each.arrival and each.arrival.process == "gamma"])
+    variations = np.array([process.cv for each in tenants if isinstance(process := each.arrival, Gamma)])
     assert len(variations) == 50
     assert np.median(variations) == pytest.approx(1.2, rel=0.1)
     assert np.quantile(variations, 0.9) == pytest.approx(6, rel=0.1)

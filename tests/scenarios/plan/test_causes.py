@@ -15,7 +15,7 @@ from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, find_model
 from simulator.policies import built_in_policies
 from simulator.timing.cost import StepShape
-from simulator.timing.roofline import Roofline
+from simulator.timing.roofline_cost import Roofline
 from tests.scenarios.plan.cases import chat, laboratory
 
 ROOM = {"gpu": "h100"}

@@ -18,7 +18,7 @@ from scenarios.plan.plan import make_plan
 from scenarios.plan.text import below, sentence, table
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.axes import parse_vary
+from scenarios.studies.study_axes import parse_vary
 from simulator.errors import InputError
 from tests.command import batchlab
 from tests.scenarios.plan.cases import CHAT, ONE_AT_A_TIME, chat

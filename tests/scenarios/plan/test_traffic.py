@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.assembly.parts import build_workload
+from scenarios.assembly.workloads import build_workload
 from scenarios.plan.traffic import Traffic
 from scenarios.schema.loader import load
 from simulator.errors import InputError

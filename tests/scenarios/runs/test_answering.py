@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from scenarios.runs.comparison import compare
 from scenarios.runs.result import Result
 from scenarios.runs.storage.saved_run import read_run
@@ -225,7 +225,7 @@ def test_a_closed_loop_asks_every_policy_the_same() -> None:
 def test_predictions_reach_the_pool_of_a_closed_loop(kind: str) -> None:
     workload = {"duration_s": 5, "arrival": LOOP, "classes": [{"name": "a", **LENGTHS}], "predictor": {"kind": kind}}
     chosen = scenario(workload, engine={"order": "sjf"})
-    from scenarios.assembly.parts import build_workload
+    from scenarios.assembly.workloads import build_workload
 
     (loop,) = build_workload(chosen).loops
     few, many = loop.draw(10), loop.draw(500)
@@ -263,7 +263,7 @@ def test_sessions_of_a_trace_need_one_that_has_them(tmp_path: Path) -> None:
 )
 def test_a_traces_sessions_are_played_back(fixture: str) -> None:
     """Each row arrives at its own time, or exactly its delay after the answer that it waits for."""
-    from scenarios.assembly.parts import build_workload
+    from scenarios.assembly.workloads import build_workload
 
     trace = {"path": str(TRACES / fixture), "sessions": "closed_loop"}
     chosen = scenario({"trace": trace}, engine={"max_num_seqs": 64})

@@ -10,7 +10,7 @@ from scenarios.runs.comparison import compare
 from scenarios.runs.runner import run
 from scenarios.schema.loader import load
 from simulator.errors import InputError
-from simulator.metrics.warmup import warmup_cut
+from simulator.metrics.warmup_cut import warmup_cut
 
 SCENARIO: dict[str, Any] = {
     "name": "filling",

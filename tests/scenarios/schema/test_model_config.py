@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.assembly.parts import build
+from scenarios.assembly.replica_parts import build
 from scenarios.schema.loader import dump, load
 from simulator.errors import InputError
 from simulator.hardware.models import find_model

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.assembly.parts import build_policy
+from scenarios.assembly.engine_policy import build_policy
 from scenarios.schema.allowed import engine_schema
 from scenarios.schema.engine import DECLARED, ENGINE_KEYS
 from scenarios.schema.loader import load

@@ -48,7 +48,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
     "an unknown process": (
         arrival(process="mmp", rate=1),
         ("classes", 0, "arrival"),
-        "'poisson', 'constant', 'gamma'",
+        "'closed_loop', 'constant', 'gamma'",
     ),
     "a closed loop of nobody": (
         arrival(process="closed_loop", concurrency=0),

@@ -11,7 +11,7 @@ pytest.importorskip("starlette", reason="needs the extra `serve`")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulator.metrics.prometheus import one_two_five
+from simulator.metrics.vllm_metrics import one_two_five
 from tests.command import batchlab
 from tests.scenarios.serve.client import Client, served
 

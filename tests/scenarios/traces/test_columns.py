@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scenarios
-from scenarios.assembly.parts import build_workload
+from scenarios.assembly.workloads import build_workload
 from scenarios.traces import TraceOptions, read_trace
 from simulator.errors import InputError
 from simulator.request import Request

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import scenarios
-from scenarios.assembly.parts import build_workload, is_random
+from scenarios.assembly.workloads import build_workload, is_random
 from scenarios.traces import TraceOptions, read_trace
 from simulator.errors import InputError
 from tests.scenarios.traces.test_fixtures import followed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from scenarios.assembly.parts import build_workload, is_random
+from scenarios.assembly.workloads import build_workload, is_random
 from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.inspect import inspect_trace
 from simulator.errors import InputError

@@ -15,7 +15,7 @@ import scenarios
 from scenarios.measured import MeasuredRun, read_measured
 from scenarios.runs.result import Result
 from scenarios.validate.compare import STATISTICS, Validation, compare, measured_side, to_data, validate
-from scenarios.validate.parts import diagnose, quiet_requests, slots_when_waiting
+from scenarios.validate.error_parts import diagnose, quiet_requests, slots_when_waiting
 from simulator.errors import InputError
 from tests.shared_data import shared
 

@@ -9,7 +9,7 @@ import pytest
 from simulator.engine.timetable import Door, Timetable
 from simulator.request import Request
 from simulator.results.records import Cause, Records, Status
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.reacting import End, Script
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 

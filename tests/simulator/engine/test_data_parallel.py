@@ -18,7 +18,7 @@ from simulator.policies import load_policy
 from simulator.results.records import Records
 from simulator.simulate import simulate
 from simulator.timing.cost import CostModel, StepShape
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.timing.profile.expert_parallel import LINKS, Exchange, ExpertParallelCost, link_of
 from simulator.workload import Workload
 
@@ -163,7 +163,7 @@ def test_decisions_are_logged_for_every_step(asynchronous: bool) -> None:
 
 def shipped_group_cost(**options: Any) -> ExpertParallelCost:
     scenario = scenarios.load(MIXTURE)
-    from scenarios.assembly.parts import build
+    from scenarios.assembly.replica_parts import build
 
     group_cost = build(scenario).group_cost
     assert isinstance(group_cost, ExpertParallelCost)
@@ -226,7 +226,7 @@ def test_a_link_that_nobody_measured_is_derived() -> None:
 def test_a_scenario_runs_in_waves_and_has_more_room_for_kv() -> None:
     shared, apart = scenarios.load(MIXTURE), scenarios.load(MIXTURE, ["hardware.enable_expert_parallel=false"])
     assert scenarios.run(shared).summary["completed"] == 20
-    from scenarios.assembly.parts import build
+    from scenarios.assembly.replica_parts import build
 
     assert build(shared).kv.num_gpu_blocks > 1.5 * build(apart).kv.num_gpu_blocks
     assert build(apart).group_cost is None

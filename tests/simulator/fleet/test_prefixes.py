@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulator.fleet.prefixes import PromptTable
+from simulator.fleet.prompt_table import PromptTable
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.routers import load_router
 from simulator.request import PromptContent, Request

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from scenarios.check.differences import differences
-from simulator.lockstep.run import DeviceStep, LockstepCase, device_clock, predicted_clock, replayed
+from scenarios.check.run_differences import differences
+from simulator.lockstep.lockstep_run import DeviceStep, LockstepCase, device_clock, predicted_clock, replayed
 from simulator.lockstep.step_errors import agreement
 from simulator.lockstep.step_log import HELD, StepLog, digest
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simulator.errors import InputError
-from simulator.lockstep.csv import COLUMNS, read_csv, write_csv
-from simulator.lockstep.limits import LIMITS, Limits
+from simulator.lockstep.lockstep_csv import COLUMNS, read_csv, write_csv
+from simulator.lockstep.lockstep_limits import LIMITS, Limits
 from simulator.lockstep.step_errors import (
     CANARY,
     STALL,

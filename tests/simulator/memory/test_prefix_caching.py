@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import scenarios
-from scenarios.assembly.parts import with_policy
-from scenarios.assembly.unused import caches_prefixes
+from scenarios.assembly.engine_policy import with_policy
+from scenarios.assembly.unused_keys import caches_prefixes
 from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.policies import built_in_policies

@@ -18,7 +18,7 @@ from simulator.memory.radix_cache import RadixCache
 from simulator.memory.radix_tree import common
 from simulator.policies.sglang import Sglang
 from simulator.request import PromptContent, Request
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.caching import with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload
 from tests.laws.test_mooncake import first_requests, ideal_hits

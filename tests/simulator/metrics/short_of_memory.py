@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulator.policies.chunked_prefill import ChunkedPrefill
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats
 from tests.laws.scenarios import Memory, Scenario

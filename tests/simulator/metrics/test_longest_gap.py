@@ -11,7 +11,7 @@ from simulator.metrics.longest_gap import longest_gap_s
 from simulator.policies.preemptive import Preemptive
 from simulator.results.records import Floats, Records
 from simulator.simulate import Run
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
 from tests.examples import examples

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios.assembly.parts import build_policy
+from scenarios.assembly.engine_policy import build_policy
 from simulator.errors import InputError
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.policies import load_policy
@@ -16,7 +16,7 @@ from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.chunked_prefill.versions import VERSIONS
 from simulator.request import PromptContent
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.hand import serve
 from tests.laws.scenarios import Memory

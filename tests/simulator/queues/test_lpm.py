@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.queues import Order, make_queue, order_parameters
 from simulator.queues.lpm import MOST_COMPARED, Lpm
 from simulator.queues.ranked import Prefixes

@@ -9,9 +9,9 @@ import pytest
 
 import scenarios
 from simulator.request import PromptContent
-from simulator.results import prefixes
-from simulator.results.prefixes import PrefixColumns, shared_prefixes
+from simulator.results import shared_prefixes as prefixes
 from simulator.results.records import Records
+from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
 from tests.reports_maker import continuous

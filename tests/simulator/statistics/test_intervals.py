@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simulator.metrics.intervals import metric_difference, metric_interval
+from simulator.metrics.seed_intervals import metric_difference, metric_interval
 from simulator.statistics.intervals import mean_interval, paired_difference, t_quantile
 
 

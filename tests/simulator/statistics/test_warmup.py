@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.statistics.floats import Floats
-from simulator.statistics.warmup import BATCH, Cut, mser5
+from simulator.statistics.mser import BATCH, Cut, mser5
 
 
 def naive(values: Floats) -> int | None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from scenarios.check.differences import differences
+from scenarios.check.run_differences import differences
 from simulator.errors import InputError
 from simulator.lockstep.step_log import StepLog
 from simulator.memory.blocks import BlockManager
@@ -17,7 +17,7 @@ from simulator.request_state import RequestState, ScheduledChunk
 from simulator.simulate import Run, simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import Executor, ExecutorTraits, Lockstep, Predicted, Replay, Step
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from tests.laws.scenarios import Memory, make_policy, make_workload
 
 COST = Linear(1.0, 0.5, 0.25)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import scenarios
-from scenarios.assembly.parts import resolved_yaml
+from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.plan.deploy import deploy
 from simulator.errors import InputError
 from simulator.servers import host_of, server
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 
 WORKLOAD = {
     "requests": 20,
@@ -155,7 +155,7 @@ def test_times_below_nothing_are_refused() -> None:
 
 
 def test_ranks_that_share_experts_take_it_too() -> None:
-    from scenarios.assembly.expert_parallel import build_group_cost
+    from scenarios.assembly.shared_experts import build_group_cost
 
     def step_s(host: str) -> float:
         data = {

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from simulator.client import MOST_ATTEMPTS, Client, uniform
-from simulator.engine.load import ReplicaLoad
+from simulator.engine.replica_load import ReplicaLoad
 from simulator.errors import InputError
 from simulator.fleet.router import Router
 from simulator.front_end import FrontEnd
 from simulator.request import ArrivingRequest
 from simulator.results.records import Records, Status
 from simulator.simulate import simulate
-from simulator.timing.linear import Linear
+from simulator.timing.linear_cost import Linear
 from simulator.traffic import clients
 from simulator.traffic.script import Script
 from simulator.workload import ClosedLoop, Workload

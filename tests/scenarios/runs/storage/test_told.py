@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.cli.run_folder import page
+from docs.writers.run_folder import page
 from scenarios.runs.storage import run_folder, told
 from scenarios.runs.storage.run_folder import EXPORTS, OWN_NAMES
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
 from simulator.metrics.table import METRICS
-from simulator.results.prefixes import PrefixColumns
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
+from simulator.results.shared_prefixes import PrefixColumns
 from tests.command import SMALL, batchlab, small
 from tests.records_maker import tell
 
@@ -26,7 +26,7 @@ RARE = {"preempted_before", "aborted"}
 
 def test_the_page_is_as_written() -> None:
     written = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    assert written == page(), "write it again: python -m scenarios.cli.run_folder > docs/run-folder.md"
+    assert written == page(), "write it again: make pages PAGES=run-folder"
 
 
 def test_every_file_is_told() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.profile import Options, ProfileCost
-from simulator.timing.profile.cost import capture_sizes
 from simulator.timing.profile.counts import PROMPT_COUNTS, prompt_counts
 from simulator.timing.profile.joint import joint_us
+from simulator.timing.profile.profile_cost import capture_sizes
 from tests.profile_maker import apart, profile
 
 COST = ProfileCost(profile())

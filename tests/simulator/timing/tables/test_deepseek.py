@@ -15,7 +15,7 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost
 from simulator.timing.profile.expert_parallel import ExpertParallelCost
 from simulator.timing.profile.surface import Surface
-from simulator.timing.roofline import Roofline
+from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import compose, parts_of, read_tables
 from simulator.timing.tables.latent_counts import decode_least_us
 from simulator.timing.tables.latent_schema import MEASURED_FOR

@@ -18,7 +18,7 @@ from simulator.hardware.models import Model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, ProfileCost, refusal
 from simulator.timing.profile.joint import joint_us
-from simulator.timing.roofline import Roofline
+from simulator.timing.roofline_cost import Roofline
 from simulator.timing.tables import Tables, compose, parts_of, read_tables
 from simulator.timing.tables.latent import find_latent
 from simulator.timing.tables.latent_counts import decode_least_us, projections, prompt_least_us

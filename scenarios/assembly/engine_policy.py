@@ -1,0 +1,117 @@
+"""The policy of a scenario's engine: built, labelled, exchanged for another, and written out with its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from scenarios.assembly.groups import Group, groups_of
+from scenarios.assembly.queue_order import build_order
+from scenarios.assembly.unused_keys import refuse_unused, unused
+from scenarios.schema.engine import ENGINE_KEYS
+from scenarios.schema.loader import dump, load
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.policies import load_policy, policy_class, policy_parameters
+from simulator.queues import Order
+
+if TYPE_CHECKING:
+    from simulator.plan import Policy
+
+
+def build_policy(scenario: Scenario) -> Policy:
+    """The policy with the parameters that the scenario gives it.
+
+    A key that neither the policy nor its order takes is an InputError, unless its value asks for nothing.
+    """
+    engine = scenario.engine
+    try:
+        own = policy_parameters(policy_class(engine.policy))
+    except InputError as error:
+        raise error if error.file else scenario.error("engine.policy", error.message, error.hint) from None
+    refuse_unused(scenario)
+    parameters = {key: value for key, value in engine.given().items() if key in own}
+    order = engine.parameter("order") if "order" in own else None
+    if isinstance(order, str):
+        parameters["order"] = build_order(scenario, order)
+    try:
+        return load_policy(engine.policy, parameters)
+    except InputError as error:
+        key = next((key for key in parameters if f": {key} " in error.message), "policy")
+        raise error if error.file else scenario.error(f"engine.{key}", error.message, error.hint) from None
+
+
+def policy_label(policy: str) -> str:
+    """What tables call a policy: its name, or the class of a user's own."""
+    return policy.rpartition(":")[2] if ".py:" in policy else policy
+
+
+def policies_label(scenario: Scenario) -> str:
+    """What tables call a run: its policy; of a fleet with several, all of them."""
+    return "+".join(dict.fromkeys(policy_label(group.scenario.engine.policy) for group in groups_of(scenario)))
+
+
+def with_policy(
+    scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
+) -> tuple[Scenario, tuple[str, ...]]:
+    """The scenario under another policy, and the keys given to the engine that this policy does not take.
+
+    These are left out. `asked` holds further keys of the engine, which replace the scenario's own. A relative path in
+    `policy` counts from the working directory.
+    """
+    data = scenario.model_dump(exclude_unset=True)
+    try:
+        bare = load({**data, "engine": {"policy": policy}})
+    except InputError as error:
+        raise InputError(error.message, file="--policies", hint=error.hint) from None
+    given = {**data.get("engine", {}), **(asked or {}), "policy": bare.engine.policy}
+    left_out = unused(bare.engine.policy, given)
+    kept = {key: value for key, value in given.items() if key not in left_out}
+    return load({**data, "engine": kept}), tuple(key for key, asks in left_out.items() if asks)
+
+
+def resolved_yaml(scenario: Scenario) -> str:
+    """The scenario as YAML with nothing left to a default, those of the policy itself included.
+
+    Keys of other policies, which ask for nothing, are left out.
+    """
+    data = scenario.model_dump(exclude_unset=True)
+    data["engine"] = _resolved_engine(scenario)
+    around = scenario.resolved_around()
+    if scenario.fleet is not None:
+        data["fleet"] = [_resolved_group(group) for group in groups_of(scenario)]
+        del around["host"]  # each group has its own
+    data |= {key: value for key, value in around.items() if value is not None}
+    return dump(load(data, check_files=False))
+
+
+def _resolved_engine(scenario: Scenario) -> dict[str, object]:
+    given, known = scenario.model_dump(exclude_unset=True).get("engine", {}), scenario.engine.takes()
+    plain = _plain_parameters(scenario)
+    found = {key: plain.get(key, given.get(key)) for key in (*ENGINE_KEYS, *known) if key in {**given, **plain}}
+    return {**found, "policy": scenario.engine.policy}
+
+
+def _resolved_group(group: Group) -> dict[str, object]:
+    whole, engine = group.scenario.model_dump(), group.scenario.engine
+    host = group.scenario.resolved_around()["host"]
+    rule = group.autoscaling
+    scales = {} if rule is None else {"autoscaling": rule.model_dump(exclude_none=True)}
+    return {
+        "name": group.name,
+        **({} if group.role == "both" else {"role": group.role}),
+        **scales,
+        **{key: whole[key] for key in ("replicas", "model", "hardware", "cost")},
+        **({} if host is None else {"host": host}),
+        "engine": type(engine).model_validate(_resolved_engine(group.scenario)).resolved(),
+    }
+
+
+def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
+    """The parameters of policy and order as far as YAML can hold them."""
+    policy = build_policy(scenario)
+    values = {key: getattr(policy, key) for key in policy_parameters(type(policy))}
+    order = values.get("order")
+    if isinstance(order, Order):
+        values |= {"order": str(order), **order.parameters}
+    return {key: value for key, value in values.items() if isinstance(value, (str, int, float, bool, dict))}

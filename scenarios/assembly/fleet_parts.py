@@ -1,0 +1,90 @@
+"""From the fleet of a scenario to what the simulator takes: groups of replicas, and a router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scenarios.assembly.groups import Group, groups_of
+from scenarios.assembly.replica_parts import ReplicaParts, build
+from scenarios.schema.scenario import Scenario
+from scenarios.streams import stream
+from simulator.errors import InputError
+from simulator.fleet.group import ReplicaGroup
+from simulator.fleet.link import LinkSpeed
+from simulator.fleet.roles import is_disaggregated
+from simulator.fleet.routers import load_router
+from simulator.timing.scaled import Scaled, ScaledGroup
+
+if TYPE_CHECKING:
+    from simulator.fleet.router import Router
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltGroup:
+    """A group with its parts."""
+
+    group: Group
+    parts: ReplicaParts
+
+    def at_step_time(self, factor: float) -> BuiltGroup:
+        """The same with steps that take so many times as long."""
+        cost, group_cost = self.parts.cost, self.parts.group_cost
+        return BuiltGroup(
+            self.group,
+            replace(
+                self.parts,
+                cost=Scaled(cost, factor),
+                group_cost=None if group_cost is None else ScaledGroup(group_cost, factor),
+            ),
+        )
+
+    @property
+    def replicas(self) -> ReplicaGroup:
+        """What the simulator takes."""
+        parts = self.parts
+        return ReplicaGroup(
+            parts.make_policy,
+            parts.kv,
+            parts.cost,
+            parts.swap_s_per_block,
+            parts.swap_overlap,
+            parts.group_cost,
+            make_blocks=parts.make_blocks,
+            replicas=self.group.replicas,
+            name=self.group.name,
+            max_queued_requests=parts.max_queued_requests,
+            autoscaling=None if (rule := self.group.autoscaling) is None else rule.rule(),
+            initial_replicas=self.group.scenario.replicas,
+            role=self.group.role,
+            block_bytes=parts.kv.bytes_per_block * self.group.scenario.hardware.tensor_parallel,
+        )
+
+
+def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
+    """Every group with its policy, memory and costs. Raises InputError where they do not fit together."""
+    fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
+    try:
+        apart = is_disaggregated([built.replicas for built in fleet])
+    except InputError as error:
+        raise scenario.error("fleet", error.message, error.hint) from None
+    models = {repr(built.group.scenario.resolve_model()) for built in fleet}
+    if apart and len(models) > 1:
+        what = "groups that prefill and groups that decode have different models"
+        raise scenario.error("fleet", what, "the KV of one is of no use to another")
+    return fleet
+
+
+def build_link(scenario: Scenario) -> LinkSpeed | None:
+    """The link that KV moves over; None where the scenario says nothing of it."""
+    link = scenario.kv_transfer
+    return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s)
+
+
+def build_router(scenario: Scenario) -> Router:
+    """A new router with its parameters and random numbers, which depend on the scenario's seed alone."""
+    config = scenario.routing
+    try:
+        return load_router(config.kind, config.parameters, generator=stream(scenario.seed, "", "router"))
+    except InputError as error:
+        raise error if error.file else scenario.error("router", error.message, error.hint) from None

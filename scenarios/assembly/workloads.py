@@ -1,0 +1,130 @@
+"""The workload of a scenario: its trace read, or its requests drawn; and whether two workloads are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scenarios.assembly.groups import groups_of
+from scenarios.schema.scenario import Scenario, TraceWorkload
+from scenarios.schema.source.hints import did_you_mean
+from simulator.workload import Workload
+
+if TYPE_CHECKING:
+    pass
+
+
+_FEW = 64  # chains of a closed loop's pool that tell one from another
+
+
+def build_workload(scenario: Scenario) -> Workload:
+    """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
+
+    Raises InputError for a trace that cannot be read, and for weights or SLOs of unknown classes.
+    """
+    workload = _given_workload(scenario)
+    named = {
+        "engine.class_weights": scenario.engine.given().get("class_weights"),
+        "slo.classes": scenario.slo and scenario.slo.classes,
+    }
+    for key, classes in named.items():
+        for name in classes or ():
+            if name not in workload.class_names:
+                hint = did_you_mean(name, workload.class_names)
+                raise scenario.error(f"{key}.{name}", f"no class is called {name!r}", hint)
+    _check_clients(scenario, workload)
+    predictor = scenario.workload.predictor
+    if predictor is not None:
+        from scenarios.assembly.predicted_lengths import predict
+
+        workload = predict(workload, predictor, scenario.seed)
+    return workload.in_files()
+
+
+def _given_workload(scenario: Scenario) -> Workload:
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        from scenarios.traces import read_trace
+
+        trace = read_trace(workload.path, workload.options(scenario.seed))
+        if workload.trace.arrival is not None:  # before the sessions are taken apart, which keep their pace
+            from scenarios.generate.redrawn import with_arrivals
+
+            trace = with_arrivals(trace, workload.trace.arrival, scenario.seed)
+        return _played_back(trace, scenario, workload)
+    from scenarios.generate import generate
+
+    return generate(workload, scenario.seed)
+
+
+def _check_clients(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError for clients that leave before an answer could reach them."""
+    late_s = scenario.resolve_front_end().delay_s(1)
+    for client in workload.clients:
+        for name in ("ttft_timeout_s", "timeout_s"):
+            if (patience_s := getattr(client, name)) <= late_s:
+                what = f"a {name} of {patience_s:g} s is over before an answer can come: front_end adds {late_s:g} s"
+                raise scenario.error("front_end", what, "a longer timeout, or a nearer front end")
+
+
+def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
+    """The trace with its sessions as the scenario wants them, and its clients."""
+    if workload.trace.sessions == "recorded":
+        trace = replace(trace, after_row=None, delay_s=None)
+    elif trace.after_row is None:
+        what = "sessions: closed_loop needs a trace that says which request follows which"
+        raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
+    if workload.client is None:
+        return trace
+    from scenarios.generate.clients import client_of
+
+    clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
+    return replace(trace, clients=clients)
+
+
+def check_content(scenario: Scenario, workload: Workload) -> None:
+    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine and the router."""
+    if workload.content is None:
+        return
+    sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
+    for group in groups_of(scenario):
+        engine = group.scenario.engine
+        if engine.enable_prefix_caching:
+            _check_size(group.scenario, "engine.block_size", engine.block_size, sizes)
+    of_router = scenario.routing.resolved().get("block_size")
+    if isinstance(of_router, int) and scenario.num_replicas > 1:
+        key = "router" if isinstance(scenario.router, str) else "router.block_size"
+        _check_size(scenario, key, of_router, sizes)
+
+
+def _check_size(scenario: Scenario, key: str, block_size: int, sizes: Iterable[int]) -> None:
+    for size in sorted(sizes):
+        if size % block_size and block_size % size:
+            what = f"the trace has hashes of {size}-token blocks, which do not go with block_size = {block_size}"
+            raise scenario.error(key, f"{what}: one must be a multiple of the other", None)
+
+
+def is_random(scenario: Scenario) -> bool:
+    """Whether another seed can make another workload, or other predictions of it."""
+    workload = scenario.workload
+    if not isinstance(workload, TraceWorkload):
+        return True
+    trace = workload.trace
+    drawn = trace.format == "servegen-tables" or workload.path.is_dir()  # tables that a trace is drawn from
+    if drawn or trace.jitter_s > 0 or trace.sample < 1 or trace.arrival is not None:
+        return True
+    return workload.predictor is not None and workload.predictor.kind == "noisy"
+
+
+def same_requests(one: Workload, other: Workload) -> bool:
+    """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    if len(one.loops) != len(other.loops):
+        return False
+    for ours, theirs in zip(one.loops, other.loops, strict=True):
+        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
+            return False
+    columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))

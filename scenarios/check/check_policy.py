@@ -1,0 +1,222 @@
+"""A policy through the laws: one random scenario after the other, and the smallest that breaks a law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
+
+from scenarios.check.checking_blocks import LeakError
+from scenarios.check.draw_case import random_case
+from scenarios.check.error_place import blame
+from scenarios.check.experiment import Breach, Law
+from scenarios.check.law_trial import Trial, make_trial
+from scenarios.check.laws.budgets import budgets
+from scenarios.check.laws.causality import causality, future, oracle
+from scenarios.check.laws.conservation import blocks, conservation
+from scenarios.check.laws.purity import purity
+from scenarios.check.laws.repetition import determinism, fast_forward
+from scenarios.check.laws.service import service, work
+from scenarios.check.random_case import RandomCase, RandomRequest
+from scenarios.check.shrink import MOST_TRIES, shrink
+from scenarios.check.watched import LivelockError, TooLongError, cpu_limit
+from scenarios.schema.loader import load
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError, PolicyError
+from simulator.policies import policy_class
+from simulator.simulate import Run
+from simulator.workload import Workload
+
+LAWS: Mapping[str, tuple[str, Law | None]] = {
+    "plans": ("every plan can be carried out, and is made without an error", None),
+    "time": ("a plan is made in a second of CPU time", None),
+    "livelock": ("plans lead to tokens", None),
+    "budgets": ("a step has at most max_num_batched_tokens tokens and max_num_seqs requests", budgets),
+    "service": ("every request that fits is served: none starves", service),
+    "purity": ("the same view gives the same plan, and planning changes nothing", purity),
+    "oracle": ("no decision depends on an answer's true length before it ends", oracle),
+    "future": ("no decision depends on a request that has not arrived", future),
+    "conservation": ("each request is in one place and ends once; tokens add up", conservation),
+    "blocks": ("blocks are owned or free, never both, and none leaks", blocks),
+    "causality": ("arrival <= scheduled < first token <= last token; the clock goes forward", causality),
+    "determinism": ("run twice, the same to the last bit", determinism),
+    "fast-forward": ("fast-forward gives the same as one event a step", fast_forward),
+    "work": ("the engine does not rest while a request waits", work),
+}
+"""Each law in words, and its check; None: broken by a run that ends in an error."""
+
+OF_OTHER_REQUESTS = ("oracle", "future")
+"""Laws that compare with a run of other requests: an error in that run is a breach of another law, by another case."""
+
+FEW_TRIES = 8  # to shrink what each time takes its second
+
+WARNINGS = ("work",)  # what a policy may do by design
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How a law is broken, and the smallest case found that breaks it, shrunk from random scenario `index`.
+
+    Both are None where the scenario was given.
+    """
+
+    breach: Breach
+    case: RandomCase | None = None
+    index: int | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found: how many scenarios each law was tried on, and what broke it."""
+
+    policy: str
+    seed: int
+    scenarios: int
+    tried: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LAWS, 0))
+    broken: dict[str, Finding] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no law is broken but those that only warn."""
+        return all(law in WARNINGS for law in self.broken)
+
+
+def check_policy(
+    policy: str,
+    *,
+    seed: int = 0,
+    scenarios: int = 300,
+    fixed: Mapping[str, object] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Report:
+    """Put the policy, a built-in's name or `path.py:Class`, through the laws on random scenarios.
+
+    `fixed` are engine keys that stay as they are. A law that is broken is tried no further: its scenario is shrunk.
+    A plan that takes for ever ends the check.
+    Raises InputError where the policy cannot be loaded or refuses these keys.
+    """
+    given = dict(fixed or {})
+    cls = policy_class(policy)
+    report = Report(policy, seed, scenarios)
+    try:
+        _trial_of(
+            policy, RandomCase((RandomRequest(0.0, 1, 1, 1),), 100, 16, given)
+        )  # refuses bad keys before anything runs
+    except InputError as error:
+        hint = error.hint or "--set KEY=VALUE gives it a key of `engine:`"
+        raise InputError(error.message, file=error.file, line=error.line, column=error.column, hint=hint) from None
+    with cpu_limit():
+        for index in range(scenarios):
+            case = random_case(cls, seed, index, given)
+            try:
+                trial = _trial_of(policy, case)
+            except InputError:  # parameters that do not go together: its own stay
+                case = replace(case, parameters=given)
+                trial = _trial_of(policy, case)
+            for law, breach in broken_laws(trial, report.tried, skip=report.broken).items():
+                report.broken[law] = _smallest(policy, case, law, breach, index, given)
+            if progress is not None:
+                progress(index + 1)
+            if "time" in report.broken:  # the others would take their seconds too
+                break
+    return report
+
+
+def check_scenario(scenario: Scenario, workload: Workload) -> Report:
+    """Put the scenario's policy through the laws on this one scenario."""
+    report = Report(scenario.engine.policy, scenario.seed, 1)
+    trial = make_trial(scenario, workload)
+    with cpu_limit():
+        report.broken = {law: Finding(breach) for law, breach in broken_laws(trial, report.tried).items()}
+    return report
+
+
+def _smallest(
+    policy: str, case: RandomCase, law: str, breach: Breach, index: int, fixed: Mapping[str, object]
+) -> Finding:
+    most_tries = FEW_TRIES if law == "time" else MOST_TRIES
+    small = shrink(case, lambda simpler: _breach_of(policy, simpler, law) is not None, fixed, most_tries)
+    return Finding(_breach_of(policy, small, law) or breach, small, index)
+
+
+def broken_laws(trial: Trial, tried: dict[str, int], skip: Container[str] = ()) -> dict[str, Breach]:
+    """The laws that a trial breaks, of those not in `skip`; `tried` counts those that were checked."""
+    outcome = _base_run(trial)
+    if isinstance(outcome, tuple):
+        law, breach = outcome
+        if law in skip:
+            return {}
+        tried[law] += 1
+        return {law: breach}
+    found: dict[str, Breach] = {}
+    for law in LAWS:
+        if law not in skip:
+            tried[law] += 1
+            try:
+                broken = _checked(law, trial, outcome)
+            except TooLongError as error:
+                return {**found, "time": _told(error, trial)}
+            if broken is not None:
+                found[law] = broken
+    return found
+
+
+def _base_run(trial: Trial) -> Run | tuple[str, Breach]:
+    """The run that the laws look at; or the law that its end in an error breaks, and how."""
+    try:
+        return trial.base_run()
+    except (Exception, SystemExit, TooLongError) as error:
+        return _law_of(error), _told(error, trial)
+
+
+def _checked(law: str, trial: Trial, run: Run) -> Breach | None:
+    """How the law is broken by a trial whose base run went well; an error on the way is a breach too.
+
+    Raises TooLongError for a plan that takes its time only there.
+    """
+    check = LAWS[law][1]
+    try:
+        return None if check is None else check(trial, run)
+    except (Exception, SystemExit) as error:
+        return None if law in OF_OTHER_REQUESTS else _told(error, trial)
+
+
+def _law_of(error: BaseException) -> str:
+    if isinstance(error, TooLongError):
+        return "time"
+    if isinstance(error, LivelockError):
+        return "livelock"
+    if isinstance(error, LeakError):
+        return "blocks"
+    text = str(error)
+    if isinstance(error, PolicyError) and ("max_num_seqs" in text or "max_num_batched_tokens" in text):
+        return "budgets"
+    return "plans"
+
+
+def _told(error: BaseException, trial: Trial) -> Breach:
+    """An error as a breach: a rule that the engine enforces, or an exception with the policy's file and line."""
+    last = trial.asked[-1] if trial.asked else None
+    what = blame(error, trial.policy) if not isinstance(error, (PolicyError, LivelockError, LeakError)) else str(error)
+    if last is None:
+        return Breach(what)
+    return Breach(f"plan {last.plans} of the run: {what}", time_s=last.now_s)
+
+
+def _breach_of(policy: str, case: RandomCase, law: str) -> Breach | None:
+    """How a case breaks a law; None where it does not, or breaks another first."""
+    try:
+        trial = _trial_of(policy, case)
+    except InputError:
+        return None
+    outcome = _base_run(trial)
+    if isinstance(outcome, tuple):
+        return outcome[1] if outcome[0] == law else None
+    try:
+        return _checked(law, trial, outcome)
+    except TooLongError:
+        return None
+
+
+def _trial_of(policy: str, case: RandomCase) -> Trial:
+    scenario = load(case.scenario("check", policy, "requests.csv"), check_files=False)
+    return make_trial(scenario, case.workload())

@@ -1,0 +1,100 @@
+"""Whether a run's TTFT hangs on a few per cent of step time, as it does where requests wait for a server that is busy.
+
+With a utilisation u the wait grows as 1 / (1 - u), so that near saturation an error of the step times comes out many
+times larger in TTFT, and overloaded for a while it adds up over that while. Step costs are seldom better than 5 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scenarios.assembly.workloads import build_workload
+from scenarios.runs.result import Result
+from scenarios.runs.runner import run_on
+from scenarios.schema.scenario import Scenario
+from scenarios.schema.workload import GeneratedWorkload
+
+STEP = 0.05
+BUSY = 0.9
+WAITING = 0.5
+MAGNIFIED = 2.0
+CHEAP_REQUESTS, CHEAP_STEPS = 2_000, 200_000
+"""A run of at most as many requests and steps is run again without being asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Mean and p99 of TTFT (ms) as simulated, and with steps 5 % shorter and 5 % longer."""
+
+    plain: tuple[float, float]
+    shorter: tuple[float, float]
+    longer: tuple[float, float]
+
+    @property
+    def is_magnified(self) -> bool:
+        """Whether mean TTFT moves by more than twice what the steps do, either way."""
+        return max(abs(each[0] / self.plain[0] - 1.0) for each in (self.shorter, self.longer)) > MAGNIFIED * STEP
+
+
+def may_hang(result: Result) -> bool:
+    """Whether the server is busy nearly all the time, and waiting is most of TTFT, of requests that come by themselves.
+
+    The users of a closed loop wait for each other: their number bounds the queue.
+    """
+    summary = result.summary
+    busy, ttft_ms, queue_ms = (summary[key] for key in ("busy_fraction", "mean_ttft_ms", "mean_queue_time_ms"))
+    if not busy or not ttft_ms or queue_ms is None or _has_loops(result.scenario):
+        return False
+    return bool(busy >= BUSY and queue_ms >= WAITING * ttft_ms)
+
+
+def _has_loops(scenario: Scenario) -> bool:
+    workload = scenario.workload
+    if not isinstance(workload, GeneratedWorkload):
+        return False
+    return any(getattr(each.arrival, "process", "") == "closed_loop" for each in workload.all_classes())
+
+
+def is_cheap(result: Result) -> bool:
+    """Whether running it twice more costs little."""
+    return len(result.records.requests.row) <= CHEAP_REQUESTS and result.records.num_steps <= CHEAP_STEPS
+
+
+def step_times(result: Result) -> StepTimes | None:
+    """The run again on the same requests with other step times; None where one of them has no TTFT."""
+    workload = build_workload(result.scenario)
+    again = [run_on(result.scenario, workload, step_time=1.0 + off) for off in (-STEP, STEP)]
+    found = []
+    for each in (result, *again):
+        mean, tail = each.summary["mean_ttft_ms"], each.summary["p99_ttft_ms"]
+        if not mean or tail is None:
+            return None
+        found.append((float(mean), float(tail)))
+    return StepTimes(*found)
+
+
+def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
+    """What a run says of it; None where nothing hangs on it. `asked` True tries it anyway, False never."""
+    if asked is False or not (asked or may_hang(result)):
+        return None
+    if not (asked or is_cheap(result)):
+        busy = 100.0 * result.summary["busy_fraction"]
+        share = 100.0 * result.summary["mean_queue_time_ms"] / result.summary["mean_ttft_ms"]
+        return (
+            f"warning: TTFT hangs on the step times: the server is busy {busy:.0f} % of the time, and waiting is"
+            f" {share:.0f} % of mean TTFT; --sensitivity says how much 5 % of them move it"
+        )
+    found = step_times(result)
+    if found is None or not (asked or found.is_magnified):
+        return None
+    moves = "; ".join(
+        f"with steps 5 % {name}, mean TTFT {_figure(mean, found.plain[0])} and p99 {_figure(tail, found.plain[1])}"
+        for name, (mean, tail) in (("shorter", found.shorter), ("longer", found.longer))
+    )
+    if not found.is_magnified:
+        return f"TTFT follows the step times: {moves}"
+    return f"warning: TTFT hangs on a few per cent of step time: {moves}"
+
+
+def _figure(value: float, plain: float) -> str:
+    return f"{value:,.0f} ms ({100.0 * (value / plain - 1.0):+.0f} %)"

@@ -1,0 +1,127 @@
+"""Starts and ends the workers of a pool: processes of this machine, or actors of an existing Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from scenarios.runs.fleet_workers import RemoteWorker, Worker, WorkerPool
+from scenarios.runs.ray_cluster import connect, cores
+from scenarios.schema.scenario import Scenario
+from simulator.errors import InputError
+from simulator.workload import Workload
+
+
+class WorkerProcess(RemoteWorker, Protocol):
+    """A remote worker that is ended when the simulation is done."""
+
+    def close(self) -> None:
+        """End the worker."""
+
+
+class PoolMaker(Protocol):
+    """Makes the worker pool of one simulation."""
+
+    def __call__(
+        self, scenario: Scenario, workload: Workload, *, log_decisions: bool
+    ) -> AbstractContextManager[WorkerPool]:
+        """The pool, whose workers end with the block."""
+
+
+def pool_maker(executor: str = "local", workers: int | None = None, address: str | None = None) -> PoolMaker | None:
+    """What `--executor`, `--workers` and `--address` ask for; None: one process, this one. Raises InputError.
+
+    Unless `workers` is given, it is 1 here and a core each on a Ray cluster.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
+    if executor == "local":
+        if address is not None:
+            raise InputError("only --executor ray has an address", file=f"--address {address}")
+        return _maker(LokyProcess, workers) if workers is not None and workers > 1 else None
+    if executor != "ray":
+        raise InputError(f"unknown executor {executor!r}", file="--executor", hint="allowed: local, ray")
+    ray = connect(address)
+    return _maker(lambda: RayActor(ray), workers or cores(ray))
+
+
+def _maker(start: Callable[[], WorkerProcess], workers: int) -> PoolMaker:
+    @contextmanager
+    def pool(scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[WorkerPool]:
+        started = [start() for _ in range(min(workers, scenario.num_replicas))]
+        try:
+            yield WorkerPool(started, scenario, workload, log_decisions=log_decisions)
+        finally:
+            for each in started:
+                each.close()
+
+    return pool
+
+
+def _died(hint: str) -> InputError:
+    return InputError("a worker process died (out of memory, or killed)", file="--workers", hint=hint)
+
+
+_worker = Worker()  # of a process of loky's
+
+
+def _do(method: str, *arguments: Any) -> Any:
+    return getattr(_worker, method)(*arguments)
+
+
+class LokyProcess:
+    """A process of this machine: a pool of one, so that whatever is asked of it is done by the same process."""
+
+    def __init__(self) -> None:
+        from loky import ProcessPoolExecutor
+
+        self._pool = ProcessPoolExecutor(max_workers=1)
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """See `RemoteWorker`. Raises InputError where the process has died."""
+        from loky.process_executor import BrokenProcessPool
+
+        try:
+            future = self._pool.submit(_do, method, *arguments)
+        except BrokenProcessPool as error:
+            raise _died("fewer workers") from error
+
+        def answer() -> Any:
+            try:
+                return future.result()
+            except BrokenProcessPool as error:
+                raise _died("fewer workers") from error
+
+        return answer
+
+    def close(self) -> None:
+        """See `WorkerProcess`."""
+        self._pool.shutdown(wait=True, kill_workers=True)
+
+
+class RayActor:
+    """An actor of a Ray cluster, on one core. Its node needs this package and the files that the scenario names."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._actor = ray.remote(Worker).options(num_cpus=1).remote()
+
+    def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
+        """See `RemoteWorker`: an actor does what it is asked in the order of asking."""
+        ray = self._ray
+        reference = getattr(self._actor, method).remote(*arguments)
+
+        def answer() -> Any:
+            try:
+                return ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except ray.exceptions.RayError as error:
+                raise _died("fewer workers, or larger nodes") from error
+
+        return answer
+
+    def close(self) -> None:
+        """See `WorkerProcess`."""
+        self._ray.kill(self._actor)

@@ -1,0 +1,139 @@
+"""A scenario as `simulator.lockstep.lockstep_run.LockstepCase`, and its outcome in words and numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from scenarios.assembly.replica_parts import ReplicaParts, build
+from scenarios.assembly.workloads import build_workload, check_content
+from scenarios.schema.scenario import Scenario
+from simulator.lockstep.canary import Canary
+from simulator.lockstep.lockstep_limits import Verdict
+from simulator.lockstep.lockstep_run import LockstepCase
+from simulator.lockstep.step_errors import LockstepErrors, StepErrors
+from simulator.memory.blocks import BlockLedger
+from simulator.timing.executor import Executor, Predicted
+from simulator.workload import Workload
+
+
+def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> LockstepCase:
+    """The scenario as a lockstep runs it. Raises InputError for what one device cannot be.
+
+    `swap_s_per_block` is what the device takes to move a block, where that was measured.
+    """
+    if scenario.num_replicas != 1:
+        raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
+    if scenario.hardware.tensor_parallel != 1:
+        raise scenario.error("hardware.tensor_parallel", "a lockstep has one GPU", "--set hardware.tensor_parallel=1")
+    if scenario.engine.swap_overlap:
+        what = "the real backend moves blocks before the step, not beside it"
+        raise scenario.error("engine.swap_overlap", what, "--set engine.swap_overlap=false")
+    if scenario.engine.max_queued_requests is not None:
+        what = "a lockstep serves every request"
+        raise scenario.error("engine.max_queued_requests", what, "--set engine.max_queued_requests=null")
+    workload = build_workload(scenario)
+    check_content(scenario, workload)
+    return case_of(workload, build(scenario), swap_s_per_block)
+
+
+def case_of(workload: Workload, parts: ReplicaParts, swap_s_per_block: float | None = None) -> LockstepCase:
+    """The parts of a scenario as a lockstep runs them: blocks get ids where counts of them would do."""
+    swap_s = parts.swap_s_per_block if swap_s_per_block is None else swap_s_per_block
+    caches_prefixes = parts.make_blocks is not BlockLedger
+
+    def predicted() -> Executor:
+        return Predicted(parts.cost, swap_s)
+
+    return LockstepCase(
+        workload=workload,
+        make_policy=parts.make_policy,
+        kv=parts.kv,
+        make_predicted=predicted,
+        make_blocks=parts.make_blocks_by_id,
+        caches_prefixes=caches_prefixes,
+    )
+
+
+def measured_swap_s(profile: Path | None) -> float | None:
+    """Seconds to move a block, as measured.json says beside a profile; None where nothing says so."""
+    if profile is None:
+        return None
+    try:
+        seen = json.loads((profile.parent / "measured.json").read_text(encoding="utf-8"))
+        return float(seen["swap_s_per_block"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def profile_canary(profile: Path | None) -> Canary | None:
+    """What a profile was measured beside; None where it does not say."""
+    if profile is None:
+        return None
+    try:
+        document = json.loads(profile.read_text(encoding="utf-8"))
+        return Canary.of_json(next(source["canary"] for source in document["sources"] if "canary" in source))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        return None
+
+
+def lockstep_json(found: LockstepErrors, verdict: Verdict, device: Mapping[str, str]) -> dict[str, Any]:
+    """What `--json` prints: fractions, 0.04 is 4 %."""
+    return {
+        "verdict": verdict.outcome,
+        "reasons": list(verdict.reasons),
+        "steps": found.all.steps,
+        "flagged": found.flagged,
+        "stalled": found.stalled,
+        "plans_equal": found.plans_equal,
+        **_prefixed(found.all),
+        "noise_floor_mape": found.floor,
+        "noise_floor_drift": found.drift_floor,
+        "drift": found.drift,
+        "canary": found.canary,
+        "in_ratio": None
+        if found.in_ratio is None
+        else {**_prefixed(found.in_ratio.all), "drift": found.in_ratio.drift},
+        "regimes": {
+            name: {
+                "steps": each.steps,
+                **_prefixed(each),
+                "noise_floor_mape": each.floor,
+                "drift": each.drift,
+                "control": each.control,
+            }
+            for name, each in found.regimes.items()
+        },
+        "device": dict(device),
+    }
+
+
+def _prefixed(errors: StepErrors) -> dict[str, float]:
+    return {
+        "step_mape": errors.mape,
+        "step_median": errors.median,
+        "step_p95": errors.p95,
+        "step_bias": errors.bias,
+    }
+
+
+def verdict_words(found: LockstepErrors, verdict: Verdict) -> str:
+    """The verdict in a few sentences."""
+    floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
+    plans = "plans equal" if found.plans_equal else "plans differ"
+    said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
+    if found.in_ratio is not None:
+        said.append(
+            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured; in ratio to fixed "
+            f"steps of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
+            f"{found.in_ratio.drift:+.1%}."
+        )
+    if found.flagged:
+        said.append(f"{found.flagged} of {found.of} steps are set aside, {found.stalled} of them as stalls.")
+    outcome = {"within": "Within the limits", "not within": "Not within the limits", "cannot tell": "Cannot tell"}
+    reasons = f": {'; '.join(verdict.reasons)}" if verdict.reasons else ""
+    said.append(f"{outcome[verdict.outcome]}{reasons}.")
+    said += [f"{remark[0].upper()}{remark[1:]}." for remark in verdict.remarks]
+    return " ".join(said)

@@ -1,0 +1,90 @@
+"""The cost model of a profile: the kernels of a step, added up.
+
+    step_s = host + dense(tokens) + rows(sampled rows) + experts(tokens) + all-reduce(tokens)
+             + layers x (attention of all its requests together + what unequal contexts cost)
+
+A step of decodes alone takes its attention from a row that is worked out once for each number of decodes: straight
+lines over the mean context, so that a run of steps is a few arithmetic progressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from simulator.errors import InputError
+from simulator.timing.cost import StepCounts, StepShape
+from simulator.timing.profile.prices import StepPrices
+from simulator.timing.profile.profile_schema import Profile
+from simulator.timing.profile.remarks import remarks
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a scenario may say about a profile's server, beside the profile.
+
+    `host_s` and `host_per_seq_s` replace the profile's seconds by which the host holds up a step, and those for each
+    request in it (`simulator.servers` has those of real engines).
+    `cuda_graphs` False computes batches at their size, True pads them to the sizes for which vLLM captures graphs up to
+    `max_capture_tokens`. `skew` and `all_reduce` leave these parts out when False: to see what they amount to.
+    """
+
+    host_s: float | None = None
+    host_per_seq_s: float | None = None
+    cuda_graphs: bool = True
+    max_capture_tokens: int = 512
+    skew: bool = True
+    all_reduce: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCost:
+    """Step costs by a profile. Implements CostModel."""
+
+    profile: Profile
+    options: Options = Options()
+    _prices: StepPrices = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("host_s", "host_per_seq_s"):
+            given = getattr(self.options, name)
+            if given is not None and not 0 <= given < inf:
+                raise InputError(f"profile cost: {name} must be 0 or more seconds, not {given}")
+        profile, options = self.profile, self.options
+        prices = StepPrices(
+            profile,
+            capture_sizes(options.max_capture_tokens) if options.cuda_graphs else [],
+            profile.host_s if options.host_s is None else options.host_s,
+            profile.host_per_seq_s if options.host_per_seq_s is None else options.host_per_seq_s,
+            skew=options.skew,
+            all_reduce=options.all_reduce,
+        )
+        object.__setattr__(self, "_prices", prices)  # the way to a derived field of a frozen dataclass
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.profile, self.options)
+
+    @property
+    def wants_context_stats(self) -> bool:
+        return self.options.skew and self.profile.skew is not None
+
+    def step_s(self, shape: StepShape) -> float:
+        return self._prices.step_s(shape)
+
+    def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
+        return self._prices.decode_run_s(shape, repeat)
+
+    def remarks(self, steps: StepCounts) -> Sequence[str]:
+        return remarks(self.profile, steps)
+
+    def padded(self, tokens: int) -> int:
+        """The tokens that are computed for `tokens`: the next size for which a graph was captured, if there is one."""
+        return self._prices.padded(tokens)
+
+
+def capture_sizes(most: int) -> list[int]:
+    """The batch sizes for which vLLM captures CUDA graphs, up to `most` tokens (vllm/config/vllm.py, 0.19)."""
+    sizes = [*(1, 2, 4), *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
+    return [size for size in sizes if size <= most]

@@ -1,0 +1,28 @@
+"""How the times of a step's parts were come by: what is told of a profile beside its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.timing.profile.profile_schema import Profile
+
+MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
+ESTIMATED, ASSUMED = "estimated", "assumed"
+"""At that size; between sizes; beyond them; by a form that holds on other cards; from a datasheet or another card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a step, how its times were come by, in one of the words above, and why."""
+
+    name: str
+    how: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.how}" + (f" ({self.words})" if self.words else "")
+
+
+def parts_of(profile: Profile) -> tuple[Part, ...]:
+    """How the parts of a composed profile were come by; none of a fitted one."""
+    return tuple(Part(*part) for part in profile.document.get("parts", ()))

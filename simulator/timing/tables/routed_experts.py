@@ -1,0 +1,290 @@
+"""A layer's routed experts from tables: measured cells, others by what they read and compute, loads of any evenness.
+
+Sources load the experts in ways of their own: `balanced` gives each as many tokens as any other, `power_law_1.2` a few
+of them most. Neither is what tokens do that choose independently and evenly (`even`, as everywhere in batchlab): then
+some experts have no token and are not read. Its times follow from the balanced ones, because a grouped kernel does the
+work of its experts one beside another, so its time is a sum over them:
+
+    even(T) = balanced(A / k) + sum over n > 1 of P(n) (balanced(n E / k) - balanced(E / k))
+
+A = E (1 - (1 - k/E)^T) experts have a token; balanced(A / k) has so many with one token each. P(n) is the binomial
+probability that an expert has n of T tokens, balanced(n E / k) the time with n for each.
+
+A cell that was not measured has the physics of its counts, times the mean correction of the nearest cells, taken where
+an expert has as many tokens: tiles are filled alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simulator.errors import InputError
+from simulator.hardware.models import EXPERT_BYTES, Model
+from simulator.timing.profile.experts import RoutedExperts
+from simulator.timing.profile.profile_scope import expert_precision
+from simulator.timing.profile.surface import Curve
+from simulator.timing.tables.expert_tables import Array, Cell, ExpertTables, Measured, backend_of
+from simulator.timing.tables.make_curves import make_curve
+from simulator.timing.tables.part_sources import EXTRAPOLATED, MEASURED
+
+EVEN, BALANCED = "even", "balanced"
+LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")
+"""How tokens spread over experts."""
+
+AUTO = "auto"
+"""The kernel that vLLM took where a cell was measured, in place of a name of `BACKENDS`."""
+
+WIDENED = ("mxfp4", "int4")
+"""Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
+
+Cells = Mapping[tuple[Cell, str], Measured]
+"""What was measured, by cell and precision."""
+
+GENTLE = "power_law_1.01"
+"""What stands for `even` where no balanced rows were measured: the more even of the sources' uneven loads."""
+
+GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
+"""Beside the measured sizes, those at which a curve of even loads is worked out."""
+
+ACTIVATION_BYTES = 2
+SMALL_TILE, TILE, SMALL_LOAD = 16, 64, 64
+"""Rows to which an expert's tokens are padded: few, up to `SMALL_LOAD` of them, more beyond."""
+
+MOST_SHARING = 64
+"""Most GPUs among which experts are shared."""
+
+NEAREST = 4
+"""Cells whose corrections are averaged."""
+
+OTHER_KERNEL = 4.0
+"""Octaves by which a cell that is divided in the other way counts as farther: engines choose kernels by it."""
+
+BLOCK = 128
+"""Weights of fp8 with scales by block are divided in whole blocks."""
+
+FARTHEST = 2.0
+"""Octaves beyond the widest and narrowest cells up to which they are extrapolated."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundExperts:
+    """Microseconds of one GPU's experts over the tokens of all GPUs that share them; how they were come by."""
+
+    curve: Curve
+    how: str
+    words: str
+    kernel: str
+
+
+def expert_counts(tokens: Array, cell: Cell, weight_bytes: float) -> Mapping[str, Array]:
+    """The work of balanced experts on one GPU.
+
+    Experts with tokens, operations (10^6) with tokens padded to tiles, bytes (10^3) of weights, of what goes in and
+    comes out (`pairs`) and of what all GPUs look through (`tokens`), all experts, whether other GPUs hold some.
+    """
+    hidden, width, held, experts, top_k = (float(size) for size in cell)
+    pairs = tokens * top_k * held / experts
+    active = np.minimum(held, np.maximum(pairs, 1.0))
+    each = np.maximum(pairs / active, 1.0)
+    tile = np.where(each <= SMALL_LOAD, SMALL_TILE, TILE)
+    padded = active * np.ceil(each / tile) * tile
+    return {
+        "experts": active,
+        "flops": 6e-6 * padded * hidden * width,
+        "bytes": 3e-3 * active * hidden * width * weight_bytes,
+        "pairs": 1e-3 * ACTIVATION_BYTES * pairs * (2.0 * hidden + 3.0 * width),
+        "tokens": 1e-3 * ACTIVATION_BYTES * tokens * hidden,
+        "all": np.full_like(tokens, experts),
+        "shared": np.full_like(tokens, held < experts),
+    }
+
+
+def cell_of(model: Model, tensor: int, expert: int) -> Cell:
+    """What a GPU holds of a layer where `tensor` GPUs divide the widths, or `expert` GPUs the experts."""
+    return Cell(
+        model.hidden, model.intermediate // tensor, model.experts // expert, model.experts, model.active_experts
+    )
+
+
+def find_experts(
+    tables: ExpertTables, model: Model, tensor: int, expert: int, load: str = EVEN, backend: str = AUTO
+) -> FoundExperts:
+    """The routed experts of a layer of the model. InputError that names what was not measured."""
+    precision = expert_precision(model)
+    cells = _cells(tables, model, precision, backend)
+    _refuse(tables, cells, model, precision, tensor, expert)
+    measured = sorted({name for each in cells.values() for name in each.log_us})
+    base = BALANCED if load == EVEN else load
+    said = f"{load} loads"
+    if base not in measured:
+        if load != EVEN:
+            raise InputError(
+                f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(measured)}"
+            )
+        base, said = GENTLE, f"{GENTLE} loads, for balanced ones were not measured"
+    cell = cell_of(model, tensor, expert)
+    known = cells.get((cell, precision))
+    if known is not None and base in known.log_us:
+        log_us, how, kernel = _filled(tables, cell, precision, known, base), MEASURED, known.kernel
+    else:
+        log_us, kernel = estimated(tables, cells, cell, precision, base)
+        how, said = EXTRAPOLATED, f"from the nearest measured sizes, {said}"
+    curve = make_curve(tables.tokens, np.exp(log_us))
+    if load == EVEN and base == BALANCED:
+        curve = even_curve(curve, cell.experts, cell.top_k)
+    return FoundExperts(curve, how, f"{precision}, {said}", kernel)
+
+
+def routed_experts(
+    tables: ExpertTables, model: Model, ranks: int, load: str = EVEN, backend: str = AUTO
+) -> tuple[RoutedExperts, FoundExperts]:
+    """All of a model's routed experts on `ranks` GPUs that divide them by width, or among more that share them."""
+    alone = find_experts(tables, model, ranks, 1, load, backend)
+    shared = {}
+    for gpus in range(2, MOST_SHARING + 1):
+        if model.experts % gpus == 0:
+            try:
+                shared[gpus] = find_experts(tables, model, 1, gpus, load, backend).curve
+            except InputError:  # said where so many GPUs are asked for
+                continue
+    return RoutedExperts(alone.curve, model.moe_layers / model.layers, ranks, shared), alone
+
+
+def chooses_experts(kernel: str) -> bool:
+    """Whether what was measured takes the router's logits; else it was given the chosen experts."""
+    return "monolithic" in kernel or kernel == "vllm_mxfp4_moe"
+
+
+def even_curve(balanced: Curve, experts: int, top_k: int) -> Curve:
+    """The times of tokens that choose independently and evenly, from those of experts with equally many tokens."""
+    known, us = np.asarray(balanced.counts), np.asarray(balanced.us)
+    sizes = np.union1d(known, [size for size in GRAPH_TOKENS if known[0] <= size <= known[-1]])
+    each = experts / top_k
+
+    def at(tokens: Array) -> Array:
+        return np.asarray(np.interp(tokens, known, us) + balanced.us_beyond * np.maximum(tokens - known[-1], 0.0))
+
+    active = experts * (1.0 - (1.0 - top_k / experts) ** sizes)
+    found = at(active / top_k)
+    for place, tokens in enumerate(sizes):
+        loads, chances = _binomial(int(tokens), top_k / experts)
+        more = loads > 1
+        found[place] += chances[more] @ (at(loads[more] * each) - at(np.array([each])))
+    return make_curve(sizes, found)
+
+
+def _binomial(tokens: int, chance: float) -> tuple[Array, Array]:
+    """The loads of an expert that have any chance, and their probabilities."""
+    if chance >= 1.0:
+        return np.array([float(tokens)]), np.ones(1)
+    mean, spread = tokens * chance, np.sqrt(tokens * chance * (1.0 - chance))
+    first, last = max(0, int(mean - 9 * spread)), min(tokens, int(mean + 9 * spread) + 10)
+    loads = np.arange(first, last + 1, dtype=np.float64)
+    steps = np.log((tokens - loads[:-1]) / loads[1:]) + np.log(chance / (1.0 - chance)) if len(loads) > 1 else loads[1:]
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    weights = np.exp(logs - logs.max())
+    return loads, weights / weights.sum()
+
+
+def has_experts(tables: ExpertTables, model: Model, backend: str = AUTO) -> bool:
+    """Whether the tables have experts of the model's precision, by that backend."""
+    try:
+        return bool(_cells(tables, model, expert_precision(model), backend))
+    except InputError:
+        return False
+
+
+def errors_of_experts(tables: ExpertTables, model: Model) -> dict[str, Any]:
+    """The held-out errors of the model's precision, by kind."""
+    kind = f"experts_{expert_precision(model)}"
+    errors = tables.document.get("errors", {})
+    return {kind: errors[kind]} if kind in errors else {}
+
+
+def _cells(tables: ExpertTables, model: Model, precision: str, backend: str) -> Cells:
+    """The measured cells of a precision and, where a backend is named, of its kernels."""
+    alike = WIDENED if backend == "marlin" and precision in WIDENED else (precision,)
+    if not any(name in tables.precisions for name in alike):
+        what = f"{tables.name} has no experts of {precision}, which {model.name} needs"
+        raise InputError(what, hint=f"measured: {', '.join(tables.precisions)}; or kind: roofline")
+    found = {
+        (cell, name): of
+        for name in alike
+        if name in tables.precisions
+        for cell, of in tables.precisions[name].cells.items()
+        if backend in (AUTO, backend_of(of.kernel))
+    }
+    if not found:
+        known = [tables.precisions[name] for name in alike if name in tables.precisions]
+        there = sorted({backend_of(of.kernel) for each in known for of in each.cells.values()})
+        what = f"{tables.name} has no {precision} experts by {backend}"
+        raise InputError(what, hint=f"measured: {', '.join(there)}")
+    return found
+
+
+def _refuse(tables: ExpertTables, cells: Cells, model: Model, precision: str, tensor: int, expert: int) -> None:
+    """Sizes that were not measured and are not to be extrapolated."""
+    gpus = max(tensor, expert)
+    of = f"{model.name} {'on' if expert == 1 else 'shared by'} {gpus} GPU{'s' if gpus > 1 else ''}"
+    if not model.gated_mlp:
+        raise InputError(f"{tables.name} has experts with three matrices; those of {model.name} have two")
+    if model.intermediate % tensor:
+        raise InputError(f"the experts' width of {model.intermediate} is not divided by {tensor} ({of})")
+    if model.experts % expert:
+        raise InputError(f"{model.experts} experts are not divided by {expert} ({of})")
+    width = model.intermediate // tensor
+    if precision == "fp8_block" and width % BLOCK:
+        what = f"{of}: experts {width:,} wide are no whole blocks of {BLOCK} weights, as fp8_block has them"
+        raise InputError(what, hint="a smaller tensor_parallel; vLLM refuses it too")
+    for name, size in (("width", width), ("hidden", model.hidden), ("held", model.experts // expert)):
+        known = [getattr(cell, name) for cell, _ in cells]
+        low, high = min(known) / 2.0**FARTHEST, max(known) * 2.0**FARTHEST
+        if not low <= size <= high:
+            words = {"width": "experts {:,} wide", "hidden": "a hidden size of {:,}", "held": "{:,} experts on a GPU"}
+            what = f"{of}: {words[name].format(size)} are too far from those that {tables.name} has of {precision}"
+            raise InputError(what, hint=f"measured: {min(known):,} to {max(known):,}")
+
+
+def _filled(tables: ExpertTables, cell: Cell, precision: str, of: Measured, load: str) -> Array:
+    """The times with holes filled: as far from the physics as their neighbours along the tokens."""
+    log_us = of.log_us[load]
+    base = _log_physics(tables, cell, precision, precision, of.kernel)
+    known = ~np.isnan(log_us)
+    places = np.log(tables.tokens)
+    filled = base + np.interp(places, places[known], (log_us - base)[known])
+    return np.where(known, log_us, filled)
+
+
+def _log_physics(tables: ExpertTables, cell: Cell, precision: str, fitted: str, kernel: str) -> Array:
+    """log(microseconds) of a kernel by the physics fitted to a precision, for weights of another."""
+    counts = expert_counts(tables.tokens, cell, EXPERT_BYTES[precision])
+    us = tables.precisions[fitted].physics[backend_of(kernel)].us(counts)
+    return np.asarray(np.log(np.asarray(us, dtype=np.float64)))
+
+
+def estimated(tables: ExpertTables, cells: Cells, cell: Cell, precision: str, load: str) -> tuple[Array, str]:
+    """log(microseconds) over tokens of a cell that was not measured, and the kernel of the nearest that was."""
+    tokens = tables.tokens
+    near = sorted((_distance(cell, key[0]), key) for key, of in cells.items() if load in of.log_us)[:NEAREST]
+    weights = np.array([1.0 / (distance + 0.25) ** 2 for distance, _ in near])
+    each = np.log(tokens * cell.top_k / cell.experts)
+    total = np.zeros(len(tokens))
+    for weight, (_, (other, theirs)) in zip(weights / weights.sum(), near, strict=True):
+        of = cells[other, theirs]
+        known = ~np.isnan(of.log_us[load])
+        correction = of.log_us[load] - _log_physics(tables, other, theirs, theirs, of.kernel)
+        loads = np.log(tokens * other.top_k / other.experts)
+        ours = _log_physics(tables, cell, precision, theirs, of.kernel)
+        total += weight * (ours + np.interp(each, loads[known], correction[known]))
+    return total, cells[near[0][1]].kernel
+
+
+def _distance(one: Cell, other: Cell) -> float:
+    """Octaves between two cells; the number of experts in all and of a token counts half."""
+    apart = np.abs(np.log2(np.asarray(one, dtype=np.float64) / np.asarray(other, dtype=np.float64)))
+    divided = (one.held < one.experts) != (other.held < other.experts)
+    return float(apart[:3].sum() + 0.5 * apart[3:].sum() + (OTHER_KERNEL if divided else 0.0))
