@@ -17,7 +17,7 @@ from simulator.workload import Workload
 from tests.laws.answering import Answering, answering
 from tests.laws.scenarios import POLICIES, scenarios
 
-SOME = settings(max_examples=12)
+SOME = examples(12)
 MANY = settings(max_examples=600)
 
 

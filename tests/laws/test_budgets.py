@@ -8,12 +8,8 @@ from hypothesis import strategies as st
 
 from scenarios.check.laws.budgets import budgets
 from scenarios.check.laws.conservation import blocks
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 
 

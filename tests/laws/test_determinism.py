@@ -19,12 +19,8 @@ from hypothesis import strategies as st
 from scenarios.check.laws.repetition import same
 from scenarios.check.run_differences import differences
 from simulator.simulate import Run
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios, takes
 
 ROOT = Path(__file__).parents[2]

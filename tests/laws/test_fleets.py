@@ -21,12 +21,8 @@ from simulator.metrics.fleet_metrics import by_group, by_replica
 from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate, simulate_fleet
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.fleets import Fleet, fleets, total
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload, scenarios
 

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from scenarios.check.checking_blocks import CheckingBlocks
 from scenarios.check.run_differences import differences
 from simulator.results.records import Status
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.scenarios import (
     FREEING_LATE,
     OVERLAPPING,

@@ -15,12 +15,8 @@ from simulator.plan import Holds
 from simulator.policies.static import Static
 from simulator.results.records import Records, Status
 from simulator.simulate import Run
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.naive_engine import NaiveReplica, serve
 from tests.laws.naive_request import NaiveRequest
 from tests.laws.random_policy import RandomPolicy

@@ -21,12 +21,8 @@ from simulator.queues.lpm import IN_BATCH_TOKENS, Lpm
 from simulator.request import Request
 from simulator.results.records import Status
 from simulator.simulate import Run
-<<<<<<< HEAD
-from simulator.timing.linear import Linear
-from tests.examples import examples
-=======
 from simulator.timing.linear_cost import Linear
->>>>>>> main
+from tests.examples import examples
 from tests.laws.caching import caching_scenarios, common_prefix, mixed, run_cached, sequence_of, with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload
 from tests.laws.test_caching import account_for_tokens, steps_of, with_memory_for_all

@@ -128,13 +128,8 @@ def sharable(fleet: Fleet) -> bool:
 
 
 @given(fleet=fleets(max_requests=20).filter(sharable), workers=st.integers(1, 4))
-<<<<<<< HEAD:tests/scenarios/runs/test_crew.py
 @examples(60)
-def test_a_crew_leaves_the_records_of_one_process(fleet: Fleet, workers: int) -> None:
-=======
-@settings(max_examples=60)
 def test_a_pool_leaves_the_records_of_one_process(fleet: Fleet, workers: int) -> None:
->>>>>>> main:tests/scenarios/runs/test_fleet_workers.py
     shared(fleet, workers)
 
 
