@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
-from simulator.engine.timetable import Inlet, OnEnd
+from simulator.engine.completion import OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger
@@ -20,6 +21,7 @@ from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
 from tests.examples import examples
 from tests.laws.scenarios import policies, scenarios
+from tests.listening import Inlet, simulate_listening
 
 BLOCK_BYTES = 1000
 
@@ -49,7 +51,8 @@ class Apart:
                 inlet.abort_at(row, float(arrival_s[row]) + later_s)
             return ignore
 
-        return simulate_fleet(
+        run = partial(simulate_listening, make_listener=make_listener) if self.aborts else simulate_fleet
+        return run(
             self.workload,
             [replace(group, make_blocks=make_blocks) for group in self.groups],
             router=self.router,
@@ -57,7 +60,6 @@ class Apart:
             link=self.link,
             fast_forward=fast_forward,
             log_decisions=True,
-            make_listener=make_listener if self.aborts else None,
         )
 
 

@@ -114,7 +114,7 @@ def shared(fleet: Fleet, workers: int) -> None:
         router=fleet.new_router(),
         signal_interval_s=fleet.signal_interval_s,
         log_decisions=True,
-        crew=pool,
+        workers=pool,
     )
     same(apart, fleet.run())
 
