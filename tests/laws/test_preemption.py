@@ -61,7 +61,7 @@ def preempting(draw: st.DrawFn, policy: str, order: str, mode: str) -> Scenario:
 
 @pytest.mark.parametrize(("policy", "order", "mode"), WAYS)
 @given(data=st.data())
-@settings(max_examples=12)
+@examples(12)
 def test_every_law(policy: str, order: str, mode: str, data: st.DataObject) -> None:
     """The naive engine's story, with and without fast-forward, pure plans, and not a block lost."""
     scenario = data.draw(preempting(policy, order, mode))
