@@ -14,7 +14,7 @@ OTHER_NAMES = {
     "calibration/sources/aiconfigurator.py": {"vllm"},
     "calibration/tabulate_latent.py": {"vllm"},
     "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
-    "reports/exports/vllm_bench.py": {"vllm"},  # a format
+    "reports/exports/formats/vllm.py": {"vllm"},  # a format
     "scenarios/cli/export.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
