@@ -12,14 +12,15 @@ This page is written from the code (`make pages PAGES=run-folder`); a test keeps
 
 `batchlab run` writes a folder. So do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs write
 equal bytes: no file says when or where it was written. Times are seconds on the clock of the run, which starts at 0.
-Latencies are milliseconds, and their names say so. Tables are gzipped CSV with a header and all digits of numbers. A field
-is empty if the event never happened. Python has the same tables as data frames: `result.requests`, `result.steps`.
+Latencies are milliseconds, and their names say so. Tables are gzipped CSV with a header and all digits of numbers. A
+field is empty if the event never happened. Python has the same tables as data frames: `result.requests`,
+`result.steps`.
 """
 _EXPORTS = """## Exports
 
 `batchlab export RUN_DIR --format perfetto` writes a run in the format of another tool. It reads the rows of the run and
-writes beside them, or to `--out`. `--format` may be given several times. If a format needs a package that is missing, the
-error says which extra brings it.
+writes beside them, or to `--out`. `--format` may be given several times. If a format needs a package that is missing,
+the error says which extra brings it.
 """
 
 
