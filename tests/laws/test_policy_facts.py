@@ -21,7 +21,7 @@ OWNER = "simulator/policies/__init__.py"
 OTHER_NAMES = {
     "calibration/sources/aiconfigurator.py": {"vllm"},  # a folder of measurements
     "gpu_backend/attention/backends.py": {"vllm"},  # an attention kernel
-    "reports/exports/vllm_bench.py": {"vllm"},  # a format
+    "reports/exports/formats/vllm.py": {"vllm"},  # a format
     "scenarios/cli/export.py": {"vllm"},
 }
 """Modules in which a word that is also a policy's name means something else."""
