@@ -61,7 +61,7 @@ def steps(policy: Policy, priority: list[int]) -> list[dict[str, Any]]:
     return [dict(decision) for decision in run.decisions]
 
 
-CASES = [(name, {}) for name in POLICIES] + [
+CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in POLICIES] + [
     (name, {"enable_chunked_prefill": chunks})
     for name in POLICIES
     for chunks in (False, True)

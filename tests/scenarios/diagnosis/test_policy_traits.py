@@ -11,7 +11,7 @@ import pytest
 from scenarios.diagnosis.diagnose import diagnose
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Finding
-from scenarios.plan.advice import changes
+from scenarios.plan.advice import proposals
 from scenarios.plan.bottleneck import Shares
 from scenarios.plan.candidate import make_candidate
 from scenarios.plan.goal import Goal
@@ -56,7 +56,7 @@ def findings(name: str, *overrides: str) -> dict[str, Finding]:
 
 def advised(engine: dict[str, Any]) -> list[dict[str, Any]]:
     candidate = make_candidate(chat(engine=engine), {})
-    return [dict(setting) for setting in changes(candidate, Goal("p99_ttft_ms", 300.0), Shares({}))]
+    return [dict(setting) for setting in proposals(candidate, Goal("p99_ttft_ms", 300.0), Shares({}))]
 
 
 @pytest.mark.parametrize("capacity", ["guaranteed_no_evict", "static_batch", "max_utilization"])
