@@ -91,7 +91,7 @@ CASES: dict[str, list[str]] = {
     "report .": ["no run folder of batchlab", "batchlab run"],
     "report nowhere": ["no such folder: nowhere", "batchlab run"],
     "report run/folder": ["no such folder: run/folder"],
-    "new policy a-b": ["'a-b' is no name for a policy file"],
+    "new policy a-b": ["'a-b' cannot name a policy file"],
     "new policy zero": ["zero.py exists already"],
     "new scenario small": ["small.yaml exists already"],
     "new scenario ../x/y": ["is no name for a scenario"],

@@ -250,5 +250,5 @@ def test_a_sweep_is_read_back_from_its_folder(tiny: Path, tmp_path: Path) -> Non
         with pytest.raises(InputError, match=wrong):
             read_sweep(folder)
     table.unlink()
-    with pytest.raises(InputError, match="has not come to its end"):
+    with pytest.raises(InputError, match="is not finished"):
         read_sweep(folder)
