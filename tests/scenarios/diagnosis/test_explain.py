@@ -83,7 +83,7 @@ def test_explain_takes_a_single_run(tmp_path: Path) -> None:
     assert "explain takes one run" in done.err
     assert "c/static/seed-7" in done.err
     assert batchlab("explain", "c/static/seed-7", "--quiet", cwd=tmp_path).code == 0
-    assert "no run folder of batchlab" in batchlab("explain", ".", cwd=tmp_path).err
+    assert "not a run folder of batchlab" in batchlab("explain", ".", cwd=tmp_path).err
 
 
 def test_a_comparison_has_a_line_a_run(tmp_path: Path) -> None:
