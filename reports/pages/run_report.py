@@ -207,7 +207,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     if max(replicas) > 1:
         parts.append("slots are those of the first replica")
     basis = provenance_words({run.label: run.summaries for run in runs})
-    return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
+    return f"{'; '.join(parts)}. A simulation by batchlab ({core_name()})" + (f": {basis}." if basis else ".")
 
 
 def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:
