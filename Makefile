@@ -52,7 +52,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
 
-# For maintainers. What they write is in the repository, and tests hold it against the code.
+# For maintainers. What they write is in the repository, and tests compare it with the code.
 pages: $(VENV)/.dev
 	$(BIN)/python -m docs.writers $(PAGES)
 
@@ -70,14 +70,7 @@ more-tests: $(VENV)/.dev
 	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
 
 # The wheel of an install with BATCHLAB_COMPILE=1, unpacked with the tests beside it: nothing of it lies where others look.
-compiled-# For maintainers. What they write is in the repository, and tests hold it against the code.
-pages: $(VENV)/.dev
-	$(BIN)/python -m docs.writers $(PAGES)
-
-tables: $(VENV)/.dev
-	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
-
-test: $(VENV)/.dev
+compiled-test: $(VENV)/.dev
 	rm -rf build
 	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
