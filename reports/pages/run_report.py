@@ -36,6 +36,7 @@ from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import joined, seeds
 from reports.verdict.slo_targets import facts
+from simulator.compiled import core_name
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
