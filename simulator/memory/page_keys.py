@@ -11,8 +11,8 @@ from array import array
 from collections.abc import Hashable
 from typing import TypeAlias
 
+from simulator.division import cdiv
 from simulator.memory.block_keys import check_hash_size
-from simulator.plan import cdiv
 from simulator.request import PromptContent, Request
 
 Pages: TypeAlias = "array[int]"  # of 64-bit numbers; an array cannot be subscripted while running

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from simulator.division import cdiv
 from simulator.engine.decode_batch import DecodeBatch
-from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
 
