@@ -21,6 +21,7 @@ from setuptools.command.build_ext import build_ext
 CORE = (
     "simulator/division.py",
     "simulator/engine/aborts.py",
+    "simulator/engine/arrivals.py",
     "simulator/engine/async_scheduling.py",
     "simulator/engine/block_growth.py",
     "simulator/engine/cache_apply.py",
@@ -40,7 +41,6 @@ CORE = (
     "simulator/engine/replica.py",
     "simulator/engine/state.py",
     "simulator/engine/taken_back.py",
-    "simulator/engine/timetable.py",
     "simulator/engine/unseen.py",
     "simulator/engine/view.py",
     "simulator/fleet/run_ahead.py",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,16 @@ from calibration.document import of_axis, of_physics
 from calibration.gemm import gemm_kernel, stands_for
 from calibration.names import gpu_name
 from calibration.physics_fit import Shape, fit_physics
-from calibration.shipped import AICONFIGURATOR, AICONFIGURATOR_CORE, WHEEL
-from calibration.sources.aiconfigurator import BF16_BYTES, FAMILIES, Source, find_source, parquet
+from calibration.sources.aiconfigurator import (
+    AICONFIGURATOR,
+    AICONFIGURATOR_CORE,
+    BF16_BYTES,
+    FAMILIES,
+    Source,
+    parquet,
+)
 from calibration.tables_errors import errors_of
 from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
-from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
@@ -54,21 +58,6 @@ LAUNCHES_US = 30.0
 
 DECODE = Shape(("items",), (("keys",), ("chain",)))
 PROMPT = Shape(("tiles",), (("pairs", "tokens"), ("chain",)))
-
-SHIPPED: Mapping[str, str] = {
-    "h100-vllm-0.19": "h100_sxm/vllm_0.19.0",
-    "h100-vllm-0.24": "h100_sxm/vllm_0.24.0",
-    "h200-vllm-0.18": "h200_sxm/vllm_0.18.0",
-    "h200-vllm-0.24": "h200_sxm/vllm_0.24.0",
-    "a100-80gb-vllm-0.14": "a100_sxm/vllm_0.14.0",
-    "b200-vllm-0.24": "b200_sxm/vllm_0.24.0",
-    "b300-vllm-0.24": "b300_sxm/vllm_0.24.0",
-    "gb200-vllm-0.24": "gb200/vllm_0.24.0",
-    "gb300-vllm-0.24": "gb300/vllm_0.24.0",
-    "l40s-vllm-0.24": "l40s/vllm_0.24.0",
-    "rtx-pro-6000-vllm-0.24": "rtx_pro_6000_server/vllm_0.24.0",
-}
-"""The tables that come with batchlab, and what they are made of, as GPU/vllm_VERSION whatever the source's layout."""
 
 
 def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -> dict[str, Any]:
@@ -217,40 +206,3 @@ def on_grid(axes: list[Axis], columns: list[Array], values: Array) -> Array:
 def coded(table: Array) -> list[int | None]:
     """Thousandths, the last axis fastest; None for NaN."""
     return [None if np.isnan(value) else round(value / SCALE) for value in table.ravel().tolist()]
-
-
-def shipped_source(root: Path, place: str) -> Source | None:
-    """The source of shipped tables (`GPU/vllm_VERSION`) below a root of either layout; None where it has none."""
-    gpu, _, version = place.partition("/vllm_")
-    for folder, asked in ((root / "aiconfigurator_kernels" / place, ""), (root / place, ""), (root / gpu, version)):
-        try:
-            return find_source(folder, asked)
-        except InputError:
-            continue
-    return None
-
-
-def main() -> None:
-    """`python -m calibration.tabulate ROOT [NAME...]`: make the shipped tables again from what lies below ROOT.
-
-    ROOT is the folder `systems/data` of aiconfigurator-core, or one that holds `GPU/vllm_VERSION` of plain files (or
-    them in a folder `aiconfigurator_kernels`). Tables of which it has no source are left as they are.
-    """
-    if len(sys.argv) < 2:
-        raise InputError("no folder of sources", hint="python -m calibration.tabulate ROOT [NAME...]")
-    root, names = Path(sys.argv[1]), sys.argv[2:]
-    target = Path(__file__).parent / "tables"
-    for name, place in SHIPPED.items():
-        if names and name not in names:
-            continue
-        source = shipped_source(root, place)
-        if source is None:
-            print(f"{name}: no source of it below {root}", flush=True)
-            continue
-        path = target / f"{name}.json.gz"
-        write_tables(tabulate(source, name, release=WHEEL), path)
-        print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
-
-
-if __name__ == "__main__":
-    main()

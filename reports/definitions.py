@@ -1,7 +1,4 @@
-"""What the numbers mean: the definitions of the metrics that a report shows, and what other tools call them.
-
-`python -m reports.definitions` prints the table of docs/metrics.md.
-"""
+"""What the numbers mean: the definitions of the metrics that a report shows, and what other tools call them."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ LEGEND = (
 )
 
 _LATENCY_KEYS = tuple(key for key in METRICS if key.endswith(tuple(f"_{name}_ms" for name in LATENCIES)))
-_SHOWN = tuple(METRICS[key] for key in METRICS if key in COLUMNS and key not in _LATENCY_KEYS)
+SHOWN = tuple(METRICS[key] for key in METRICS if key in COLUMNS and key not in _LATENCY_KEYS)
 
 METRICS_TABLE = TableRows(
     ("metric", "definition", "to know"),
     (
         *((each.title, each.definition, f"{each.words}; {each.remark}") for each in LATENCIES.values()),
-        *((metric.title, metric.definition, metric.remark) for metric in _SHOWN),
+        *((metric.title, metric.definition, metric.remark) for metric in SHOWN),
     ),
     3,
 )
@@ -39,15 +36,3 @@ OTHER_TOOLS = TableRows(
     ),
     3,
 )
-
-
-def markdown() -> str:
-    """The definitions by the keys of summary.json, as the table of docs/metrics.md."""
-    rows = [(name, latency.definition, latency.remark) for name, latency in LATENCIES.items()]
-    rows += [(metric.key, metric.definition, metric.remark) for metric in _SHOWN]
-    lines = [f"| {key} | {definition}{f'; {remark}' if remark else ''} |" for key, definition, remark in rows]
-    return "\n".join(["| name | definition |", "| --- | --- |", *lines]) + "\n"
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.engine.clock import Clock
+from simpy.events import Event
+
+from simulator.engine.clock import URGENT, Clock
 from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
-from simulator.engine.timetable import Door, Inlet, OnEnd
 from simulator.errors import InputError
-from simulator.fleet.apart import Crew, coupled_by, looks_always, serve_apart
+from simulator.fleet.apart import Workers, coupled_by, looks_always, serve_apart
 from simulator.fleet.cluster import Cluster
-from simulator.fleet.dispatcher import Dispatcher
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import KVMemory, ReplicaGroup
 from simulator.fleet.link import LinkSpeed
@@ -25,11 +25,12 @@ from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
 from simulator.plan import Policy
+from simulator.request import Request
 from simulator.results.recorder import Recorder, Watch
 from simulator.results.records import Floats, Records
 from simulator.timing.cost import CostModel
 from simulator.timing.executor import Executor
-from simulator.traffic.clients import Clients
+from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload
 
 __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
@@ -74,7 +75,6 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     front_end: FrontEnd = NO_FRONT_END,
     max_queued_requests: int | None = None,
-    make_listener: Callable[[Inlet], OnEnd] | None = None,
 ) -> Run:
     """Serve every request of the workload by equal replicas, and return what happened.
 
@@ -101,7 +101,6 @@ def simulate(
         log_decisions=log_decisions,
         progress=progress,
         front_end=front_end,
-        make_listener=make_listener,
     )
 
 
@@ -116,10 +115,9 @@ def simulate_fleet(
     log_decisions: bool = False,
     progress: Callable[[int], None] | None = None,
     front_end: FrontEnd = NO_FRONT_END,
-    make_listener: Callable[[Inlet], OnEnd] | None = None,
     slo: Slo | None = None,
     link: LinkSpeed | None = None,
-    crew: Crew | None = None,
+    workers: Workers | None = None,
     watch: Watch | None = None,
 ) -> Run:
     """Serve every request of the workload by the replicas of these groups, and return what happened.
@@ -128,39 +126,34 @@ def simulate_fleet(
     sees loads as of its last look (`simulator.fleet.signals`). `progress` is called now and then with the number of
     requests that have ended. Autoscalers may look at how many requests meet `slo`. Between groups
     that prefill and groups that decode KV moves over `link`. The result does not depend on `fast_forward`, nor on
-    `crew`, to the last bit. With a `crew` the replicas are advanced by worker processes; InputError where something
-    couples them too closely (`coupled_by`, `looks_always`).
+    `workers`, to the last bit. With `workers` processes of theirs advance the replicas; InputError where something
+    couples the replicas too closely (`coupled_by`, `looks_always`).
 
     Clients see tokens later than the engine by `front_end`, and react then. Where the workload answers back, the
-    records hold what arrived, in order of arrival. `make_listener` is given where further requests and aborts can be
-    put, and returns what is told of each end. `watch` is told of each request as it is recorded; what it raises ends
-    the run.
+    records hold what arrived, in order of arrival. `watch` is called with each request as it is recorded; what it
+    raises ends the run.
     """
     chosen = load_router(router) if isinstance(router, str) else router
     recorder = Recorder(sum(group.replicas for group in groups), progress)
     if watch is not None:
         recorder.watch(watch)
     first_tokens = FirstTokens(front_end)
-    coupled = coupled_by(workload, groups, chosen, listens=make_listener is not None)
+    coupled = coupled_by(workload, groups, chosen)
     looks, features = looks_always(chosen, signal_interval_s), RouterFeatures.of(chosen)
-    if crew is not None:
-        _refuse_crew(coupled, looks, fast_forward)
+    if workers is not None:
+        _refuse_workers(coupled, looks, fast_forward)
     if coupled is None and fast_forward and (features.takes_fewest or not looks):
         fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
         if looks:
             RunAhead(workload, fleet).serve()
         else:
-            place = Here(fleet) if crew is None else crew.place(fleet)
+            place = Here(fleet) if workers is None else workers.place(fleet)
             serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
         fleet.abandon()
         records = recorder.records(workload, fleet.groups)
         return Run(records, fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
     clock = Clock()
-    door = Door()
     clients = Clients(clock, workload, first_tokens) if workload.answers_back else None
-    on_end = None if make_listener is None else make_listener(door)
-    if clients is not None:
-        on_end = clients.on_end
     cluster = Cluster(
         clock,
         groups,
@@ -169,7 +162,7 @@ def simulate_fleet(
         signal_interval_s=signal_interval_s,
         fast_forward=fast_forward,
         log_decisions=log_decisions,
-        on_end=on_end,
+        on_end=None if clients is None else clients.on_end,
         first_tokens=first_tokens,
         slo=slo,
         link=link,
@@ -179,11 +172,8 @@ def simulate_fleet(
         clients.servers = dispatch
     elif len(intakes) == 1 and fast_forward and groups[0].group_cost is None:
         intakes[0].read_ahead(workload.requests())
-        door.open(intakes[0])
     else:
-        dispatcher = Dispatcher(clock, workload.requests(), dispatch, is_open=on_end is not None)
-        door.open(dispatcher)
-        clock.process(dispatcher.serve())
+        clock.process(_arrive(clock, workload.requests(), dispatch))
     clock.run()
     records = cluster.records(workload if clients is None else clients.workload())
     if clients is not None:
@@ -191,7 +181,15 @@ def simulate_fleet(
     return Run(records, cluster.fleet.decisions(), first_tokens.of_all(len(records.requests.row)))
 
 
-def _refuse_crew(coupled: str | None, looks: bool, fast_forward: bool) -> None:
+def _arrive(clock: Clock, requests: Iterable[Request], servers: Servers) -> Generator[Event, object, None]:
+    """Submit each request as it arrives, before any decision of that moment."""
+    for request in requests:
+        if request.arrival_s > clock.now:
+            yield clock.at(request.arrival_s, URGENT)
+        servers.submit(request)
+
+
+def _refuse_workers(coupled: str | None, looks: bool, fast_forward: bool) -> None:
     """Raise InputError for a fleet that has to stay in one process."""
     hint = "one worker"
     if looks:

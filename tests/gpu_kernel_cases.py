@@ -81,8 +81,8 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     import torch
 
     from gpu_backend.attention.paged import PagedAttention, Step
-    from gpu_backend.attention.reference import reference_attention
     from gpu_backend.attention.tiling import Tilings, tilings
+    from gpu_backend.bench.reference import reference_attention
     from gpu_backend.fp8 import E4M3
     from gpu_backend.work import AS_THEY_ARE, KVScales
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpu_backend import fp8_kernels
 from gpu_backend.attention.paged import PagedAttention, Step, paged_attention, write_kv
-from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.tiling import Tiling, Tilings
+from gpu_backend.bench.reference import reference_attention
 from gpu_backend.fp8 import E4M3, quantised, quantised_rows
 from gpu_backend.work import KVScales
 

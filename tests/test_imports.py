@@ -41,6 +41,10 @@ FORBIDDEN = [
     ("scenarios.traces.formats.azure", "gpu_backend.device"),
     ("scenarios.runs.runner", "scenarios.cli.app"),
     ("scenarios.runs.runner", "torch"),
+    ("scenarios.runs.runner", "docs.writers.claims.page"),
+    ("scenarios.cli.app", "gpu_backend.campaign.parts"),
+    ("calibration.fit", "calibration.makers.profiles"),
+    ("gpu_backend.device", "gpu_backend.bench.kernel_bench"),
     ("simulator.policies.static", "simulator.engine.replica"),
     ("simulator.memory.blocks", "simulator.policies.static"),
     ("simulator.timing.cost", "simulator.engine.state"),
@@ -58,6 +62,10 @@ ALLOWED = [
     ("gpu_backend.device", "simulator.engine.replica"),
     ("gpu_backend.device", "torch"),
     ("gpu_backend.campaign.parts", "calibration.fit"),
+    ("gpu_backend.campaign.parts", "gpu_backend.bench.kernel_bench"),
+    ("docs.writers.claims.page", "scenarios.runs.runner"),
+    ("docs.writers.claims.page", "calibration.makers.profiles"),
+    ("docs.writers.claims.page", "reports.tables.verdict_table"),
     ("simulator.engine.replica", "numpy"),
 ]
 

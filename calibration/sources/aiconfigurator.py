@@ -30,6 +30,14 @@ from simulator.hardware.models import Model
 if TYPE_CHECKING:
     import pandas as pd
 
+AICONFIGURATOR = {
+    "source": "ai-dynamo/aiconfigurator",
+    "commit": "095f58a51c4ca8e61b66ec108d86f223f8d559ce",
+    "licence": "Apache-2.0",
+}
+AICONFIGURATOR_CORE = {"source": "aiconfigurator-core", "licence": "Apache-2.0"}
+"""The wheel (PyPI) with the same tables, and more: of more GPUs."""
+
 BF16 = "bfloat16"
 BF16_BYTES = 2
 

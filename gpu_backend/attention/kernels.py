@@ -2,7 +2,7 @@
 
 The cache of a layer is [block, 2, kv_head, page, head_dim], keys before values. Scores are kept in units of log2, with
 the scale folded in, so that exp2 does. Sums are float32, and the weights are rounded to the type of the values before
-the second product, as every fast attention does. NOTES.md says why it is cut as it is.
+the second product, as every fast attention does. bench/NOTES.md says why it is cut as it is.
 
 `upcast` is for the interpreter, whose dot multiplies the raw bits of bfloat16. `precision` is that of float32 products.
 """

@@ -1,7 +1,7 @@
 """How the kernels cut their work: one table, for every head size and value type.
 
 The numbers are starting points that compile well for sm_90 (no spills, wgmma in prefill); `kernel_bench --sweep`
-measures the neighbours of each on the GPU at hand. See NOTES.md for what each was weighed against.
+measures the neighbours of each on the GPU at hand. See bench/NOTES.md for what each was weighed against.
 """
 
 from __future__ import annotations

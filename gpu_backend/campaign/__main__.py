@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gpu_backend.carried import FETCH, carry
+from gpu_backend.campaign.carried import FETCH, carry
 
 if __name__ == "__main__":
     missing = carry()

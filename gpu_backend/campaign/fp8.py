@@ -12,11 +12,11 @@ import torch
 from calibration.document import write_document
 from calibration.rows import read_rows
 from calibration.steps import fit_steps
-from gpu_backend import kernel_bench
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.timing import measure
 from gpu_backend.campaign.job import Job
 from gpu_backend.campaign.journal import Section
 from gpu_backend.fp8 import Per, product, quantised_weight
-from gpu_backend.kernel_bench_timing import measure
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from gpu_backend.profiler import ROWS
 from gpu_backend.session import measure_into

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from gpu_backend import kernel_bench
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.device_checks import kernels_between_give_the_same_logits
+from gpu_backend.bench.timing import Ceilings
 from gpu_backend.campaign.journal import Section
 from gpu_backend.campaign.setting import Setting
-from gpu_backend.device_checks import kernels_between_give_the_same_logits
-from gpu_backend.kernel_bench_timing import Ceilings
 
 
 @dataclass

@@ -14,16 +14,16 @@ from calibration.fit import fit_profile
 from calibration.limits import reject_impossible
 from calibration.rows import read_rows
 from calibration.steps import fit_steps
-from gpu_backend import kernel_bench
 from gpu_backend.attention.tiling import Tiling
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.cases import Case
+from gpu_backend.bench.device_checks import CHECKS, Skipped
+from gpu_backend.bench.rivals import RIVALS, SLOW_TO_COMPILE
+from gpu_backend.bench.timing import Ceilings
 from gpu_backend.campaign.fp8 import fp8
 from gpu_backend.campaign.job import Job, check_alive
 from gpu_backend.campaign.serving import serve_twice, told
 from gpu_backend.campaign.setting import Load
-from gpu_backend.device_checks import CHECKS, Skipped
-from gpu_backend.kernel_bench_cases import Case
-from gpu_backend.kernel_bench_rivals import RIVALS, SLOW_TO_COMPILE
-from gpu_backend.kernel_bench_timing import Ceilings
 from gpu_backend.profiler import MEASURED, ROWS
 from gpu_backend.session import executors, measure_into
 from simulator.hardware.kv import swap_s_per_block

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_backend.device_checks import CHECKS
-from gpu_backend.kernel_bench_cases import CACHE_BYTES, Case, cases, fp8_cases, latency_cases
-from gpu_backend.kernel_bench_timing import REPEATS
+from gpu_backend.bench.cases import CACHE_BYTES, Case, cases, fp8_cases, latency_cases
+from gpu_backend.bench.device_checks import CHECKS
+from gpu_backend.bench.timing import REPEATS
 from simulator.hardware.gpus import GPUS, Gpu
 
 TOTAL_S = 530.0
@@ -92,7 +92,7 @@ def _latency_s(gpu: Gpu) -> float:
 
 
 def _sweep_s(gpu: Gpu) -> float:
-    from gpu_backend.kernel_bench import variants
+    from gpu_backend.bench.kernel_bench import variants
 
     with_target = [case for case in cases(1) if case.target is not None]
     seconds = 0.0

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from gpu_backend.bench.kernel_bench import said
 from gpu_backend.campaign.job import DeadDeviceError, Job, write_json
 from gpu_backend.campaign.journal import Journal, Section
 from gpu_backend.campaign.parts import PARTS
@@ -31,7 +32,6 @@ from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
 from gpu_backend.device import open_device
 from gpu_backend.extra import require_torch
-from gpu_backend.kernel_bench import said
 from simulator.errors import InputError
 
 PACKING_S = 8.0

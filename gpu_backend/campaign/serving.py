@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from gpu_backend.bench.traffic import TRAFFIC
 from gpu_backend.campaign.journal import Section
 from gpu_backend.campaign.setting import Load, Setting
-from gpu_backend.traffic import TRAFFIC
 from simulator.lockstep.lockstep_csv import write_csv
 from simulator.lockstep.lockstep_limits import LIMITS
 from simulator.lockstep.lockstep_run import DeviceStep, LockstepCase, MakeDevice, MeasuringExecutor, compare_steps

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
 from scenarios.diagnosis.late import Late, late_requests
 from scenarios.diagnosis.timeline import Timeline, covered
@@ -17,6 +18,7 @@ from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.overload import Overload, overload
 from simulator.metrics.window import Bools, Window, measured_window, run_end_s
+from simulator.plan import Traits
 from simulator.results.records import Floats, Ints, Records
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
@@ -33,7 +35,6 @@ class Prices:
 
     base_s: Floats
     token_s: Floats
-    full_step_s: Floats  # a step full of prompt tokens
     slots: Ints
     budget: Ints
     blocks: Ints
@@ -95,15 +96,13 @@ class Evidence:
         requests, late = self.records.requests, self.late.row
         if not len(late):
             return 1
-        tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.reserves else 1)
+        tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.traits.reserves else 1)
         return math.ceil(float(tokens.mean()) / self.block_size)
 
     @cached_property
-    def reserves(self) -> bool:
-        """Whether the policy takes memory for all of `max_tokens` before it begins a request."""
-        engine = self.scenario.engine
-        guaranteed = engine.parameter("capacity_policy") == "guaranteed_no_evict"
-        return engine.policy in ("orca", "static", "tgi") or guaranteed
+    def traits(self) -> Traits:
+        """What the policy says of itself, as it is configured."""
+        return policy_traits(self.scenario)
 
     @cached_property
     def no_memory(self) -> Bools:
@@ -263,11 +262,11 @@ class Evidence:
         return np.zeros(len(self.late.row))
 
 
-def _prices(built: BuiltGroup) -> tuple[float, float, float, int, int, int]:
+def _prices(built: BuiltGroup) -> tuple[float, float, int, int, int]:
     engine, cost = built.group.scenario.engine, built.parts.cost
     budget = int(engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET) or DEFAULT_BUDGET)
     slots = int(engine.parameter("max_num_active_seqs") or engine.parameter("max_num_seqs", 256) or 256)
     base_s = cost.step_s(StepShape(1, 1, decode_longest=1, decode_squares=1))
     pairs = budget * (budget + 1) // 2
     full_s = cost.step_s(StepShape(0, 0, 1, budget, budget, pairs, prefill_longest=budget))
-    return base_s, max(full_s - base_s, 0.0) / budget, full_s, slots, budget, built.parts.kv.usable
+    return base_s, max(full_s - base_s, 0.0) / budget, slots, budget, built.parts.kv.usable

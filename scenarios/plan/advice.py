@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scenarios.assembly.engine_policy import policy_traits, with_chunks
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import engine_keys
 from scenarios.plan.answer import Answer
@@ -21,7 +22,6 @@ _NEAR = 0.03
 _MUCH = 0.1  # of the worst requests' time: a cause with less is not what they wait for
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
-_WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
 
 
 def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
@@ -30,7 +30,7 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
         return ""
     changes = [
         (setting, changed)
-        for setting in _changes(answer.candidate, answer.binding, answer.shares)
+        for setting in proposals(answer.candidate, answer.binding, answer.shares)
         if (changed := _built(answer.candidate, setting)) is not None
     ][:_MOST]
     if not changes:
@@ -100,13 +100,13 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     return f"{more:,} replicas hold there (run){cost}."
 
 
-def _changes(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
+def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
     """Changes by what binds and why, the likeliest first: what does the worst requests' waiting is to be relieved."""
     scenario = candidate.scenario
     engine = scenario.engine
     seqs, budget = engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")
-    if engine.policy in _WHOLE_PROMPTS:
-        yield {POLICY: "chunked_prefill"}
+    if policy_traits(scenario).whole_prompts:
+        yield {**with_chunks(scenario)}
     between = binding.latency in ("tpot", "itl")
     if between:
         if isinstance(budget, int) and budget >= 256:

@@ -75,7 +75,7 @@ class RemoteWorker(Protocol):
 
 
 class WorkerPool:
-    """See `simulator.fleet.apart.Crew`."""
+    """See `simulator.fleet.apart.Workers`."""
 
     def __init__(
         self, workers: Sequence[RemoteWorker], scenario: Scenario, workload: Workload, *, log_decisions: bool

@@ -166,7 +166,7 @@ def _simulate(
                 log_decisions=log_decisions,
                 progress=progress,
                 front_end=scenario.resolve_front_end(),
-                crew=pool,
+                workers=pool,
                 watch=watch,
             )
     except Exception as error:

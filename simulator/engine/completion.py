@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import nan
-from typing import Final
+from typing import Final, Protocol
 
 from simulator.engine.state import ReplicaState
-from simulator.engine.timetable import OnEnd
 from simulator.request import Request
 from simulator.request_state import (
     ABORTED,
@@ -25,6 +24,17 @@ from simulator.results.records import Cause, Status
 
 _ENDED: Final = Status.FINISHED
 _STATUS = {FINISHED: _ENDED, ABORTED: Status.ABORTED}
+
+
+class OnEnd(Protocol):
+    """A function that is called with each request that ends, at that moment of the run.
+
+    A request finishes, is rejected or aborts. `end_s` is now: the client has its last token, hears that it was
+    rejected, or the engine has noticed the abort. `cause` says why a request was rejected, and is None for every other.
+    A request that the function submits at `end_s` is seen by every decision of that moment.
+    """
+
+    def __call__(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None: ...
 
 
 class Completion:

@@ -7,17 +7,17 @@ from math import inf
 
 from simpy.events import Event
 
+from simulator.engine.arrivals import Arrivals
 from simulator.engine.clock import DECISION, ENDS, Clock, EventPriority
 from simulator.engine.in_flight import InFlight
 from simulator.engine.replica import Replica
-from simulator.engine.timetable import Timetable
 from simulator.request import Request
 
 
 class Intake:
-    """What a replica's loop waits for, and what arrives meanwhile: an `Inlet` of one replica that serves everything.
+    """What a replica's loop waits for, and what arrives meanwhile.
 
-    `due_s` is the next arrival or abort that is read ahead; infinity without one.
+    `due_s` is the next arrival that is read ahead; infinity without one.
     """
 
     __slots__ = (
@@ -42,7 +42,7 @@ class Intake:
         self._pause: Event | None = None  # what the loop waits for
         self._not_before_s = 0.0
         self._until_s = inf  # of a rest
-        self._ahead = Timetable()
+        self._ahead = Arrivals()
         self.due_s = inf
         replica.load.count_blocks(self._used_blocks)
 
@@ -115,29 +115,16 @@ class Intake:
 
         No arrival then needs an event of its own, and no step is worked out beyond an arrival that matters.
         """
-        self._ahead = Timetable(requests)
+        self._ahead = Arrivals(requests)
         self.due_s = self._ahead.due_s
-
-    def submit_at(self, request: Request) -> None:
-        """See `Inlet`."""
-        self._ahead.submit(request)
-        if request.arrival_s < self.due_s:  # what is due ends a rest, and has cut a run that arrivals matter to
-            self._expect(request.arrival_s)
 
     def submit_next(self, request: Request) -> None:
-        """As `submit_at`, of a request that arrives after all that were put here so, or are read ahead."""
-        self._ahead.follow(request)
-        if request.arrival_s < self.due_s:
-            self._expect(request.arrival_s)
-
-    def abort_at(self, row: int, at_s: float) -> None:
-        """See `Inlet`."""
-        self._ahead.abort(row, at_s)
-        self._expect(at_s)
-
-    def _expect(self, at_s: float) -> None:
-        """Something more is due at `at_s`."""
-        self.due_s = self._ahead.due_s
+        """Let a request arrive at its own time, after all that were put here so, or are read ahead."""
+        self._ahead.add(request)
+        at_s = request.arrival_s
+        if at_s >= self.due_s:  # what is due ends a rest, and has cut a run that arrivals matter to
+            return
+        self.due_s = at_s
         if self._step is not None:
             self._cut(self._step, at_s)
         elif self._pause is not None and at_s < self._until_s:
@@ -145,15 +132,12 @@ class Intake:
             self._pause = self._clock.move(self._pause, max(at_s, self._not_before_s), self._decision)
 
     def receive(self, now_s: float) -> None:
-        """Let happen what was read ahead up to now."""
+        """Let the requests arrive that were read ahead up to now."""
         ahead = self._ahead
         while ahead.due_s <= now_s:
-            entry = ahead.take()
+            request = ahead.take()
             self.due_s = ahead.due_s
-            if isinstance(entry, Request):
-                self.submit(entry)
-            else:
-                self.abort(entry)
+            self.submit(request)
 
     def _used_blocks(self) -> int:
         """KV blocks in use now: of a run of steps, in the last that is planned by now."""

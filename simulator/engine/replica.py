@@ -16,7 +16,7 @@ from simulator.engine.aborts import Aborts
 from simulator.engine.block_growth import grow, take_decode_blocks
 from simulator.engine.cache_apply import apply_in_order, steps_to_hit
 from simulator.engine.clock import Clock
-from simulator.engine.completion import Completion
+from simulator.engine.completion import Completion, OnEnd
 from simulator.engine.context_stats import ContextStats
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.imports import Imports
@@ -27,7 +27,6 @@ from simulator.engine.overlap_results import OverlapResults
 from simulator.engine.radix_apply import apply_to_tree
 from simulator.engine.replica_load import ReplicaLoad
 from simulator.engine.state import ReplicaState
-from simulator.engine.timetable import OnEnd
 from simulator.engine.view import Viewer
 from simulator.errors import InputError
 from simulator.front_end import FirstTokens

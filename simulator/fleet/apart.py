@@ -16,21 +16,21 @@ from simulator.request import Request
 from simulator.workload import Workload
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     """Worker processes, each of which advances some of a fleet's replicas."""
 
     def place(self, fleet: Fleet) -> Place:
         """Where replicas like those of `fleet` are advanced; `finish` gives it what there is to record."""
 
 
-def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router, *, listens: bool) -> str | None:
+def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router) -> str | None:
     """What couples the replicas of a fleet besides the loads that a router looks at; None: nothing does.
 
-    As words for a person. `listens`: what follows from the end of a request is decided as it ends.
+    The answer is in words for a person.
     """
     if sum(group.replicas for group in groups) == 1:
         return "it has one replica"
-    if workload.answers_back or listens:
+    if workload.answers_back:
         return "clients wait for answers, leave or try again, and what they do next may go to any replica"
     for group in groups:
         if group.role != "both":

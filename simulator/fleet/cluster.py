@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.engine.clock import Clock
-from simulator.engine.timetable import OnEnd
+from simulator.engine.completion import OnEnd
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.fleet import Fleet

@@ -16,10 +16,10 @@ from functools import partial
 from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
+from simulator.engine.completion import OnEnd
 from simulator.engine.imports import Imports
 from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
-from simulator.engine.timetable import OnEnd
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
 from simulator.request import Request
@@ -43,7 +43,7 @@ class _Half:
 
 
 class Disaggregation:
-    """Gives requests to pairs of replicas: a `Servers`, and what a `Dispatcher` dispatches by.
+    """Gives requests to pairs of replicas: the `Servers` of clients.
 
     `prefill` and `decode` choose among the replicas of their side; `block_bytes` is the size of a block by replica.
     """

@@ -7,13 +7,13 @@ from typing import Any
 
 from simulator.engine.async_scheduling import AsyncLoop
 from simulator.engine.clock import Clock
+from simulator.engine.completion import OnEnd
 from simulator.engine.data_parallel import DataParallelGroup
 from simulator.engine.decisions import DecisionLog
 from simulator.engine.intake import Intake
 from simulator.engine.loop import Loop
 from simulator.engine.replica import Replica
 from simulator.engine.replica_load import ReplicaLoad
-from simulator.engine.timetable import OnEnd
 from simulator.errors import InputError
 from simulator.fleet.group import ReplicaGroup
 from simulator.front_end import FirstTokens

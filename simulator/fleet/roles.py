@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 from simulator.engine.clock import Clock
-from simulator.engine.timetable import OnEnd
+from simulator.engine.completion import OnEnd
 from simulator.errors import InputError
 from simulator.fleet.disaggregation import Disaggregation
 from simulator.fleet.dispatch import Dispatch

@@ -11,7 +11,7 @@ import pytest
 
 import scenarios
 from calibration.check import check_profile
-from calibration.shipped import SHIPPED
+from calibration.makers.profiles import SHIPPED
 from scenarios.profiles import shipped_profiles
 from simulator.hardware.gpus import GPUS
 from simulator.hardware.models import MODELS

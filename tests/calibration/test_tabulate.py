@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from calibration.check import check_tables
+from calibration.makers.kernels import SHIPPED, shipped_source
 from calibration.sources.aiconfigurator import FAMILIES, find_source
-from calibration.tabulate import SHIPPED, shipped_source, tabulate, write_tables
+from calibration.tabulate import tabulate, write_tables
 from scenarios.profiles import shipped_tables
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibration.makers.experts import SHIPPED, tabulate_experts
 from calibration.tabulate import write_tables
-from calibration.tabulate_experts import SHIPPED, tabulate_experts
 from scenarios.profiles import shipped_tables
 from simulator.hardware.gpus import GPUS
 from simulator.timing.tables.expert_tables import SUFFIX, Cell, beside, read_expert_tables

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.latent_norms import SHARES, chain_us, without_chain
-from calibration.latent_rows import FILES, module_rows
-from calibration.tabulate_latent import SHIPPED, tabulate_latent
+from calibration.makers.latent import SHIPPED, tabulate_latent
+from calibration.makers.latent_norms import SHARES, chain_us, without_chain
+from calibration.makers.latent_rows import FILES, module_rows
 from scenarios.profiles import shipped_tables
 from simulator.hardware.gpus import GPUS
 from simulator.timing.tables.latent_schema import SUFFIX, load_latent

@@ -10,10 +10,11 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
 
-from gpu_backend.attention import compiled, kernels
-from gpu_backend.attention.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
+from gpu_backend.attention import kernels
 from gpu_backend.attention.tiling import HALF, Tiling, tilings
-from gpu_backend.kernel_bench import variants
+from gpu_backend.bench import compiled
+from gpu_backend.bench.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
+from gpu_backend.bench.kernel_bench import variants
 
 pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
 

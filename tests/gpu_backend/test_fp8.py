@@ -16,9 +16,9 @@ from calibration.scope import check_scope
 from calibration.steps import fit_steps
 from gpu_backend import fp8
 from gpu_backend.attention.backends import available, open_attention
-from gpu_backend.attention.reference import reference_attention
 from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
+from gpu_backend.bench.reference import reference_attention
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.device import Cpu
 from gpu_backend.parallel import local_weights

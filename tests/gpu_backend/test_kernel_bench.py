@@ -16,12 +16,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend import kernel_bench
 from gpu_backend.attention.tiling import Tiling, tilings
-from gpu_backend.kernel_bench import Bench, row, smooth_model, stand_in, verdicts
-from gpu_backend.kernel_bench_cases import Case, Pool, cases, decode
-from gpu_backend.kernel_bench_rivals import RIVALS, NotHereError
-from gpu_backend.kernel_bench_timing import Ceilings, Timing, measure
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.cases import Case, Pool, cases, decode
+from gpu_backend.bench.kernel_bench import Bench, row, smooth_model, stand_in, verdicts
+from gpu_backend.bench.rivals import RIVALS, NotHereError
+from gpu_backend.bench.timing import Ceilings, Timing, measure
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +191,7 @@ def test_the_kernels_themselves_interpreted() -> None:
     if reason := no_interpreter():
         pytest.skip(reason)
     script = (
-        "import torch; from gpu_backend.kernel_bench import Bench, stand_in\n"
+        "import torch; from gpu_backend.bench.kernel_bench import Bench, stand_in\n"
         "bench = Bench('cpu', torch.float32, 256); assert bench.kernel is not stand_in\n"
         "names = ('decode B8 ctx 4k', 'prefill 8k', 'chunk 2k behind 8k')\n"
         "print(max(bench.error(case, bench.kernel) for case in bench.cases if case.name in names))\n"

@@ -17,11 +17,11 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 from calibration.rows import COLUMNS, read_rows, write_rows
 from calibration.steps import fit_steps
 from gpu_backend.backend import Backend
+from gpu_backend.bench.traffic import TRAFFIC
 from gpu_backend.device import Cpu
 from gpu_backend.probes import GRIDS, Grid, Probe, Probes
 from gpu_backend.profiler import MEASURED, ROWS, Profile, Reading, SwapRow, _rows, profile, write_profile
 from gpu_backend.session import measure_into
-from gpu_backend.traffic import TRAFFIC
 from simulator.errors import InputError
 from simulator.hardware.models import custom_model
 from simulator.lockstep.canary import Canary

@@ -9,13 +9,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simulator.engine.data_parallel import GroupCost
-from simulator.engine.timetable import Inlet
+from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.request import Request
 from simulator.results.records import Cause, Status
-from simulator.simulate import Run, simulate
+from simulator.simulate import Run
 from simulator.workload import Workload
 from tests.laws.scenarios import Scenario
+from tests.listening import Inlet, simulate_listening
 
 End = tuple[int, Status, float, Cause | None]
 
@@ -60,21 +61,24 @@ class Script:
             columns = {name: getattr(workload, name) for name in Workload.__dataclass_fields__}
             workload = FirstOnes(**columns, first=self.first)
         clients = _Clients(self, list(Workload.requests(workload)))
-        run = simulate(
-            workload,
-            make_policy=scenario.new_policy,
-            kv=scenario.memory,
-            cost=scenario.cost,
-            swap_s_per_block=scenario.swap_s_per_block,
-            swap_overlap=scenario.swap_overlap,
+        group = ReplicaGroup(
+            scenario.new_policy,
+            scenario.memory,
+            scenario.cost,
+            scenario.swap_s_per_block,
+            scenario.swap_overlap,
+            group_cost,
             make_blocks=make_blocks,
-            group_cost=group_cost,
             replicas=scenario.replicas,
+            max_queued_requests=self.max_queued_requests,
+        )
+        run = simulate_listening(
+            workload,
+            [group],
+            clients.listen,
             router=scenario.router,
             fast_forward=fast_forward,
             log_decisions=log_decisions,
-            max_queued_requests=self.max_queued_requests,
-            make_listener=clients.listen,
         )
         return run, clients.ends
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.division import cdiv
-from simulator.engine.timetable import Inlet, OnEnd
+from simulator.engine.completion import OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.scenarios import policies, scenarios
+from tests.listening import Inlet, simulate_listening
 
 BLOCK_BYTES = 1000
 
@@ -48,7 +51,8 @@ class Apart:
                 inlet.abort_at(row, float(arrival_s[row]) + later_s)
             return ignore
 
-        return simulate_fleet(
+        run = partial(simulate_listening, make_listener=make_listener) if self.aborts else simulate_fleet
+        return run(
             self.workload,
             [replace(group, make_blocks=make_blocks) for group in self.groups],
             router=self.router,
@@ -56,7 +60,6 @@ class Apart:
             link=self.link,
             fast_forward=fast_forward,
             log_decisions=True,
-            make_listener=make_listener if self.aborts else None,
         )
 
 
@@ -95,7 +98,7 @@ def apart(draw: st.DrawFn, *, aborts: bool = False) -> Apart:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -103,7 +106,7 @@ def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -111,7 +114,7 @@ def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=100)
+@examples(100)
 def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
     made: list[BlockLedger] = []
     records = fleet.run(made=made).records
@@ -125,7 +128,7 @@ def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
     records = fleet.run().records
     requests, moved = records.requests, records.transfers

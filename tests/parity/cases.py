@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from simulator.engine.timetable import Inlet, OnEnd
+from simulator.engine.completion import OnEnd
+from simulator.fleet.group import ReplicaGroup
 from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.request import PromptContent
-from simulator.simulate import simulate
+from simulator.simulate import simulate_fleet
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.listening import Inlet, simulate_listening
 
 Case = dict[str, Any]
 
@@ -101,16 +103,10 @@ def decisions_of(case: Case, *, fast_forward: bool = True, by_id: bool = False) 
     make_blocks: Callable[[int, int], KVBlocks] = BlockManager if by_id else BlockLedger
     if case["config"].get("enable_prefix_caching"):
         make_blocks = partial(PrefixCache if by_id else PrefixLedger, block_size=memory.block_size)
-    run = simulate(
-        workload_of(case),
-        make_policy=lambda: policy,
-        kv=memory,
-        cost=model,
-        make_blocks=make_blocks,
-        fast_forward=fast_forward,
-        log_decisions=True,
-        make_listener=partial(_clients, aborts_of(case)) if aborts_of(case) else None,
-    )
+    group = ReplicaGroup(lambda: policy, memory, model, make_blocks=make_blocks)
+    workload, aborts = workload_of(case), aborts_of(case)
+    serve = partial(simulate_listening, make_listener=partial(_clients, aborts)) if aborts else simulate_fleet
+    run = serve(workload, [group], fast_forward=fast_forward, log_decisions=True)
     assert run.decisions is not None
     return run.decisions
 

@@ -10,7 +10,8 @@ has ended. While all places are taken, blocks share the memory's bandwidth; the 
 in units of the time for one key of a block among many. Beside a prompt no sequence is split, each query head has a
 block of its own, and the extra is `LATE` of the difference of the last block's ends. The form and both numbers (the
 mean of each card's own) were found on RTX 4090 and RTX PRO 6000, where batches of two lengths were measured
-(LLMServingSim, vLLM 0.19); `calibration.uneven` fits them and says how far one card is predicted from the other.
+(LLMServingSim, vLLM 0.19); `docs.writers.accuracy.uneven` fits them and says how far one card is
+predicted from the other.
 
 FlashAttention 3 splits a sequence that has more than 1.1 times a multiprocessor's share of all keys
 (prepare_varlen_num_blocks in hopper/flash_prepare_scheduler.cu): there nothing is added.

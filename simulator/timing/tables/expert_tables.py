@@ -28,7 +28,7 @@ from simulator.timing.tables.table_files import Kind
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "tables of experts", "python -m calibration.tabulate_experts")
+KIND = Kind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
 
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")

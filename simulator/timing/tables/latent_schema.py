@@ -7,7 +7,7 @@
                  "heads": {"16": {"physics": {...}, "us": [...]}, ...}}, ...],
      "prompt": [the same with axes [chunks, each]]}
 
-What is timed is the whole attention module of a layer (`calibration.tabulate_latent` says what that is), for so many
+What is timed is the whole attention module of a layer (`calibration.makers.latent` says what that is), for so many
 heads of one GPU. `us` is 10^3 x log(microseconds), rounded, the last axis fastest; null where nothing was measured.
 The features of the physics are those of `simulator.timing.profile.counts`.
 """
@@ -31,7 +31,7 @@ from simulator.timing.tables.table_files import Kind
 
 SCHEMA = "batchlab latent tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "latent tables", "python -m calibration.tabulate_latent")
+KIND = Kind(SCHEMA, VERSION, "latent tables", "make tables")
 SUFFIX = "-latent"
 """Between the name of a GPU's tables and `.json.gz`."""
 

@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -c cons
 
 from sortedcontainers import SortedDict as Real
 
-from gpu_backend import carried
-from gpu_backend.carried import SortedDict, carry
+from gpu_backend.campaign import carried
+from gpu_backend.campaign.carried import SortedDict, carry
 from tests.command import ROOT
 
 ABSENT = (
@@ -32,7 +32,7 @@ import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in {absent!r} else real(name, *more)
 sys.meta_path.insert(0, Absent())
-from gpu_backend.carried import carry
+from gpu_backend.campaign.carried import carry
 assert carry() is None
 from gpu_backend.campaign.run import main
 sys.exit(main({arguments!r}))

@@ -14,15 +14,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
 from calibration.rows import read_rows
-from gpu_backend import kernel_bench
+from gpu_backend.bench import kernel_bench
+from gpu_backend.bench.cases import cases, fp8_cases
+from gpu_backend.bench.device_checks import CHECKS
 from gpu_backend.campaign import fp8, run
 from gpu_backend.campaign.job import DeadDeviceError, Job
 from gpu_backend.campaign.journal import MOST_TRIES, Journal, Section
 from gpu_backend.campaign.parts import PARTS
 from gpu_backend.campaign.plan import TOTAL_S, plan, table
 from gpu_backend.campaign.setting import name_of, setting_of
-from gpu_backend.device_checks import CHECKS
-from gpu_backend.kernel_bench_cases import cases, fp8_cases
 from simulator.lockstep.lockstep_csv import read_csv
 from tests.gpu_backend.counted import count_work
 
@@ -47,6 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
 
 
+@pytest.mark.long
 def test_all_of_it_on_a_cpu(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del quick
     assert campaign(tmp_path) == 0
@@ -87,7 +88,12 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("after", "parts"), [(1, "ceilings,cases"), (8, "ceilings,cases,latency"), (22, "sweep,profile,lockstep")]
+    ("after", "parts"),
+    [
+        (1, "ceilings,cases"),
+        (8, "ceilings,cases,latency"),
+        pytest.param(22, "sweep,profile,lockstep", marks=pytest.mark.long),
+    ],
 )
 def test_killed_anywhere_it_goes_on(
     after: int, parts: str, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

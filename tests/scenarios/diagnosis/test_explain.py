@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.diagnosis.page import page
+from docs.writers.findings import page
 from scenarios.diagnosis.rules import RULES
 from scenarios.diagnosis.what_if import changed
 from scenarios.schema.loader import load
@@ -18,7 +18,7 @@ DATA = ROOT / "tests" / "data" / "diagnosis"
 
 
 def test_the_page_is_up_to_date() -> None:
-    again = "write it again: python -m scenarios.diagnosis > docs/diagnosis.md"
+    again = "write it again: make pages PAGES=diagnosis"
     assert (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8") == page(), again
     for rule in RULES:
         assert f"(`{rule.name}`)" in page()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.candidate import make_candidate
+from scenarios.plan.candidate import firsts, make_candidate
 from scenarios.plan.experience import Experience, Known
 from scenarios.plan.goal import Goal, chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.plan.trial import Tail, Trial
-from scenarios.plan.twins import firsts, rules_of
+from simulator.policies import rules_of
 from tests.scenarios.plan.cases import CHAT, chat
 
 SLO = "p99_ttft_ms<=300"
@@ -100,11 +100,11 @@ def test_another_policy_is_alike_where_every_request_is() -> None:
     assert experience.ratio(of_other_policy) == pytest.approx(10 / 8)
 
 
-def test_a_candidate_is_dear_beside_a_much_cheaper_one() -> None:
+def test_a_candidate_is_expensive_beside_a_much_cheaper_one() -> None:
     _, answer = known([1.0])
     experience = Experience()
-    assert not experience.is_dear(answer.candidate, 1e-6)  # nothing is known yet
+    assert not experience.is_expensive(answer.candidate, 1e-6)  # nothing is known yet
     experience.learn(answer, None, 10.0, 10.2)
-    assert experience.is_dear(answer.candidate, 0.4)
-    assert not experience.is_dear(answer.candidate, 0.6)
+    assert experience.is_expensive(answer.candidate, 0.4)
+    assert not experience.is_expensive(answer.candidate, 0.6)
     assert not experience.known

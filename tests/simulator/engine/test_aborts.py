@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from simulator.engine.timetable import Door, Timetable
-from simulator.request import Request
 from simulator.results.records import Cause, Records, Status
 from simulator.timing.linear_cost import Linear
 from tests.laws.reacting import End, Script
@@ -192,39 +190,3 @@ def test_a_follow_up_is_seen_at_the_moment_of_its_birth(replicas: int, fast_forw
     )
     assert [end_s for _, _, end_s, _ in ends] == [3.0] * 3 + [5.0] * 3
     assert records.requests.scheduled_s.tolist() == [0.0] * 3 + [3.0] * 3
-
-
-def test_a_timetable_is_in_order_of_time_then_arrivals_then_rows() -> None:
-    def request(row: int, at_s: float) -> Request:
-        return Request(row, str(row), at_s, 1, 1, 1)
-
-    timetable = Timetable(iter([request(0, 1.0), request(1, 2.0)]))
-    timetable.abort(5, 2.0)
-    timetable.abort(4, 2.0)
-    timetable.submit(request(3, 2.0))
-    timetable.submit(request(2, 0.5))
-    taken = []
-    while timetable.due_s < float("inf"):
-        at_s, entry = timetable.due_s, timetable.take()
-        taken.append((at_s, entry.row if isinstance(entry, Request) else -entry))
-    assert taken == [(0.5, 2), (1.0, 0), (2.0, 1), (2.0, 3), (2.0, -4), (2.0, -5)]
-
-
-def test_a_door_keeps_what_is_put_in_before_it_opens() -> None:
-    told: list[tuple[int, float]] = []
-
-    class Listening:
-        def submit_at(self, request: Request) -> None:
-            told.append((request.row, request.arrival_s))
-
-        def abort_at(self, row: int, at_s: float) -> None:
-            told.append((-row, at_s))
-
-    door = Door()
-    door.abort_at(1, 2.0)
-    door.submit_at(Request(2, "2", 3.0, 1, 1, 1))
-    assert told == []
-    door.open(Listening())
-    door.abort_at(3, 4.0)
-    door.submit_at(Request(4, "4", 5.0, 1, 1, 1))
-    assert told == [(-1, 2.0), (2, 3.0), (-3, 4.0), (4, 5.0)]

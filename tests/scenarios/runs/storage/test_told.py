@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.cli.run_folder import page
+from docs.writers.run_folder import page
+from reports.exports.exported_run import export_files
 from scenarios.runs.storage import run_folder, told
-from scenarios.runs.storage.run_folder import EXPORTS, OWN_NAMES
+from scenarios.runs.storage.run_folder import own_names
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
 from simulator.metrics.table import METRICS
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
@@ -26,13 +27,13 @@ RARE = {"preempted_before", "aborted"}
 
 def test_the_page_is_as_written() -> None:
     written = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
-    assert written == page(), "write it again: python -m scenarios.cli.run_folder > docs/run-folder.md"
+    assert written == page(), "write it again: make pages PAGES=run-folder"
 
 
 def test_every_file_is_told() -> None:
-    files = {*told.TABLES, *told.OTHERS, *told.ELSEWHERE, *EXPORTS}
-    assert {name.rstrip("/") for name in files} == OWN_NAMES
-    assert all(f"`{name}`" in page() for name in EXPORTS)
+    files = {*told.TABLES, *told.OTHERS, *told.ELSEWHERE, *export_files()}
+    assert {name.rstrip("/") for name in files} == own_names()
+    assert all(f"`{name}`" in page() for name in export_files())
 
 
 def test_every_column_is_told() -> None:

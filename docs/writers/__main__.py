@@ -1,0 +1,75 @@
+"""Write the pages that are made from the code: `python -m docs.writers [NAME ...]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from docs.writers import (
+    commands,
+    definitions,
+    findings,
+    gallery,
+    json_schema,
+    reference,
+    run_folder,
+    studies,
+    systems,
+)
+from docs.writers.accuracy import compute as accuracy
+from docs.writers.claims import page as claims
+from docs.writers.studies.study import Study
+from scenarios.schema.source.hints import did_you_mean
+from simulator.errors import InputError
+
+DOCS = Path(__file__).parents[1]
+
+
+def _text(page: Callable[[], str], path: Path) -> Callable[[], None]:
+    """A writer of one file of text."""
+
+    def write() -> None:
+        path.write_text(page(), encoding="utf-8", newline="\n")
+
+    return write
+
+
+def _study(study: Study) -> Callable[[], None]:
+    """A writer of a study's page and picture."""
+    return lambda: studies.write(DOCS / "studies", study)
+
+
+WRITERS: dict[str, Callable[[], None]] = {
+    "commands": _text(commands.page, DOCS / "commands.md"),
+    "diagnosis": _text(findings.page, DOCS / "diagnosis.md"),
+    "metrics": lambda: definitions.write(DOCS / "metrics.md"),
+    "reference": _text(reference.page, DOCS / "reference.md"),
+    "run-folder": _text(run_folder.page, DOCS / "run-folder.md"),
+    "schema": _text(json_schema.text, json_schema.FILE),
+    "systems": _text(systems.page, DOCS / "systems.md"),
+    "claims": _text(claims.page, DOCS / "claims.md"),
+    "gallery": lambda: gallery.write(DOCS),
+    **{name: _study(study) for name, study in studies.studies().items()},
+    "accuracy": lambda: accuracy.write(DOCS),
+}
+"""Every page by its name, the quick ones first; the last needs the measurements of the shared folder."""
+
+
+def write_pages(names: Iterable[str]) -> None:
+    """Write the named pages again, all of them without names. Raises InputError for a name that is no page."""
+    wanted = list(names) or list(WRITERS)
+    for name in wanted:
+        if name not in WRITERS:
+            raise InputError(f"no page is called {name!r}", hint=did_you_mean(name, list(WRITERS)))
+    for name in wanted:
+        WRITERS[name]()
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        write_pages(sys.argv[1:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,307 @@
+"""docs/accuracy.md: every profile with its errors, every case with a server's truth, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.writers.accuracy.cases import CaseResult
+from docs.writers.accuracy.composed import LeftOut
+from docs.writers.accuracy.possible import contradicts_itself, possible_section
+from docs.writers.accuracy.sensitivity import Sensitivity
+from docs.writers.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
+from docs.writers.accuracy.tables_page import (
+    ClockOf,
+    Held,
+    HeldUneven,
+    beside_section,
+    clocks_section,
+    parts_section,
+    tables_section,
+    uneven_section,
+)
+from scenarios.validate.compare import Validation
+from simulator.timing.tables import Tables
+
+FIGURE = "sensitivity.png"
+_HEAD = """# How accurate it is
+
+This page is generated: `make pages PAGES=accuracy` runs every case below and writes the page and its figure again. The
+measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors have a sign:
+simulated over measured, less one. Above 0 the simulation is slower. Nothing is fitted to the end-to-end times of a case
+that is scored here. This was fitted or assumed:
+
+- Kernel times are fitted to the kernel tables that each profile names (below), never to a served run.
+- The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles alike. Earlier versions and
+  other engines have figures of their own (`simulator/servers.py`, with their sources); no case here uses them.
+- The links between GPUs were not measured on these servers. All-reduce takes the nominal figures of the peer's own
+  configuration (16 GB/s, 20 microseconds). The exchange of tokens between ranks takes public nccl-tests of the same
+  card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two moves its case by
+  more than any other assumption here; the last tables say by how much.
+- The two constants of the closed-loop runs by profile are fitted to the runs of concurrency {low} and less, and scored
+  on the others. To the runs by tables nothing was fitted.
+"""
+_COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
+  not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
+  host of a server that schedules asynchronously; with its oldest tables it is {} %. The others, of vLLM 0.12, are off
+  by {} %; {} more of them contradict themselves and are not scored (below)."""
+_MIXTURES = """- **{} runs of gpt-oss-120b (experts in mxfp4, the rest in bf16), composed of tables; nothing was fitted
+  to them**: {} %, and {:+.1f} % on average. Their experts are Marlin's, as the public script of these servers asks for,
+  from Marlin's rows of other models: there are none of this one on H200. By Triton's kernels, which vLLM 0.19 takes
+  unless told otherwise, they would be off by {} % ({:+.1f} %). With the number at once the error goes from below nought
+  to above: Marlin's least time is that of other models, and tokens are taken to choose experts evenly, where those of a
+  trained gate touch fewer."""
+_FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the {} of more than 16 at once. Two
+  constants for the host are fitted to the others (below). `host:` takes 1.3 ms and 72 microseconds for a server that
+  schedules synchronously: fitted in the same way to kernels that were timed with a warm cache."""
+_NOT_MODELLED = """## What is not modelled
+
+- **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
+  HTTP, tokenising and detokenising take. On public runs of vLLM 0.15 over HTTP that is 5.8 ms and 67 microseconds for
+  each running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log, and adds
+  them if the latencies of the log are the client's. A front end that saturates, and then delays every token, is left
+  out.
+- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows the
+  time is priced where tables hold it; the KV cache keeps whole contexts.
+- **The preferences of a trained gate.** Tokens choose experts evenly. A real gate concentrates, so fewer experts are
+  read from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
+- **Disturbances**: garbage collection, other tenants, thermal limits, clocks that fall under load. Two runs of one
+  server differ by about a per cent, so an error of a few per cent may come from that.
+- **Start-up.** Compilation and graph capture are over, and caches of kernels are warm. Prefix caches start empty.
+- **Blocks that were not counted.** If the `num_gpu_blocks` of a server is not given, it is computed within a few per
+  cent (`batchlab kv`). On a server that is short of memory that moves TTFT as the figure shows.
+"""
+
+
+def page(
+    profiles: Sequence[Mapping[str, Any]],
+    cases: Sequence[CaseResult],
+    predictions: Mapping[str, Mapping[str, Any]],
+    silicon: Sequence[Scored],
+    hosts: Hosts,
+    sensitivities: Sequence[Sensitivity],
+    left_out: Sequence[LeftOut] = (),
+    tables: Sequence[Tables] = (),
+    beside: Sequence[Held] = (),
+    older: Sequence[Scored] = (),
+    uneven: Sequence[HeldUneven] = (),
+    clocks: Sequence[ClockOf] = (),
+    other_kernels: Sequence[Scored] = (),
+    parts_beside: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The whole page, as Markdown. `profiles` are their JSON documents, `predictions` summaries by scenario.
+
+    `left_out` are models that were composed of `tables` without them, `beside` mixed steps by the power of other cards,
+    `older` closed-loop runs again with the oldest tables of their GPU, `uneven` unequal batches by other
+    cards' numbers, `clocks` what sources say of their GPU's clock, `other_kernels` closed-loop runs of mixtures again
+    with the kernels of experts that vLLM takes by default, `parts_beside` the JSON of tables of experts and latent
+    attention.
+    """
+    parts = [
+        _HEAD.format(low=LOW_CONCURRENCY),
+        _servers(cases),
+        _predictions(predictions),
+        _silicon(silicon, hosts, older, other_kernels),
+        tables_section(tables, left_out),
+        parts_section(parts_beside),
+        beside_section(beside),
+        uneven_section(uneven),
+        _profiles(profiles),
+        clocks_section(clocks),
+        _sensitivity(sensitivities),
+        _NOT_MODELLED,
+    ]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
+
+
+def load_documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """The JSON of profiles or tables, gzipped or not, in the order given."""
+    import gzip
+    import json
+
+    held = [path.read_bytes() for path in paths]
+    return [json.loads(gzip.decompress(each) if each[:2] == b"\x1f\x8b" else each) for each in held]
+
+
+def _servers(cases: Sequence[CaseResult]) -> str:
+    if not cases:
+        return ""
+    lines = [
+        "## Against real servers",
+        "",
+        "vLLM 0.19.0 with 300 ShareGPT requests at 10 a second (LLMServingSim's logs). The score is the mean size of",
+        "13 errors: mean, p50, p90 and p99 of TTFT, TPOT and end-to-end latency, and the makespan. The last column is",
+        "the median size of the single requests' end-to-end errors. The peer's figures are its published output,",
+        "scored by the same code (its own summary counts from queued_ts, somewhat later than the arrival).",
+        "",
+        _row("case", "simulator", "score (%)", "worst (%)", "which", "per request (%)"),
+        _rule(6, 2),
+    ]
+    for result in cases:
+        lines.append(_score_row(result.case.title, "batchlab", result.ours))
+        lines.append(_score_row("", "LLMServingSim", result.peer))
+    for result in cases:
+        lines += ["", f"### {result.case.title}", ""]
+        changed = "".join(f" --set {override}" for override in result.case.overrides)
+        lines += [f"`batchlab validate {result.case.scenario}{changed} --measured vllm_requests.jsonl.gz`", ""]
+        lines += [_row("error (%)", "mean", "p50", "p90", "p99"), _rule(5, 1)]
+        for metric, title in (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "end-to-end")):
+            lines.append(_row(title, *(_percent(error) for error in result.ours.errors[metric].values())))
+        lines.append(_row("makespan", _percent(result.ours.makespan), "", "", ""))
+        if result.diagnosis is not None:
+            lines += ["", *(f"- {text}" for text in result.diagnosis.words)]
+    return "\n".join(lines)
+
+
+def _words(template: str, *values: float) -> list[str]:
+    """The lines of a template; counts as they are, fractions in per cent."""
+    return template.format(*(f"{100 * v:.1f}" if isinstance(v, float) else v for v in values)).splitlines()
+
+
+def _score_row(title: str, simulator: str, found: Validation) -> str:
+    name, worst = found.worst
+    each = f"{100 * found.per_request['e2e'].median_size:.1f}" if "e2e" in found.per_request else ""
+    return _row(title, simulator, f"{100 * found.score:.2f}", _percent(worst), name, each)
+
+
+def _predictions(predictions: Mapping[str, Mapping[str, Any]]) -> str:
+    if not predictions:
+        return ""
+    names = ("p50_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p50_e2el_ms", "p99_e2el_ms", "duration", "preemptions")
+    lines = [
+        "## Predictions whose truth we have not seen",
+        "",
+        "Servers of which only the flags are known. These figures come from the profiles alone.",
+        "",
+        _row("scenario", *(name.replace("_", " ") for name in names)),
+        _rule(1 + len(names), 1),
+    ]
+    for scenario, summary in predictions.items():
+        lines.append(_row(f"`{scenario}`", *(f"{summary[name]:,.0f}" for name in names)))
+    return "\n".join(lines)
+
+
+def _silicon(rows: Sequence[Scored], hosts: Hosts, older: Sequence[Scored], other_kernels: Sequence[Scored]) -> str:
+    if not rows:
+        return ""
+    scored = [each for each in rows if not contradicts_itself(each.run)]
+    dense = [each for each in rows if not each.run.resolve_model().experts]
+    told = [each for each in dense if each.kernels == "tables" and each.run.version]
+    mixtures = [each for each in scored if each.run.dtype == "mxfp4"]
+    composed = [each for each in scored if each.kernels == "tables" and each not in mixtures]
+    recent = [each for each in composed if not each.run.version]
+    labelled = [each for each in composed if each.run.version]
+    fitted = [each for each in scored if each.kernels != "tables"]
+    beyond = [each for each in fitted if not each.run.is_low]
+    unfitted = [each for each in scored if each not in fitted or each in beyond]
+    middles = (median_error(recent), median_error(older), median_error(labelled))
+    lines = [
+        "## Closed-loop runs on H100 and H200",
+        "",
+        f"{len(scored)} runs (aiconfigurator's silicon samples, vLLM 0.12 to 0.18): TPOT alone. The",
+        f"median error is {100 * median_error(scored):.1f} % over all, and over the {len(unfitted)} to which nothing"
+        f" was fitted {100 * median_error(unfitted):.1f} %.",
+        "",
+        *_words(_COMPOSED, len(composed), len(recent), *middles, len(rows) - len(scored)),
+        *(_of_mixtures(mixtures, other_kernels) if mixtures else ()),
+        *_words(_FITTED, len(fitted), median_error(beyond), len(beyond)),
+        "",
+        "What the host adds to the kernels of a step:",
+        "",
+        *(
+            f"- kernels by {source}: {1e3 * of.step_s:.2f} ms, and {1e6 * of.per_seq_s:.0f} microseconds a request"
+            for source, of in sorted(hosts.items())
+        ),
+        "",
+        "The servers' flags are not known but for gpt-oss: max_num_batched_tokens is taken to be 8192, the KV cache of",
+        "fp8 models fp8.",
+        "",
+        _row("GPU", "model", "dtype", "vLLM", "kernels", "TP", "concurrency", "runs", "median error (%)", "errors (%)"),
+        _rule(10, 5),
+    ]
+    for (gpu, model, dtype, ranks, concurrency), group in grouped(scored).items():
+        errors = ", ".join(_percent(each.error) for each in group)
+        middle = f"{100 * median_error(group):.1f}"
+        counts = (str(ranks), str(concurrency), str(len(group)))
+        version = group[0].run.version or "not given"
+        lines.append(_row(gpu, model, dtype, version, group[0].kernels, *counts, middle, errors))
+    return "\n".join([*lines, "", possible_section(dense, told)])
+
+
+def _of_mixtures(scored: Sequence[Scored], other: Sequence[Scored]) -> list[str]:
+    """What is said of runs of mixtures: size and mean of the errors, by the servers' kernels and by others."""
+    figures = [(100 * median_error(each), 100 * sum(one.error for one in each) / len(each)) for each in (scored, other)]
+    (ours, bias), (theirs, other_bias) = figures
+    return _MIXTURES.format(len(scored), f"{ours:.1f}", bias, f"{theirs:.1f}", other_bias).splitlines()
+
+
+def _profiles(profiles: Sequence[Mapping[str, Any]]) -> str:
+    if not profiles:
+        return ""
+    lines = [
+        "## Profiles",
+        "",
+        "Held-out errors of the kernels (mean absolute per cent), by what was left out: random rows, whole regimes,",
+        "rows beyond the grid. `batchlab list profiles` names them, `batchlab calibrate check` reads one in full.",
+        "",
+        _row(
+            "profile",
+            "software",
+            "source",
+            "kernel",
+            "left out",
+            "rows",
+            "mean (%)",
+            "median (%)",
+            "p95 (%)",
+            "bias (%)",
+        ),
+        _rule(10, 5),
+    ]
+    for document in profiles:
+        lines += _profile_rows(document)
+    return "\n".join(lines)
+
+
+def _profile_rows(document: Mapping[str, Any]) -> list[str]:
+    sources = "; ".join(
+        f"{source.get('source', '')} at {str(source.get('commit', ''))[:7]} ({source.get('licence', '')})"
+        for source in document.get("sources", ())
+    )
+    head = (f"`{document.get('name', '')}`", str(document.get("software", "")), sources)
+    rows: list[str] = []
+    for kind, regimes in document.get("errors", {}).items():
+        for regime, of in regimes.items():
+            figures = [f"{of[name]:.1f}" if name in of else "" for name in ("mape", "median", "p95", "bias")]
+            rows.append(_row(*(head if not rows else ("", "", "")), kind, regime, str(of.get("rows", "")), *figures))
+    return rows or [_row(*head, "not tested", "", "", "", "", "", "")]
+
+
+def _sensitivity(sensitivities: Sequence[Sensitivity]) -> str:
+    if not sensitivities:
+        return ""
+    lines = [
+        "## What moves the answer",
+        "",
+        "One input changed at a time; the change of the means in per cent.",
+        "",
+        f"![How far each input moves TTFT, TPOT and end-to-end latency]({FIGURE})",
+    ]
+    for each in sensitivities:
+        lines += ["", _row(f"`{each.scenario}`", "TTFT", "TPOT", "end-to-end"), _rule(4, 1)]
+        lines += [_row(effect.change.name, *map(_percent, effect.moves)) for effect in each.effects]
+    return "\n".join(lines)
+
+
+def _percent(fraction: float) -> str:
+    text = f"{100 * fraction:+.1f}"
+    return "0.0" if float(text) == 0.0 else text
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(columns: int, texts: int) -> str:
+    return _row(*["---"] * texts, *["---:"] * (columns - texts))

@@ -1,0 +1,32 @@
+"""Parts of a written page: tables, texts with figures in them, what was expected and what came out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from docs.writers.claims.claim import Expectation, Figures, Table
+
+
+def filled(text: str, figures: Figures) -> str:
+    """The text with its figures in it; per cent as the rest of the page has it."""
+    return re.sub(r"(?<=\d)%", " %", text.format_map(figures))
+
+
+def table_lines(table: Table) -> Iterator[str]:
+    """A table as Markdown, its caption above it."""
+    if table.caption:
+        yield f"{table.caption}:"
+        yield ""
+    yield "| " + " | ".join(table.head) + " |"
+    yield "| --- |" + " ---: |" * (len(table.head) - 1)
+    for row in table.rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def expected_lines(expected: Sequence[Expectation], figures: Figures) -> Iterator[str]:
+    """The expected figures beside the measured ones, as Markdown."""
+    yield "| expected figure | expected | measured | why |"
+    yield "| --- | ---: | ---: | --- |"
+    for one in expected:
+        yield f"| `{one.figure}` | {one.written} | {figures[one.figure]:.4g} | {one.why} |"

@@ -1,0 +1,83 @@
+"""The page of claims, written from the scenarios and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from docs.writers.claims import latency, memory, ratios, steps, systems
+from docs.writers.claims.claim import Claim, ClaimResult
+from docs.writers.claims.markdown import expected_lines, filled, table_lines
+from docs.writers.claims.runs import run
+
+CLAIMS: tuple[Claim, ...] = tuple(
+    sorted(
+        (*steps.CLAIMS, *ratios.CLAIMS, *systems.CLAIMS, *memory.CLAIMS, *latency.CLAIMS),
+        key=lambda claim: claim.number,
+    )
+)
+
+_HEAD = """# What people say of batching, and what is so
+
+Each claim is a shipped scenario (`batchlab run {first}`). Its head holds the claim and the expected figures. This page
+is written from the runs (`make pages PAGES=claims`); a test keeps it true. All times come from cost models (`cost:` in
+each scenario), so they show what scheduling alone does on one GPU. Each run has one seed unless it says otherwise.
+Another seed moves ratios by some 10 %, and more where a few long answers decide. Expected figures are derived where
+that is possible, with the reason beside them. The others are those of a first run, kept so that a change is seen.
+
+`orca` is continuous batching in its plainest form, with prompts in the same steps as decodes. `continuous` gives
+prompts steps of their own. `chunked_prefill` is vLLM's scheduler. All have the same slots as static batching, unless
+the claim is about slots. CV is the coefficient of variation: standard deviation over mean.
+"""
+
+
+@cache
+def measured(claim: Claim) -> ClaimResult:
+    """What the claim's runs gave; they are run once."""
+    found = claim.measure()
+    run.cache_clear()  # runs are shared within a claim; their records need not be kept for the next
+    return found
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    rows = [overview_row(claim) for claim in CLAIMS]
+    return "\n\n".join(["\n".join([head(), *rows]), *(section(claim) for claim in CLAIMS)]) + "\n"
+
+
+def head() -> str:
+    """What comes before the first row of the table of claims."""
+    text = _HEAD.format(first=CLAIMS[0].scenario)
+    return f"{text}\n| | claim | verdict | measured |\n| --- | --- | --- | --- |"
+
+
+def overview_row(claim: Claim) -> str:
+    """The claim's row in the table at the top."""
+    figures = measured(claim).figures
+    texts = (claim.head.title, filled(claim.verdict, figures), filled(claim.brief, figures))
+    return f"| [{claim.number}](#claim-{claim.number}) | " + " | ".join(texts) + " |"
+
+
+def section(claim: Claim) -> str:
+    """The claim's part of the page."""
+    return "\n".join(_section(claim))
+
+
+def _section(claim: Claim) -> Iterator[str]:
+    head, found = claim.head, measured(claim)
+    yield f"## Claim {claim.number}"
+    yield ""
+    yield f"> {head.claim}"
+    yield ""
+    yield f"Said: {head.said}. Scenario: [`{claim.scenario}`](../scenarios/library/{claim.scenario}.yaml)."
+    for table in found.tables:
+        yield ""
+        yield from table_lines(table)
+    yield ""
+    yield f"**Verdict: {filled(claim.verdict, found.figures)}.**"
+    yield ""
+    yield f"Where it holds: {filled(claim.holds, found.figures)}"
+    yield ""
+    yield f"Where it does not: {filled(claim.fails, found.figures)}"
+    yield ""
+    yield from expected_lines(head.expected, found.figures)

@@ -1,0 +1,42 @@
+"""The page of policies: it says what the code says, and every policy has its place on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.writers.systems import page
+from simulator.policies import built_in_policies, policy_class, system_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    written = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    assert written == page(), "write it again: make pages PAGES=systems"
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_every_policy_answers_every_question(policy: str) -> None:
+    system = system_of(policy)
+    assert system is not None
+    answers = dataclasses.asdict(system)
+    answers.update(answers.pop("checked") or {})
+    for question, answer in answers.items():
+        assert answer.strip(), question
+
+
+@pytest.mark.parametrize("policy", built_in_policies())
+def test_a_policy_is_one_short_file_or_a_folder_of_them(policy: str) -> None:
+    """Adding one touches nothing else. What every policy has stands in its first file, the rule of a folder in step."""
+    found = sys.modules[policy_class(policy).__module__].__file__
+    assert found is not None
+    first = Path(found)
+    files = sorted(first.parent.glob("*.py")) if first.name == "__init__.py" else [first]
+    assert len(files) == 1 or first.with_name("step.py") in files
+    for file in files:
+        longest = 240 if file == first else 300
+        assert len(file.read_text(encoding="utf-8").splitlines()) <= longest, file.name
