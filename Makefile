@@ -6,6 +6,8 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 # Without docs, gpu, parquet and serve the tests that need them are skipped, and say so.
 EXTRAS ?= dev,docs,gpu,parquet,serve
+# Bytecode is kept, whatever the shell says: every process that a test starts would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -17,7 +19,7 @@ COMPILED := build/compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo lockstep docs pages tables test bench more-tests compiled-test clean
+.PHONY: help demo lockstep docs pages tables test long-tests bench more-tests compiled-test clean
 
 help:
 	@echo "make demo        the four schedulers on the quickstart scenario: a table, and a report in $(DEMO)"
@@ -25,8 +27,9 @@ help:
 	@echo "make docs        the pages as a site that opens from a folder, in $(SITE)"
 	@echo "make pages       the pages that are made from the code, written again (PAGES='commands claims' for some)"
 	@echo "make tables ROOT=...  the shipped profiles and kernel tables made again, from public sources below ROOT"
-	@echo "make test        every check: ruff, mypy, import-linter, pytest (PYTEST_ARGS='-k blocks' for some)"
-	@echo "make more-tests  every test, the large runs of the laws too (marker slow), on new random examples each time"
+	@echo "make test        ruff, mypy, import-linter, and pytest: every rule is tested (PYTEST_ARGS='-k blocks' for some)"
+	@echo "make long-tests  the rest: more examples and cases of the rules (marker long), none that make test runs"
+	@echo "make more-tests  every test, the very large runs too (marker slow), on new random examples each time"
 	@echo "make compiled-test  the core compiled with mypyc, in $(COMPILED), and the tests that it must pass as the sources do"
 	@echo "make bench       the benchmarks, in CPU seconds"
 	@echo "make clean       remove the environment and the caches (runs/ stays)"
@@ -52,7 +55,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir $(SITE)
 	@echo "The first page, to open in a browser: $(CURDIR)/$(SITE)/index.html"
 
-# For maintainers. What they write is in the repository, and tests hold it against the code.
+# For maintainers. What they write is in the repository, and tests compare it with the code.
 pages: $(VENV)/.dev
 	$(BIN)/python -m docs.writers $(PAGES)
 
@@ -66,25 +69,24 @@ test: $(VENV)/.dev
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
 
+# The same examples every time, and others than those of `make test`.
+long-tests: $(VENV)/.dev
+	BATCHLAB_HYPOTHESIS=long $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs --hypothesis-seed=1 \
+	    -m "(long or examples) and not (slow or bench)" $(PYTEST_ARGS)
+
 more-tests: $(VENV)/.dev
 	BATCHLAB_HYPOTHESIS=more $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs -m "not bench" $(PYTEST_ARGS)
 
 # The wheel of an install with BATCHLAB_COMPILE=1, unpacked with the tests beside it: nothing of it lies where others look.
-compiled-# For maintainers. What they write is in the repository, and tests hold it against the code.
-pages: $(VENV)/.dev
-	$(BIN)/python -m docs.writers $(PAGES)
-
-tables: $(VENV)/.dev
-	$(BIN)/python -m calibration.makers $(ROOT) $(NAMES)
-
-test: $(VENV)/.dev
+compiled-test: $(VENV)/.dev
 	rm -rf build
 	BATCHLAB_COMPILE=1 $(BIN)/python -m pip wheel -qq --disable-pip-version-check --no-deps -w $(COMPILED) .
 	$(BIN)/python -m zipfile -e $(COMPILED)/batchlab-*.whl $(COMPILED)
 	cp -R tests docs pyproject.toml $(COMPILED)
 	cd $(COMPILED) && $(abspath $(BIN))/python -c "from simulator.compiled import is_compiled; assert is_compiled(), 'nothing was compiled: pip wheel -v . says why'"
 	cd $(COMPILED) && BATCHLAB_SHARED="$${BATCHLAB_SHARED:-$(abspath ../shared)}" \
-	    $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS) \
+	    BATCHLAB_HYPOTHESIS=long $(abspath $(BIN))/python -m pytest -n $(JOBS) --dist worksteal -rs --hypothesis-seed=1 \
+	    -m "not slow and not bench" $(PYTEST_ARGS) \
 	    tests/test_compiled.py tests/laws tests/parity tests/simulator
 
 # One process: two would share the caches and the memory's bandwidth, and change what is measured.

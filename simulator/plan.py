@@ -227,7 +227,10 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the engine has to know of a policy beyond its plans."""
+    """What a policy is as it is configured, beyond its plans.
+
+    The engine needs all but the last four. These are for what explains a run or advises a change: diagnosis and plans.
+    """
 
     order: str = "fcfs"  # of the waiting queue: a name of simulator.queues
     keeps_finished: bool = False  # finished requests keep slot and KV until the whole batch has finished
@@ -242,6 +245,10 @@ class Traits:
     skips_empty_steps: bool = False  # a step that computes nothing takes no time: the next is planned at once
     frees_late: int = 0  # so many further steps are planned before the blocks of a finished request come free
     slots_by_step: bool = False  # running requests that compute nothing in a step hold no slot in it
+    whole_prompts: bool = False  # prompts are not cut into chunks that fit into a step beside the decodes
+    pauses_decodes: bool = False  # prompts are computed in steps of their own, for which running requests wait
+    reserves: bool = False  # a request takes memory for all of its `max_tokens` as it enters
+    displaces: bool = False  # a more important waiting request takes the place of a running one
 
 
 class Policy(Protocol):

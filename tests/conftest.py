@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import PROFILE, PROFILES, number
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -22,20 +24,22 @@ BENCH = Path(__file__).parent / "bench"
 settings.register_profile(
     "default",
     deadline=None,
-    max_examples=100,
+    max_examples=number(100, "default"),
     derandomize=True,  # the same examples every time and everywhere; `make more-tests` looks for new ones
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
-settings.register_profile("more", settings.get_profile("default"), max_examples=2000, derandomize=False)
+DEFAULT = settings.get_profile("default")
+# Examples of its own, the same every time too: `make long-tests` gives the seed.
+settings.register_profile("long", DEFAULT, max_examples=number(100, "long"), derandomize=False, database=None)
+settings.register_profile("more", DEFAULT, max_examples=2000, derandomize=False)
 
 
 def pytest_configure() -> None:
-    """Load the profile that BATCHLAB_HYPOTHESIS names. A test's own `@settings` still go before it."""
-    profile = os.environ.get("BATCHLAB_HYPOTHESIS", "default")
-    if profile not in ("default", "more"):
-        raise pytest.UsageError(f"BATCHLAB_HYPOTHESIS is {profile!r}; allowed: default, more")
-    settings.load_profile(profile)
+    """Load the profile that BATCHLAB_HYPOTHESIS names. A test's own `@settings` and `@examples` go before it."""
+    if PROFILE not in PROFILES:
+        raise pytest.UsageError(f"BATCHLAB_HYPOTHESIS is {PROFILE!r}; allowed: {', '.join(PROFILES)}")
+    settings.load_profile(PROFILE)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # What a shell starts in the background is deaf to Ctrl-C, and so are its children; some tests press it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,10 +77,12 @@ NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "b
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/bench as `bench`, whoever forgets to."""
+    """Mark everything in tests/bench as `bench`, and what Hypothesis draws examples for as `examples`."""
     for item in items:
         if BENCH in item.path.parents:
             item.add_marker(pytest.mark.bench)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.examples)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest itself looks for skip marks

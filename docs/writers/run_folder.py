@@ -20,14 +20,6 @@ _EXPORTS = """## Exports
 `batchlab export RUN_DIR --format perfetto` writes a run in the format of another tool, from its rows, beside them or
 to `--out`. `--format` may be given several times; a format whose package is missing says which extra brings it.
 """
-_NOTES = {
-    "aiperf": "records, one a request, and their statistics; its ITL is our TPOT, its ICL our gaps",
-    "guidellm": "the requests that came, at their times: `guidellm benchmark --data kind=trace_synthetic,path=FILE`",
-    "parquet": "the tables with their types; nulls for what never happened",
-    "perfetto": "replicas, slots, steps, preemptions, counters; with `--log-decisions` each prompt chunk",
-    "prometheus": "vLLM's counters, gauges and histograms as they stand at the end",
-    "vllm": "every field of `vllm bench serve --save-result --save-detailed`, so `batchlab validate` reads it too",
-}
 
 
 def page() -> str:
@@ -36,7 +28,7 @@ def page() -> str:
 
 
 def _page() -> Iterator[str]:
-    from reports.exports import export_formats
+    from reports.exports.exported_run import export_formats
     from scenarios.runs.storage.told import ELSEWHERE, OTHERS, TABLES
     from simulator.metrics.table import METRICS
 
@@ -50,7 +42,7 @@ def _page() -> Iterator[str]:
     yield from _table(("key", "unit", "definition"), [_metric(metric) for metric in METRICS.values() if metric.by_run])
     yield f"\n{_EXPORTS}"
     formats = [
-        (f"`{name}`", ", ".join(f"`{file}`" for file in each.files), each.title, _NOTES[name])
+        (f"`{name}`", ", ".join(f"`{file}`" for file in each.files), each.title, each.note)
         for name, each in export_formats().items()
     ]
     yield from _table(("format", "files", "for", "what is in it"), formats)

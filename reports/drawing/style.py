@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import colormaps
@@ -27,8 +27,7 @@ from reports.drawing.marks import Painted, Series, Spot, spots
 from reports.files import write
 from reports.units import fitted
 from simulator.errors import InputError
-
-Dash = tuple[float, tuple[float, ...]] | Literal["-"]
+from simulator.policies import Dash, style_of
 
 # The inks that are no run's. The report swaps them for its own light or dark ones where it embeds an SVG.
 INK = "#1b1f24"
@@ -37,12 +36,6 @@ GRID = "#dfe3e8"
 CARD = "#fefefe"
 HELD = "#c9ced5"  # of a slot that does nothing useful
 
-BUILT_IN: Mapping[str, tuple[str, Dash]] = {
-    "static": ("#d55e00", (0, (1.2, 1.3))),
-    "continuous": ("#0072b2", (0, (5.0, 1.8))),
-    "preemptive": ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6))),
-    "chunked_prefill": ("#009e73", "-"),
-}
 OTHERS: tuple[str, ...] = ("#56b4e9", "#e69f00", "#775ce6")
 DASHES: tuple[Dash, ...] = (
     "-",
@@ -153,8 +146,9 @@ def styles(runs: Sequence[tuple[str, str]]) -> dict[str, Style]:
     seen: dict[str, int] = {}
     result: dict[str, Style] = {}
     for label, policy in runs:
-        if policy in BUILT_IN:
-            color, dash = BUILT_IN[policy]
+        own = style_of(policy)
+        if own is not None:
+            color, dash = own
             first = DASHES.index(dash) if dash in DASHES else len(DASHES) - 1
         else:
             first = others.setdefault(policy, len(others))

@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from reports.drawing.coincide import coinciding
-from reports.drawing.style import CARD, DASHES, INK, Dash, ramp, shorten
+from reports.drawing.style import CARD, DASHES, INK, ramp, shorten
 from reports.sweep.colours import MARKS, colours
 from reports.sweep.knee import knee
 from reports.sweep.points import SweepPoint, SweepResult, mean_of
+from simulator.policies import Dash
 
 MOST_LINES = 10
 LEAST = 3  # points of a line

@@ -12,7 +12,8 @@ from scenarios.schema.engine import ENGINE_KEYS
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
-from simulator.policies import load_policy, policy_class, policy_parameters
+from simulator.plan import OptionalMembers, Traits
+from simulator.policies import DEFAULT_POLICY, load_policy, policy_class, policy_parameters, rules_of
 from simulator.queues import Order
 
 if TYPE_CHECKING:
@@ -39,6 +40,24 @@ def build_policy(scenario: Scenario) -> Policy:
     except InputError as error:
         key = next((key for key in parameters if f": {key} " in error.message), "policy")
         raise error if error.file else scenario.error(f"engine.{key}", error.message, error.hint) from None
+
+
+def policy_traits(scenario: Scenario) -> Traits:
+    """Return what the scenario's policy says of itself, as it is configured."""
+    return OptionalMembers.of(build_policy(scenario)).traits
+
+
+def is_default(scenario: Scenario) -> bool:
+    """Return whether the scenario's policy is the default scheduler, under any of its names."""
+    return rules_of(scenario.engine.policy) == rules_of(DEFAULT_POLICY)
+
+
+def with_chunks(scenario: Scenario) -> dict[str, str | int]:
+    """Return the settings that compute prompts in chunks beside the decodes: the default policy, with its chunks."""
+    found: dict[str, str | int] = {} if is_default(scenario) else {"engine.policy": DEFAULT_POLICY}
+    if scenario.engine.given().get("enable_chunked_prefill") is False:
+        found["engine.enable_chunked_prefill"] = True
+    return found
 
 
 def policy_label(policy: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import policy_traits
 from scenarios.assembly.fleet_parts import BuiltGroup, build_fleet
 from scenarios.diagnosis.late import Late, late_requests
 from scenarios.diagnosis.timeline import Timeline, covered
@@ -17,6 +18,7 @@ from scenarios.schema.engine import DEFAULT_BUDGET
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.overload import Overload, overload
 from simulator.metrics.window import Bools, Window, measured_window, run_end_s
+from simulator.plan import Traits
 from simulator.results.records import Floats, Ints, Records
 from simulator.timing.cost import StepShape
 from simulator.workload import Workload
@@ -95,15 +97,13 @@ class Evidence:
         requests, late = self.records.requests, self.late.row
         if not len(late):
             return 1
-        tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.reserves else 1)
+        tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.traits.reserves else 1)
         return math.ceil(float(tokens.mean()) / self.block_size)
 
     @cached_property
-    def reserves(self) -> bool:
-        """Whether the policy takes memory for all of `max_tokens` before it begins a request."""
-        engine = self.scenario.engine
-        guaranteed = engine.parameter("capacity_policy") == "guaranteed_no_evict"
-        return engine.policy in ("orca", "static", "tgi") or guaranteed
+    def traits(self) -> Traits:
+        """What the policy says of itself, as it is configured."""
+        return policy_traits(self.scenario)
 
     @cached_property
     def no_memory(self) -> Bools:

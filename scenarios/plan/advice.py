@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scenarios.assembly.engine_policy import policy_traits, with_chunks
 from scenarios.assembly.replica_parts import build
 from scenarios.assembly.unused_keys import engine_keys
 from scenarios.plan.answer import Answer
@@ -21,7 +22,6 @@ _NEAR = 0.03
 _MUCH = 0.1  # of the worst requests' time: a cause with less is not what they wait for
 _MOST = 3  # changes that are tried
 _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
-_WHOLE_PROMPTS = ("static", "continuous", "vllm_v0", "orca", "tgi")  # no prompt beside other requests' tokens
 
 
 def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
@@ -105,8 +105,8 @@ def _changes(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Se
     scenario = candidate.scenario
     engine = scenario.engine
     seqs, budget = engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")
-    if engine.policy in _WHOLE_PROMPTS:
-        yield {POLICY: "chunked_prefill"}
+    if policy_traits(scenario).whole_prompts:
+        yield {**with_chunks(scenario)}
     between = binding.latency in ("tpot", "itl")
     if between:
         if isinstance(budget, int) and budget >= 256:

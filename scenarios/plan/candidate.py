@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios.assembly.engine_policy import policy_label, with_policy
+import yaml
+
+from scenarios.assembly.engine_policy import policy_label, resolved_yaml, with_policy
 from scenarios.assembly.groups import groups_of
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Setting
 from simulator.errors import InputError
+from simulator.policies import rules_of
 
 POLICY, GPU, TENSOR_PARALLEL = "engine.policy", "hardware.gpu", "hardware.tensor_parallel"
 
@@ -90,6 +93,28 @@ def make_candidates(base: Scenario, settings: Sequence[Setting]) -> list[Candida
         candidate = make_candidate(base, setting)
         found.setdefault(json.dumps(candidate.settings, sort_keys=True, default=str), candidate)
     return list(found.values())
+
+
+def firsts(candidates: Sequence[Candidate]) -> list[int]:
+    """Return, for each candidate, the place of the first one whose runs are the same to the last bit.
+
+    Two names of one scheduler make the same runs where all else is equal, defaults and the server's host included.
+    """
+    rules = [rules_of(candidate.scenario.engine.policy) for candidate in candidates]
+    names = {rule: {c.scenario.engine.policy for c, r in zip(candidates, rules, strict=True) if r == rule}
+             for rule in rules}  # fmt: skip
+    seen: dict[str, int] = {}
+    return [
+        seen.setdefault(_content(candidate, rule), place) if len(names[rule]) > 1 else place
+        for place, (candidate, rule) in enumerate(zip(candidates, rules, strict=True))
+    ]
+
+
+def _content(candidate: Candidate, rule: str) -> str:
+    """Return all that a run depends on, with the first name of the policy's rules in place of its own."""
+    data = yaml.safe_load(resolved_yaml(candidate.scenario))
+    data["engine"]["policy"] = rule
+    return json.dumps({key: value for key, value in data.items() if key != "name"}, sort_keys=True, default=str)
 
 
 def _worded(key: str, value: object) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 from scenarios.plan.advice import advise
 from scenarios.plan.answer import Answer, Plan
 from scenarios.plan.bounds import difference
-from scenarios.plan.candidate import Candidate
+from scenarios.plan.candidate import Candidate, firsts
 from scenarios.plan.config import find_config
 from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
@@ -20,7 +20,6 @@ from scenarios.plan.search import rounded
 from scenarios.plan.space import space
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.trial import Laboratory
-from scenarios.plan.twins import firsts
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.study_axes import Axis
 from simulator.errors import InputError

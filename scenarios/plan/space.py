@@ -18,13 +18,14 @@ from scenarios.schema.source.hints import did_you_mean
 from scenarios.studies.study_axes import Axis, Setting, grid
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
+from simulator.policies import DEFAULT_POLICY, PLAIN_POLICY
 
 CACHING, SEQS, BUDGET, REPLICAS = (
     "engine.enable_prefix_caching", "engine.max_num_seqs", "engine.max_num_batched_tokens", "replicas",
 )  # fmt: skip
 _SEQS = (32, 64, 128, 256, 512)
 _BUDGETS = (256, 512, 1024, 2048, 4096, 8192)
-_POLICIES = ("chunked_prefill", "continuous")  # besides the scenario's own: prompts beside the decodes, or before them
+_POLICIES = (DEFAULT_POLICY, PLAIN_POLICY)  # besides the scenario's own: prompts beside the decodes, or before them
 _MOST = 5000  # candidates
 
 

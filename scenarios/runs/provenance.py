@@ -12,7 +12,7 @@ from scenarios.assembly.engine_policy import policies_label, policy_label
 from scenarios.assembly.groups import Group, groups_of
 from scenarios.schema.scenario import Scenario
 from scenarios.version import __version__
-from simulator.servers import front_end_source, host_source
+from simulator.policies import server_of
 from simulator.timing.cost import CostModel
 
 if TYPE_CHECKING:
@@ -64,20 +64,20 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
     """What the host adds to a step and the front end to a latency, and whose figures these are; nothing for neither."""
     found: dict[str, Any] = {}
-    policy = scenario.engine.policy
+    server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):
         host = scenario.resolve_host()
         found["host"] = {
             "step_s": host.step_s,
             "per_seq_s": host.per_seq_s,
-            "from": host_source(policy, host) or GIVEN_BY,
+            "from": server.host_source(host) or GIVEN_BY,
         }
     elif (own := _profile(scenario, cost)) is not None:
         source = str(own.document["host"].get("from", ""))
         found["host"] = {"step_s": own.host_s, "per_seq_s": own.host_per_seq_s, "from": source}
     if scenario.front_end is not None:
         front_end = scenario.resolve_front_end()
-        source = front_end_source(policy, front_end) or GIVEN_BY
+        source = server.source_of_front_end(front_end) or GIVEN_BY
         found["front_end"] = {"fixed_s": front_end.fixed_s, "per_running_s": front_end.per_running_s, "from": source}
     return found
 

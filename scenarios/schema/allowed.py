@@ -70,8 +70,8 @@ def _first_line(owner: Any) -> str:
 
 def engine_schema() -> Schema:
     """The engine's own keys and the parameters of the policy that it names; any key beside a policy of the user's."""
-    from scenarios.schema.engine import DEFAULT_POLICY, Engine
-    from simulator.policies import built_in_policies
+    from scenarios.schema.engine import Engine
+    from simulator.policies import DEFAULT_POLICY, built_in_policies
 
     own = Engine.model_json_schema()["properties"]
     own["policy"].pop("x-allowed")

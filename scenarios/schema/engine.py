@@ -19,12 +19,10 @@ from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
 from simulator.parameters import MISSING, Parameter
-from simulator.policies import built_in_policies, policy_class, policy_parameters
+from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
 
 _PATH, _CLASS = r"(.+\.py)", r"([^\W\d]\w*)"
-
-DEFAULT_POLICY = "chunked_prefill"
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]

@@ -286,14 +286,14 @@ class Scenario(Strict):
 
         A kind of cost that has the host in its own times adds nothing by default.
         """
-        from simulator.servers import host_of
+        from simulator.policies import server_of
         from simulator.timing.host import Host
 
         usual = Host()
         if self.cost.takes_host(self):
             asked = self.engine.given().get("async_scheduling")
             version = None if self.engine.policy_file else self.engine.parameter("version")
-            usual = host_of(self.engine.policy, version, asked)
+            usual = server_of(self.engine.policy).host(version, asked)
         own = self.host
         if own is None:
             return usual
@@ -303,12 +303,12 @@ class Scenario(Strict):
     def resolve_front_end(self) -> FrontEnd:
         """What lies between clients and engine, nothing without the key."""
         from simulator.front_end import FrontEnd
-        from simulator.servers import server
+        from simulator.policies import server_of
 
         own = self.front_end
         if own is None:
             return FrontEnd()
-        usual = server(self.engine.policy).front_end
+        usual = server_of(self.engine.policy).front_end
         fixed_s = usual.fixed_s if own.fixed_s is None else own.fixed_s
         return FrontEnd(fixed_s, usual.per_running_s if own.per_running_s is None else own.per_running_s)
 

@@ -19,6 +19,7 @@ from scenarios.serve.prometheus import Meters
 from scenarios.serve.session import Session
 from scenarios.serve.submission import Reader
 from simulator.errors import InputError
+from simulator.policies import server_of
 
 _LAG_EVERY_S = 0.02
 _KEEP_ALIVE_S = 60
@@ -50,9 +51,8 @@ class Serving:
         self._reader = Reader(scenario, self.model_name)
         self.meters = Meters(self.model_name, self._reader.max_model_len)
         self.engine = Engine(self._session, self.meters, time_scale=time_scale)
-        # A full queue: TGI answers 429 (`Model is overloaded`), vLLM 503 (`QueueOverflowError`), as SGLang does.
-        overload = 429 if scenario.engine.policy == "tgi" else 503
-        self.service = Service(self.engine, self._reader, self.meters, overload=overload)
+        status = server_of(scenario.engine.policy).overload_status
+        self.service = Service(self.engine, self._reader, self.meters, overload=status)
         self.app = make_app(self.service, api_key=api_key)
 
     def listen(self, address: Address, ready: Callable[[str], None]) -> None:

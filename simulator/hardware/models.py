@@ -222,70 +222,85 @@ class Model:
         return total + local + self.hidden if self.biases else total
 
 
-# Hidden, intermediate and the rest as in each model's config.json on its maker's page. `max_model_len` is
-# max_position_embeddings there: Llama 3.1 128 Ki, Mistral 7B v0.2 (v0.1 has a sliding window) and Mixtral 32 Ki,
+# Each model under its Hugging Face name, with the dimensions of the config.json there. `max_model_len` is
+# its max_position_embeddings: Llama 3.1 128 Ki, Mistral 7B v0.2 (v0.1 has a sliding window) and Mixtral 32 Ki,
 # Qwen2.5-Instruct 32 Ki without YaRN, Qwen3 40 Ki without YaRN, Llama 2 4 Ki, GPT-2 1 Ki.
 _LLAMA_3_VOCAB = 128256
 _QWEN_3_VOCAB = 151936
 _LATENT: Mapping[str, Any] = {"kv_lora_rank": 512, "rope_head_dim": 64}
 _FP8_BLOCKS: Mapping[str, Any] = {"dtype_bytes": 1, "matmul_dtype": "fp8_block"}
-_TABLE = (
-    Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
-    Model("llama-2-70b", 80, 8192, 28672, 64, 8, 128, 32000, 4096),
-    Model("llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, _LLAMA_3_VOCAB, 131072),
-    Model("llama-3.1-70b", 80, 8192, 28672, 64, 8, 128, _LLAMA_3_VOCAB, 131072),
-    Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
-    Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
-    Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
-    Model("mixtral-8x22b", 56, 6144, 16384, 48, 8, 128, 32768, 65536, experts=8, active_experts=2),
-    Model("qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, qkv_bias=True),
-    Model("qwen2.5-72b", 80, 8192, 29568, 64, 8, 128, 152064, 32768, qkv_bias=True),
-    Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
-    Model("qwen3-8b", 36, 4096, 12288, 32, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
-    Model("qwen3-32b", 64, 5120, 25600, 64, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
-    Model(
+_TABLE: Mapping[str, Model] = {
+    "meta-llama/Llama-2-7b-chat-hf":
+        Model("llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000, 4096),
+    "meta-llama/Llama-2-70b-chat-hf":
+        Model("llama-2-70b", 80, 8192, 28672, 64, 8, 128, 32000, 4096),
+    "meta-llama/Llama-3.1-8B-Instruct":
+        Model("llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, _LLAMA_3_VOCAB, 131072),
+    "meta-llama/Llama-3.1-70B-Instruct":
+        Model("llama-3.1-70b", 80, 8192, 28672, 64, 8, 128, _LLAMA_3_VOCAB, 131072),
+    "meta-llama/Llama-3.1-405B-Instruct":
+        Model("llama-3.1-405b", 126, 16384, 53248, 128, 8, 128, _LLAMA_3_VOCAB, 131072),
+    "mistralai/Mistral-7B-Instruct-v0.2":
+        Model("mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1":
+        Model("mixtral-8x7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, experts=8, active_experts=2),
+    "mistralai/Mixtral-8x22B-Instruct-v0.1":
+        Model("mixtral-8x22b", 56, 6144, 16384, 48, 8, 128, 32768, 65536, experts=8, active_experts=2),
+    "Qwen/Qwen2.5-7B-Instruct":
+        Model("qwen2.5-7b", 28, 3584, 18944, 28, 4, 128, 152064, 32768, qkv_bias=True),
+    "Qwen/Qwen2.5-72B-Instruct":
+        Model("qwen2.5-72b", 80, 8192, 29568, 64, 8, 128, 152064, 32768, qkv_bias=True),
+    "Qwen/Qwen3-0.6B":
+        Model("qwen3-0.6b", 28, 1024, 3072, 16, 8, 128, _QWEN_3_VOCAB, 40960, tie_embeddings=True, qk_norm=True),
+    "Qwen/Qwen3-8B":
+        Model("qwen3-8b", 36, 4096, 12288, 32, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
+    "Qwen/Qwen3-32B":
+        Model("qwen3-32b", 64, 5120, 25600, 64, 8, 128, _QWEN_3_VOCAB, 40960, qk_norm=True),
+    "Qwen/Qwen3-30B-A3B": Model(
         "qwen3-30b-a3b", 48, 2048, 768, 32, 4, 128, _QWEN_3_VOCAB, 40960,
         experts=128, active_experts=8, qk_norm=True,
     ),
-    Model(
+    "Qwen/Qwen3-235B-A22B": Model(
         "qwen3-235b-a22b", 94, 4096, 1536, 64, 4, 128, _QWEN_3_VOCAB, 40960,
         experts=128, active_experts=8, qk_norm=True,
     ),
     # Biases of the output projection, the router and the experts, and the sinks, are not counted: 0.04 %.
-    Model(
+    "openai/gpt-oss-20b": Model(
         "gpt-oss-20b", 24, 2880, 2880, 64, 8, 64, 201088, 131072, experts=32, active_experts=4, qkv_bias=True,
         sliding_window=128, full_attention_layers=12, expert_dtype="mxfp4",
     ),
-    Model(
+    "openai/gpt-oss-120b": Model(
         "gpt-oss-120b", 36, 2880, 2880, 64, 8, 64, 201088, 131072, experts=128, active_experts=4, qkv_bias=True,
         sliding_window=128, full_attention_layers=18, expert_dtype="mxfp4",
     ),
-    Model(
+    "openai-community/gpt2": Model(
         "gpt2", 12, 768, 3072, 12, 12, 64, 50257, 1024,
         tie_embeddings=True, gated_mlp=False, biases=True, positions=1024,
     ),
     # In the precision in which they are published, without the layers for multi-token prediction. DeepSeek-R1 has all
     # dimensions of DeepSeek-V3.
-    Model(
+    "deepseek-ai/DeepSeek-V3": Model(
         "deepseek-v3", 61, 7168, 2048, 128, 128, 128, 129280, 163840, experts=256, active_experts=8, shared_experts=1,
         dense_layers=3, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
     ),
-    Model(
+    "moonshotai/Kimi-K2-Instruct": Model(
         "kimi-k2", 61, 7168, 2048, 64, 64, 128, 163840, 131072, experts=384, active_experts=8, shared_experts=1,
         dense_layers=1, dense_intermediate=18432, q_lora_rank=1536, **_LATENT, **_FP8_BLOCKS,
     ),
-    Model(
+    "deepseek-ai/DeepSeek-V2-Chat": Model(
         "deepseek-v2", 60, 5120, 1536, 128, 128, 128, 102400, 163840, experts=160, active_experts=6, shared_experts=2,
         dense_layers=1, dense_intermediate=12288, q_lora_rank=1536, **_LATENT,
     ),
-    Model(
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": Model(
         "deepseek-v2-lite", 27, 2048, 1408, 16, 16, 128, 102400, 163840, experts=64, active_experts=6,
         shared_experts=2, dense_layers=1, dense_intermediate=10944, **_LATENT,
     ),
-)  # fmt: skip
+}  # fmt: skip
 
-MODELS: dict[str, Model] = {model.name: model for model in _TABLE}
+MODELS: dict[str, Model] = {model.name: model for model in _TABLE.values()}
 """The built-in models by name, in the order in which they are listed."""
+HUGGING_FACE: Mapping[str, str] = {model.name: name for name, model in _TABLE.items()}
+"""The Hugging Face name of each built-in model, which servers take."""
 
 
 NVFP4_BYTES = 0.5625

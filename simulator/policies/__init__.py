@@ -12,13 +12,22 @@ import dataclasses
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, Literal, cast
 
 from simulator.errors import InputError, did_you_mean
 from simulator.named_class import named_class, names_in
 from simulator.parameters import MISSING, Parameter, parameters_of
 from simulator.plan import Policy
 from simulator.policies.parts.system import System
+from simulator.policies.parts.vllm_server import LIKE_VLLM
+from simulator.servers import Server
+
+Dash = tuple[float, tuple[float, ...]] | Literal["-"]
+"""A line style: solid, or an offset and the lengths of dashes and gaps."""
+DEFAULT_POLICY = "chunked_prefill"
+"""The policy of a scenario that names none. Plans and remedies propose it."""
+PLAIN_POLICY = "continuous"
+"""The policy that plans and remedies propose beside the default: prompts before the decodes, nothing to set."""
 
 
 def built_in_policies() -> tuple[str, ...]:
@@ -47,8 +56,35 @@ def policies_with(parameter: str) -> tuple[str, ...]:
 
 def system_of(policy: str) -> System | None:
     """A policy's row on the page of systems; None for a user's policy without one."""
-    found: System | None = getattr(sys.modules[policy_class(policy).__module__], "SYSTEM", None)
+    found: System | None = _declared(policy, "SYSTEM")
     return found
+
+
+def server_of(policy: str) -> Server:
+    """The server that has a policy. One like vLLM where its file names none, or cannot be loaded."""
+    try:
+        found: Server = _declared(policy, "SERVER") or LIKE_VLLM
+    except InputError:
+        return LIKE_VLLM
+    return found
+
+
+def style_of(policy: str) -> tuple[str, Dash] | None:
+    """Return the colour and line style of a built-in policy in every picture; None where it takes a free one."""
+    found: tuple[str, Dash] | None = _declared(policy, "STYLE") if policy in built_in_policies() else None
+    return found
+
+
+def rules_of(policy: str) -> str:
+    """The first built-in policy that is the same scheduler under another name, else the policy itself."""
+    if policy not in built_in_policies():
+        return policy
+    return next(name for name in built_in_policies() if system_of(name) is system_of(policy))
+
+
+def _declared(policy: str, name: str) -> Any:
+    """What a policy's file declares under a name; None where it does not."""
+    return getattr(sys.modules[policy_class(policy).__module__], name, None)
 
 
 def load_policy(name: str, parameters: Mapping[str, object], base: Path | None = None) -> Policy:

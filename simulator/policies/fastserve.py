@@ -50,7 +50,7 @@ class Fastserve:
     @property
     def traits(self) -> Traits:
         quanta = {key: getattr(self, key) for key in ("min_quantum_tokens", "prompt_tokens_per_quantum")}
-        return Traits(order=Order("mlfq", **quanta, starve_limit_s=self.starve_limit_s))
+        return Traits(order=Order("mlfq", **quanta, starve_limit_s=self.starve_limit_s), displaces=True)
 
     def plan(self, view: View) -> StepPlan:
         short = view.decode_blocks_needed > view.num_free_blocks

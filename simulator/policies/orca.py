@@ -42,7 +42,7 @@ class Orca:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        return Traits(order=self.order, whole_prompts=True, reserves=True)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return refuse_reservation(request, num_blocks, block_size)

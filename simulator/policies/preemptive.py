@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
 from simulator.policies.parts.victims import VICTIMS, Victim, rank
+from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
 from simulator.request import RequestView
 
 
@@ -57,7 +59,7 @@ class Preemptive:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order="importance")
+        return Traits(order="importance", displaces=True)
 
     def plan(self, view: View) -> StepPlan:
         if len(view.running) <= self.max_num_seqs and not view.num_swapped and displaces_none(view):
@@ -137,3 +139,5 @@ SYSTEM = System(
     victim="the least important (of equals the latest, or `victim`) when a more important one lacks a slot or blocks",
     preemption="recompute, swap, `auto` (whichever is predicted cheaper), or `pause` for want of a slot",
 )
+STYLE = ("#cc79a7", (0, (6.0, 1.6, 1.2, 1.6)))
+SERVER = replace(LIKE_VLLM, command=partial(vllm_serve, priority=True))

@@ -6,7 +6,7 @@ with a constant chunk size; lines are those of its revision 96f9911.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from simulator.parameters import check_parameters
@@ -16,7 +16,9 @@ from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs,
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import rank
+from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
 from simulator.request import RequestView
+from simulator.servers import Command, Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +113,11 @@ SYSTEM = System(
         uncovered="dynamic chunk sizes; pipeline stages; other orders than fcfs, which Sarathi-Serve has not",
     ),
 )
+
+
+def _command(policy: Sarathi, at: Deployment) -> Command:
+    text, remarks = vllm_serve(policy, at)
+    return Command(text, [*remarks, "vLLM v1 schedules running requests first, as Sarathi-Serve does"])
+
+
+SERVER = replace(LIKE_VLLM, command=_command)

@@ -6,7 +6,7 @@ sequence; lines are those of that release.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, ClassVar
@@ -27,6 +27,7 @@ from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import Victim, first_to_leave, preemptions, rank
+from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, serve_before_v1
 from simulator.request import RequestView
 
 
@@ -69,7 +70,15 @@ class VllmV0:
         order: str = self.order
         if order == "priority":
             order = "fcfs" if self.enable_chunked_prefill else "in-turn"
-        return Traits(order=order, takes_whole_prompt=True, asks_below_blocks=1, skips_empty_steps=True)
+        return Traits(
+            order=order,
+            takes_whole_prompt=True,
+            asks_below_blocks=1,
+            skips_empty_steps=True,
+            whole_prompts=not self.enable_chunked_prefill,
+            pauses_decodes=not self.enable_chunked_prefill,
+            displaces=order == "in-turn",
+        )
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -227,3 +236,4 @@ SYSTEM = System(
         ),
     ),
 )
+SERVER = replace(LIKE_VLLM_0_12, command=serve_before_v1)

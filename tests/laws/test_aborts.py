@@ -21,13 +21,14 @@ from simulator.results.records import Cause, Status
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.caching import CheckingCache, caching_scenarios
 from tests.laws.reacting import End, Script, scripts
 from tests.laws.scenarios import POLICIES, Memory, Scenario, scenarios
 from tests.laws.test_radix import CheckingRadix, radix_scenarios
 
-MANY = settings(max_examples=100)
-FEW = settings(max_examples=30)
+MANY = examples(100)
+FEW = examples(30)
 VERY_MANY = settings(max_examples=5_000)
 
 

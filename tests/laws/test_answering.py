@@ -14,10 +14,11 @@ from scenarios.check.laws.repetition import fast_forward, same
 from simulator.client import Client
 from simulator.results.records import CallColumns, Cause, Records, Status
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.answering import Answering, answering
 from tests.laws.scenarios import POLICIES, scenarios
 
-SOME = settings(max_examples=12)
+SOME = examples(12)
 MANY = settings(max_examples=600)
 
 

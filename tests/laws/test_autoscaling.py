@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
@@ -15,6 +15,7 @@ from simulator.metrics.slo import Slo
 from simulator.metrics.window import measured_window
 from simulator.results.records import Records, Status
 from simulator.simulate import Run, simulate_fleet
+from tests.examples import examples
 from tests.laws.fleets import Fleet, fleets
 
 TARGETS = [
@@ -63,7 +64,7 @@ def run(fleet: Fleet, *, fast_forward: bool = True) -> Run:
 
 
 @given(fleet=autoscaled())
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise(fleet: Fleet) -> None:
     one, two = run(fleet), run(fleet, fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -71,7 +72,7 @@ def test_fast_forward_equals_stepwise(fleet: Fleet) -> None:
 
 
 @given(fleet=autoscaled())
-@settings(max_examples=60)
+@examples(60)
 def test_only_ready_replicas_take_requests_and_none_is_left_behind(fleet: Fleet) -> None:
     records = run(fleet).records
     requests, lives = records.requests, records.lives
@@ -111,7 +112,7 @@ def _check_lives(fleet: Fleet, records: Records) -> None:
 
 
 @given(fleet=autoscaled())
-@settings(max_examples=30)
+@examples(30)
 def test_replica_time_is_that_of_the_lives(fleet: Fleet) -> None:
     records = run(fleet).records
     window, lives = measured_window(records), records.lives

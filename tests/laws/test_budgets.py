@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws.budgets import budgets
 from scenarios.check.laws.conservation import blocks
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_slots_and_tokens(name: str, data: st.DataObject) -> None:
     """Padding and the tokens of held requests count like any other. Who is paused for a better one needs no slot."""
     scenario = data.draw(scenarios(name))
@@ -27,7 +28,7 @@ def test_slots_and_tokens(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_memory_is_a_budget_too(name: str, data: st.DataObject) -> None:
     """Used blocks never exceed those there are; a step's tokens fit into the blocks that it uses."""
     scenario = data.draw(scenarios(name))

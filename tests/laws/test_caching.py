@@ -19,6 +19,7 @@ from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.caching import (
     CheckingCache,
     caching_scenarios,
@@ -88,13 +89,13 @@ def same_with_and_without(scenario: Scenario) -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=500)
+@examples(500)
 def test_fast_forward_equals_stepwise(scenario: Scenario) -> None:
     same_with_and_without(scenario)
 
 
 @given(scenario=caching_scenarios(policy="chunked_prefill async"))
-@settings(max_examples=300)
+@examples(300)
 def test_fast_forward_equals_stepwise_where_steps_overlap(scenario: Scenario) -> None:
     same_with_and_without(scenario)
 
@@ -139,13 +140,13 @@ def run_checked(scenario: Scenario) -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=150)
+@examples(150)
 def test_blocks_are_conserved(scenario: Scenario) -> None:
     run_checked(scenario)
 
 
 @given(scenario=caching_scenarios(policy="chunked_prefill async"))
-@settings(max_examples=100)
+@examples(100)
 def test_blocks_are_conserved_where_steps_overlap(scenario: Scenario) -> None:
     run_checked(scenario)
 
@@ -155,7 +156,7 @@ def test_blocks_are_conserved_for_long() -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=150)
+@examples(150)
 def test_tokens_add_up(scenario: Scenario) -> None:
     """Scheduled and found in the cache account for every token: from the log alone, then against the columns."""
     account_for_tokens(run_cached(scenario), scenario.memory.block_size)
@@ -192,7 +193,7 @@ def account_for_tokens(run: Run, size: int) -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=100)
+@examples(100)
 def test_free_and_used_blocks_agree(scenario: Scenario) -> None:
     """The log counts free blocks after a decision, the columns those used during the step."""
     one = replace(scenario, replicas=1)
@@ -247,7 +248,7 @@ def with_memory_for_all(scenario: Scenario) -> Scenario:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=150)
+@examples(150)
 def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None:
     plenty = with_memory_for_all(scenario)
     run = run_cached(plenty)
@@ -260,7 +261,7 @@ def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=150)
+@examples(150)
 def test_nothing_unknown_is_hit(scenario: Scenario) -> None:
     """However short of memory. (By priority, a victim leaves blocks in the cache that it never computed.)"""
     policy: Any = scenario.policy
@@ -270,7 +271,7 @@ def test_nothing_unknown_is_hit(scenario: Scenario) -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=200)
+@examples(200)
 def test_without_anything_to_hit_the_cache_changes_nothing(scenario: Scenario) -> None:
     """No shared content and no preemption, after which a request would find its own blocks."""
     alone = with_contents(scenario, [None] * len(scenario.workload))
@@ -282,7 +283,7 @@ def test_without_anything_to_hit_the_cache_changes_nothing(scenario: Scenario) -
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=60)
+@examples(60)
 def test_preempted_requests_find_their_own(scenario: Scenario) -> None:
     """Without shared content, whatever is found was lost: nothing is saved that was not computed before."""
     policy: Any = scenario.policy

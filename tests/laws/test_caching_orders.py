@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.laws.caching import groups, hashes, mixed, run_cached, token_ids, with_contents
 from tests.laws.orders import ORDERS, ordered_scenarios
 from tests.laws.scenarios import Scenario
@@ -30,14 +31,14 @@ def ordered_and_cached(draw: st.DrawFn, order: str, *, max_requests: int = 12) -
 
 @every_order
 @given(data=st.data())
-@settings(max_examples=100)
+@examples(100)
 def test_fast_forward_equals_stepwise(order: str, data: st.DataObject) -> None:
     same_with_and_without(data.draw(ordered_and_cached(order)))
 
 
 @every_order
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_blocks_are_conserved_and_everybody_is_served(order: str, data: st.DataObject) -> None:
     scenario = data.draw(ordered_and_cached(order))
     run_checked(scenario)
@@ -46,14 +47,14 @@ def test_blocks_are_conserved_and_everybody_is_served(order: str, data: st.DataO
 
 @every_order
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_planning_is_pure(order: str, data: st.DataObject) -> None:
     watched(data.draw(ordered_and_cached(order, max_requests=8)))
 
 
 @every_order
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_equal_inputs_give_equal_runs(order: str, data: st.DataObject) -> None:
     scenario = data.draw(ordered_and_cached(order))
     one, other = run_cached(scenario), run_cached(scenario)

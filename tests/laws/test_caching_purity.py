@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from scenarios.check.laws.purity import snapshot
 from scenarios.check.run_differences import differences
 from simulator.plan import StepPlan, Traits, View
 from simulator.simulate import Run
+from tests.examples import examples
 from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.scenarios import Scenario
 from tests.laws.test_caching import fixed_scenario, steps_of
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=60)
+@examples(60)
 def test_equal_inputs_equal_results(scenario: Scenario) -> None:
     once, again = run_cached(scenario), run_cached(scenario)
     assert differences(once.records, again.records) == []
@@ -99,14 +100,14 @@ def watched(scenario: Scenario) -> tuple[Run, list[tuple[dict[str, Any], StepPla
 
 
 @given(scenario=caching_scenarios(max_requests=8))
-@settings(max_examples=60)
+@examples(60)
 def test_planning_is_pure(scenario: Scenario) -> None:
     """Each instalment of a step's plan too, and looking at what the cache holds alters nothing."""
     watched(scenario)
 
 
 @given(scenario=caching_scenarios(max_requests=8))
-@settings(max_examples=100)
+@examples(100)
 def test_what_is_seen_is_so(scenario: Scenario) -> None:
     one = replace(scenario, replicas=1)
     _, parts = watched(one)
@@ -127,7 +128,7 @@ def test_what_is_seen_is_so(scenario: Scenario) -> None:
 
 
 @given(scenario=caching_scenarios(max_requests=8))
-@settings(max_examples=100)
+@examples(100)
 def test_the_tokens_of_a_step_so_far(scenario: Scenario) -> None:
     """Each instalment is told what those before it compute; together that is what the step computes."""
     one = replace(scenario, replicas=1)

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws.causality import blind_to, blind_to_lengths, clock, goes_forward, oracle
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 
-FEW = settings(max_examples=30)
+FEW = examples(30)
 
 
 @pytest.mark.parametrize("name", POLICIES)

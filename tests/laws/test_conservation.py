@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws.conservation import ends_once, one_place, tokens
 from scenarios.check.laws.service import service
 from simulator.metrics.latency import itl
 from simulator.results.records import Records, Status
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
 
-FEW = settings(max_examples=30)
+FEW = examples(30)
 
 
 def decisions_of(scenario: Scenario) -> tuple[Records, list[dict[str, Any]]]:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws.repetition import same
 from scenarios.check.run_differences import differences
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios, takes
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_equal_inputs_equal_results(name: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(name))
     once = scenario.run(log_decisions=True)

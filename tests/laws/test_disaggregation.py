@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
@@ -19,6 +19,7 @@ from simulator.plan import cdiv
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.scenarios import policies, scenarios
 from tests.listening import Inlet, simulate_listening
 
@@ -97,7 +98,7 @@ def apart(draw: st.DrawFn, *, aborts: bool = False) -> Apart:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -105,7 +106,7 @@ def test_fast_forward_equals_stepwise(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=60)
+@examples(60)
 def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
     one, two = fleet.run(), fleet.run(fast_forward=False)
     assert differences(one.records, two.records) == []
@@ -113,7 +114,7 @@ def test_fast_forward_equals_stepwise_with_aborts(fleet: Apart) -> None:
 
 
 @given(fleet=apart(aborts=True))
-@settings(max_examples=100)
+@examples(100)
 def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
     made: list[BlockLedger] = []
     records = fleet.run(made=made).records
@@ -127,7 +128,7 @@ def test_each_request_ends_once_and_no_block_is_kept(fleet: Apart) -> None:
 
 
 @given(fleet=apart())
-@settings(max_examples=60)
+@examples(60)
 def test_kv_moves_once_and_whole_in_order(fleet: Apart) -> None:
     records = fleet.run().records
     requests, moved = records.requests, records.transfers

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.queues import Order
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.orders import CLASSES, ORDERED
 from tests.laws.scenarios import Memory, Scenario, make_policy, make_workload
 from tests.laws.test_fast_forward import same_with_and_without
@@ -60,7 +61,7 @@ def crowd(seed: int, count: int) -> Workload:
 
 @pytest.mark.parametrize("policy", ORDERED)
 @given(seed=st.integers(0, 2**20))
-@settings(max_examples=25)
+@examples(25)
 def test_the_gap_in_whole_runs(policy: str, seed: int) -> None:
     """At most 2 max(w_p L_input, w_q M): with memory for all, M is what the slots can hold at the most."""
     slots, w_p, w_q = 3, 1.0, 2.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.decode_batch import DecodeBatch
@@ -16,6 +16,7 @@ from simulator.queues import Order, make_queue
 from simulator.queues.vtc import Vtc
 from simulator.request import Request
 from simulator.request_state import RequestState
+from tests.examples import examples
 from tests.laws.orders import CLASSES, ORDERED, ordered_scenarios
 
 Job = tuple[str, int, int]  # class, prompt and output tokens
@@ -129,7 +130,7 @@ WEIGHTS = [{}, {"a": 0.5}, {"a": 2.0, "b": 4.0}]
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_the_gap_between_classes_that_wait_is_bounded(weights: dict[str, float], data: st.DataObject) -> None:
     """Theorem 4.4 of the paper: at most 2 U, over any time; and lemma 4.3: their counters are at most U apart."""
     server = data.draw(servers("vtc", weights))
@@ -142,7 +143,7 @@ def test_the_gap_between_classes_that_wait_is_bounded(weights: dict[str, float],
 
 @pytest.mark.parametrize("weights", WEIGHTS[:2], ids=str)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_counters_are_the_service(weights: dict[str, float], data: st.DataObject) -> None:
     """Where everybody is there from the start, nobody is lifted: counters are what was served, over the weight."""
     server = data.draw(servers("vtc", weights))
@@ -169,7 +170,7 @@ def test_first_come_first_served_breaks_the_bound(jobs: list[Job]) -> None:
 
 @pytest.mark.parametrize("policy", ORDERED)
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_nobody_passes_who_has_aged(policy: str, data: st.DataObject) -> None:
     """Under sjf with aging, a later arrival enters first only while the earlier has waited no longer than aging_s."""
     scenario = data.draw(ordered_scenarios(policy, "sjf"))

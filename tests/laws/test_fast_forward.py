@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.check.laws.repetition import fast_forward
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Scenario, scenarios
 
-MANY = settings(max_examples=500)
+MANY = examples(500)
 VERY_MANY = settings(max_examples=10_000)
 
 

@@ -22,6 +22,7 @@ from simulator.metrics.summary import summarize
 from simulator.results.records import Status
 from simulator.simulate import Run, simulate, simulate_fleet
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.fleets import Fleet, fleets, total
 from tests.laws.scenarios import POLICIES, Memory, make_policy, make_workload, scenarios
 
@@ -40,7 +41,7 @@ def ahead_of_time(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("router", built_in_routers())
 @given(data=st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_fast_forward_equals_stepwise(router: str, data: st.DataObject) -> None:
     ahead_of_time(data.draw(fleets(router=router)))
 
@@ -53,7 +54,7 @@ def test_fast_forward_equals_stepwise_very_often(fleet: Fleet) -> None:
 
 
 @given(fleet=fleets())
-@settings(max_examples=60)
+@examples(60)
 def test_equal_fleets_run_equally(fleet: Fleet) -> None:
     same(fleet.run(), fleet.run())
 
@@ -72,7 +73,7 @@ class Seeing:
 
 @pytest.mark.parametrize("router", BLIND)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_requests_dealt_ahead_arrive_as_by_events(router: str, data: st.DataObject) -> None:
     fleet = data.draw(fleets(router=router, max_requests=25))
     same(fleet.run(), fleet.run(router=Seeing(fleet.new_router())))
@@ -87,7 +88,7 @@ def test_requests_are_dealt_piece_by_piece(router: str, monkeypatch: pytest.Monk
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def dealt_in_pairs(router: str, data: st.DataObject) -> None:
     fleet = data.draw(fleets(router=router, max_requests=25))
     same(fleet.run(), fleet.run(router=Seeing(fleet.new_router())))
@@ -113,7 +114,7 @@ def test_an_index_finds_what_a_scan_finds(monkeypatch: pytest.MonkeyPatch) -> No
 
 @given(fleet=st.sampled_from(["least_loaded", "least_kv", "prefix_affinity", "weighted"]).flatmap(
     lambda router: fleets(router=router, max_requests=30)))  # fmt: skip
-@settings(max_examples=200)
+@examples(200)
 def index_against_scan(fleet: Fleet) -> None:
     fleet.run()
 
@@ -148,7 +149,7 @@ def _group_of(scenario: Any, made: dict[str, Any], replicas: int, name: str) -> 
 
 
 @given(fleet=fleets())
-@settings(max_examples=80)
+@examples(80)
 def test_replicas_and_groups_sum_to_the_whole(fleet: Fleet) -> None:
     records = fleet.run().records
     summary = summarize(records)
@@ -189,7 +190,7 @@ class Noting:
 
 
 @given(fleet=fleets(max_requests=25), interval_s=st.sampled_from([0.003, 0.02, 0.5]))
-@settings(max_examples=80)
+@examples(80)
 def test_signals_are_those_of_the_last_look_and_what_was_sent_since(fleet: Fleet, interval_s: float) -> None:
     if sum(group.replicas for group in fleet.groups) == 1:
         return  # no router is asked
@@ -213,7 +214,7 @@ def test_signals_are_those_of_the_last_look_and_what_was_sent_since(fleet: Fleet
 
 
 @given(fleet=fleets(max_requests=25))
-@settings(max_examples=60)
+@examples(60)
 def test_live_signals_do_not_depend_on_the_way_of_time(fleet: Fleet) -> None:
     """What a router sees, KV blocks in the middle of a run of steps included."""
     ways = [Noting(), Noting()]

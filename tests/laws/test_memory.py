@@ -14,6 +14,7 @@ from scenarios.check.checking_blocks import CheckingBlocks
 from scenarios.check.run_differences import differences
 from simulator.results.records import Status
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.scenarios import (
     FREEING_LATE,
     OVERLAPPING,
@@ -60,13 +61,13 @@ def run_checked(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_blocks_are_conserved(name: str, data: st.DataObject) -> None:
     run_checked(data.draw(scenarios(name)))
 
 
 @given(scenario=wild_scenarios())
-@settings(max_examples=40)
+@examples(40)
 def test_blocks_are_conserved_under_a_wild_policy(scenario: Scenario) -> None:
     run_checked(scenario)
 
@@ -81,7 +82,7 @@ def test_blocks_are_conserved_very_often(name: str, data: st.DataObject) -> None
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_used_blocks_are_those_that_tokens_need(name: str, data: st.DataObject) -> None:
     """Free blocks in the log, step by step, from nothing but the tokens scheduled and the sizes of the requests."""
     scenario = data.draw(scenarios(name))
@@ -120,7 +121,7 @@ def test_used_blocks_are_those_that_tokens_need(name: str, data: st.DataObject) 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_whoever_can_never_fit_is_rejected(name: str, data: st.DataObject) -> None:
     """At once, with the reason; and whoever could run alone is served."""
     scenario = data.draw(scenarios(name))

@@ -16,6 +16,7 @@ from simulator.policies.static import Static
 from simulator.results.records import Records, Status
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.naive_engine import NaiveReplica, serve
 from tests.laws.naive_request import NaiveRequest
 from tests.laws.random_policy import RandomPolicy
@@ -171,7 +172,7 @@ def dealt_in_turn(scenario: Scenario) -> Scenario:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_built_in_policies(name: str, data: st.DataObject) -> None:
     same_story(dealt_in_turn(data.draw(scenarios(name))))
 
@@ -203,7 +204,7 @@ def in_step(draw: st.DrawFn, scenario: Scenario) -> Scenario:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_arrivals_at_the_ends_of_steps(name: str, data: st.DataObject) -> None:
     scenario = data.draw(in_step(dealt_in_turn(data.draw(scenarios(name)))))
     same_story(scenario)
@@ -231,13 +232,13 @@ def wild_scenarios(draw: st.DrawFn, *, max_requests: int = 8) -> Scenario:
 
 
 @given(scenario=wild_scenarios())
-@settings(max_examples=300)
+@examples(300)
 def test_a_wild_policy(scenario: Scenario) -> None:
     same_story(scenario)
 
 
 @given(scenario=wild_scenarios())
-@settings(max_examples=100)
+@examples(100)
 def test_a_wild_policy_stepwise(scenario: Scenario) -> None:
     same_story(scenario, fast_forward=False)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scenarios.check.run_differences import differences
 from simulator.policies.parts.preemption import PreemptionMode
 from simulator.policies.parts.victims import VICTIMS
+from tests.examples import examples
 from tests.laws.orders import ORDERS, dressed, orders
 from tests.laws.scenarios import Scenario, scenarios
 from tests.laws.test_fast_forward import same_with_and_without
@@ -60,7 +61,7 @@ def preempting(draw: st.DrawFn, policy: str, order: str, mode: str) -> Scenario:
 
 @pytest.mark.parametrize(("policy", "order", "mode"), WAYS)
 @given(data=st.data())
-@settings(max_examples=12)
+@examples(12)
 def test_every_law(policy: str, order: str, mode: str, data: st.DataObject) -> None:
     """The naive engine's story, with and without fast-forward, pure plans, and not a block lost."""
     scenario = data.draw(preempting(policy, order, mode))
@@ -82,7 +83,7 @@ def test_every_law_very_often(policy: str, order: str, mode: str, data: st.DataO
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_pausing_computes_for_the_most_important(data: st.DataObject) -> None:
     """With memory and budget for all nobody is recomputed, and who sits out is outranked by all who compute.
 
@@ -105,7 +106,7 @@ def test_pausing_computes_for_the_most_important(data: st.DataObject) -> None:
 
 
 @given(data=st.data(), mode=st.sampled_from(["recompute", "swap"]))
-@settings(max_examples=100)
+@examples(100)
 def test_auto_is_one_of_the_two_where_one_is_free(data: st.DataObject, mode: str) -> None:
     """Where a block takes for ever to move auto recomputes all; where it takes no time it swaps whom it can."""
     scenario = data.draw(preempting("vllm_v0", "fcfs", "auto"))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scenarios.check.laws.purity import SEEN_OF_A_REQUEST, SEEN_OF_A_VIEW, AskedTwice, ImpureError
 from scenarios.check.run_differences import differences
 from simulator.plan import Chunk, StepPlan, View
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RESERVING, WHOLE_PROMPT, Scenario, scenarios
 
 
@@ -31,14 +32,14 @@ def test_the_snapshot_sees_everything() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_planning_is_pure(name: str, data: st.DataObject) -> None:
     asked_twice(data.draw(scenarios(name, max_requests=8)))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_what_is_seen_is_so(name: str, data: st.DataObject) -> None:
     """The counts of a view are those of the requests in it."""
     scenario = data.draw(scenarios(name, max_requests=8))

@@ -22,6 +22,7 @@ from simulator.request import Request
 from simulator.results.records import Status
 from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.caching import caching_scenarios, common_prefix, mixed, run_cached, sequence_of, with_contents
 from tests.laws.scenarios import Memory, Scenario, make_workload
 from tests.laws.test_caching import account_for_tokens, steps_of, with_memory_for_all
@@ -89,7 +90,7 @@ def same_with_and_without(scenario: Scenario) -> None:
 
 
 @given(scenario=radix_scenarios())
-@settings(max_examples=300)
+@examples(300)
 def test_fast_forward_equals_stepwise(scenario: Scenario) -> None:
     same_with_and_without(scenario)
 
@@ -167,19 +168,19 @@ def run_checked(scenario: Scenario) -> None:
 
 
 @given(scenario=radix_scenarios())
-@settings(max_examples=100)
+@examples(100)
 def test_pages_are_conserved(scenario: Scenario) -> None:
     run_checked(scenario)
 
 
 @given(scenario=radix_scenarios().map(synchronous))
-@settings(max_examples=100)
+@examples(100)
 def test_tokens_add_up(scenario: Scenario) -> None:
     account_for_tokens(run_cached(scenario, make_cache=RadixCache), scenario.memory.block_size)
 
 
 @given(scenario=radix_scenarios().map(synchronous))
-@settings(max_examples=60)
+@examples(60)
 def test_free_and_used_pages_agree(scenario: Scenario) -> None:
     one = replace(scenario, replicas=1)
     run = run_cached(one, make_cache=RadixCache)
@@ -192,7 +193,7 @@ def test_free_and_used_pages_agree(scenario: Scenario) -> None:
 
 
 @given(scenario=radix_scenarios(max_requests=8))
-@settings(max_examples=60)
+@examples(60)
 def test_every_instalment_is_pure(scenario: Scenario) -> None:
     parts: list[Any] = []
     watched = run_cached(scenario, make_cache=RadixCache, make_policy=lambda: Watched(scenario.policy, parts))
@@ -241,7 +242,7 @@ def known_hits(scenario: Scenario, steps: list[dict[str, Any]]) -> list[tuple[in
 
 
 @given(scenario=radix_scenarios().map(synchronous))
-@settings(max_examples=100)
+@examples(100)
 def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None:
     plenty = with_memory_for_all(scenario)
     found = known_hits(plenty, steps_of(run_cached(plenty, make_cache=RadixCache)))
@@ -250,14 +251,14 @@ def test_with_memory_for_all_everything_known_is_hit(scenario: Scenario) -> None
 
 
 @given(scenario=radix_scenarios().map(synchronous))
-@settings(max_examples=100)
+@examples(100)
 def test_nothing_unknown_is_hit(scenario: Scenario) -> None:
     one = replace(scenario, replicas=1)
     assert all(hits <= known for hits, known in known_hits(one, steps_of(run_cached(one, make_cache=RadixCache))))
 
 
 @given(scenario=caching_scenarios(policy="sglang").map(synchronous))
-@settings(max_examples=200)
+@examples(200)
 def test_without_anything_to_hit_the_tree_changes_nothing(scenario: Scenario) -> None:
     """No shared content and no retraction, after which a request would find its own prompt."""
     alone = with_contents(scenario, [None] * len(scenario.workload))
@@ -269,7 +270,7 @@ def test_without_anything_to_hit_the_tree_changes_nothing(scenario: Scenario) ->
 
 
 @given(scenario=caching_scenarios(policy="sglang"))
-@settings(max_examples=60)
+@examples(60)
 def test_lpm_is_first_come_first_served_where_nothing_is_shared(scenario: Scenario) -> None:
     policy: Any = scenario.policy
     alone = with_contents(scenario, [None] * len(scenario.workload))
@@ -281,7 +282,7 @@ def test_lpm_is_first_come_first_served_where_nothing_is_shared(scenario: Scenar
 
 
 @given(scenario=radix_scenarios())
-@settings(max_examples=60)
+@examples(60)
 def test_the_longest_prefix_comes_first(scenario: Scenario) -> None:
     """Of those that find much, the first in the queue of a plan finds at least what any other would."""
     policy: Any = scenario.policy

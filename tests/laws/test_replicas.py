@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
@@ -15,12 +15,13 @@ from simulator.fleet.routers import built_in_routers
 from simulator.results.records import Records
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, Memory, Scenario, make_policy, make_workload, scenarios
 
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_one_replica_under_any_router(name: str, data: st.DataObject) -> None:
     scenario = replace(data.draw(scenarios(name)), replicas=1)
     runs = [replace(scenario, router=router).run(log_decisions=True) for router in built_in_routers()]
@@ -37,7 +38,7 @@ def part(workload: Workload, rows: slice) -> Workload:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=50)
+@examples(50)
 def test_dealt_in_turn_is_apart(name: str, data: st.DataObject) -> None:
     replicas = data.draw(st.integers(2, 4))
     scenario = replace(data.draw(scenarios(name)), replicas=replicas, router="round_robin")
@@ -83,7 +84,7 @@ def of_replica(records: Records, index: int) -> Records:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_least_loaded_is_so(name: str, data: st.DataObject) -> None:
     """From the log: each goes where the fewest are unfinished, the first of equals.
 

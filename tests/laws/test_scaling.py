@@ -6,11 +6,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.results.records import Records
+from tests.examples import examples
 from tests.laws.scenarios import POLICIES, scaled, scenarios
 from tests.laws.test_naive_engine import in_step
 
@@ -18,7 +19,7 @@ from tests.laws.test_naive_engine import in_step
 @pytest.mark.parametrize("factor", [2.0, 0.5])
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_twice_the_time(name: str, factor: float, data: st.DataObject) -> None:
     """A power of two scales every float exactly: columns of seconds are multiplied, all others are the same."""
     scenario = data.draw(scenarios(name))
@@ -49,7 +50,7 @@ INSTANTS = {
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_the_same_a_fortnight_later(name: str, data: st.DataObject) -> None:
     """All instants move along, exactly where they are multiples of a power of two; durations stay."""
     scenario = data.draw(in_step(data.draw(scenarios(name))))

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
 from simulator.timing.profile import ProfileCost
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, scenarios
 from tests.laws.test_naive_engine import same_story
 from tests.profile_maker import apart, profile
 
-MANY = settings(max_examples=60)
+MANY = examples(60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def test_the_engine_tells_what_a_walk_over_the_batch_finds(name: str, data: st.D
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("attention", ["joint", "apart"])
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_fast_forward_with_a_profile_equals_stepwise(attention: str, name: str, data: st.DataObject) -> None:
     made = profile() if attention == "joint" else profile(attention=apart())
     scenario = replace(data.draw(scenarios(name)), cost=ProfileCost(made))  # type: ignore[arg-type] # any cost model

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.checking_blocks import CheckingBlocks
@@ -17,6 +17,7 @@ from simulator.simulate import simulate
 from simulator.timing.cost import StepShape
 from simulator.timing.executor import ExecutorTraits, Predicted, Step
 from simulator.timing.linear_cost import Linear
+from tests.examples import examples
 from tests.laws.scenarios import SWAPPING, Memory, Scenario, make_policy, make_workload, scenarios
 from tests.laws.test_memory import is_empty
 
@@ -30,7 +31,7 @@ def swapping(scenario: Scenario, *, num_host_blocks: int, mode: str = "swap") ->
 
 @pytest.mark.parametrize("policy", SWAPPING)
 @given(data=st.data(), mode=st.sampled_from(["swap", "auto"]), host=st.sampled_from([0, 3, 10, 10_000]))
-@settings(max_examples=100)
+@examples(100)
 def test_both_sides_are_conserved(policy: str, data: st.DataObject, mode: str, host: int) -> None:
     """Checked at every operation; at the end both are as they were, and everything out has come in."""
     scenario = swapping(data.draw(scenarios(policy)), num_host_blocks=host, mode=mode)
@@ -50,7 +51,7 @@ def test_both_sides_are_conserved(policy: str, data: st.DataObject, mode: str, h
 
 
 @given(scenario=scenarios("preemptive"))
-@settings(max_examples=150)
+@examples(150)
 def test_nothing_that_was_swapped_is_computed_again(scenario: Scenario) -> None:
     """With room for everybody on the host, only prompts under way are thrown away."""
     run = swapping(scenario, num_host_blocks=10_000).run(log_decisions=True)
@@ -90,7 +91,7 @@ class Watching:
 
 
 @given(scenario=scenarios("preemptive"), overlap=st.booleans())
-@settings(max_examples=100)
+@examples(100)
 def test_a_step_is_stalled_by_every_block_that_moves(scenario: Scenario, overlap: bool) -> None:
     """Blocks add so much each to the time of what the step computes, or where they overlap, take it if it is longer."""
     s_per_block = 0.25 if not overlap else 0.003

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.static import Static
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, RECKONING, RESERVING, SWAPPING, Scenario, scenarios, takes
 
 
@@ -34,21 +35,21 @@ def equal_priorities(scenario: Scenario) -> Scenario:
 
 
 @given(scenario=scenarios("chunked_prefill"))
-@settings(max_examples=60)
+@examples(60)
 def test_no_threshold_is_a_threshold_that_nobody_reaches(scenario: Scenario) -> None:
     off = with_policy(scenario, long_prefill_token_threshold=0)
     assert same(off, with_policy(scenario, long_prefill_token_threshold=10**6))
 
 
 @given(scenario=scenarios("chunked_prefill"))
-@settings(max_examples=60)
+@examples(60)
 def test_no_watermark_is_one_of_less_than_a_block(scenario: Scenario) -> None:
     off = with_policy(scenario, watermark=0.0)
     assert same(off, with_policy(scenario, watermark=0.999 / scenario.memory.num_gpu_blocks))
 
 
 @given(scenario=scenarios("chunked_prefill"))
-@settings(max_examples=100)
+@examples(100)
 def test_equal_priorities_are_first_come_first_served(scenario: Scenario) -> None:
     """Even the victims are the same: the last to arrive is the last that was admitted."""
     fair = equal_priorities(scenario)
@@ -57,7 +58,7 @@ def test_equal_priorities_are_first_come_first_served(scenario: Scenario) -> Non
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if takes(name, "order")])
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_fcfs_is_blind_to_priorities(name: str, data: st.DataObject) -> None:
     """With the victim of the order itself: `lowest_priority` looks at priorities, whatever the order."""
     own_victim = {"victim": None} if takes(name, "victim") else {}
@@ -67,14 +68,14 @@ def test_fcfs_is_blind_to_priorities(name: str, data: st.DataObject) -> None:
 
 
 @given(scenario=scenarios("static"))
-@settings(max_examples=30)
+@examples(30)
 def test_a_policy_without_priorities_is_blind_to_them(scenario: Scenario) -> None:
     once, again = scenario.run(log_decisions=True), equal_priorities(scenario).run(log_decisions=True)
     assert once.decisions == again.decisions
 
 
 @given(scenario=scenarios("chunked_prefill"))
-@settings(max_examples=60)
+@examples(60)
 def test_chunks_are_idle_where_every_prompt_fits_the_budget(scenario: Scenario) -> None:
     """With a budget for everything at once, chunking and the test of the whole prompt have nothing to do."""
     wide = replace(
@@ -87,7 +88,7 @@ def test_chunks_are_idle_where_every_prompt_fits_the_budget(scenario: Scenario) 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in SWAPPING or takes(name, "preemption_mode")])
 @given(data=st.data())
-@settings(max_examples=40)
+@examples(40)
 def test_host_memory_that_nobody_swaps_to(name: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(name))
     if hasattr(scenario.policy, "preemption_mode"):
@@ -99,7 +100,7 @@ def test_host_memory_that_nobody_swaps_to(name: str, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("name", [name for name in SWAPPING if takes(name, "preemption_mode")])
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_swap_without_host_memory_is_recompute(name: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(name))
     none = replace(scenario, memory=replace(scenario.memory, num_host_blocks=0))
@@ -107,7 +108,7 @@ def test_swap_without_host_memory_is_recompute(name: str, data: st.DataObject) -
 
 
 @given(scenario=scenarios("preemptive"))
-@settings(max_examples=60)
+@examples(60)
 def test_preemptive_without_cause_is_chunked_prefill(scenario: Scenario) -> None:
     """Equal priorities and memory for all: nothing to preempt, and the same filling of one token budget."""
     policy: Any = scenario.policy
@@ -118,7 +119,7 @@ def test_preemptive_without_cause_is_chunked_prefill(scenario: Scenario) -> None
 
 
 @given(scenario=scenarios("static"))
-@settings(max_examples=60)
+@examples(60)
 def test_streaming_changes_when_tokens_are_seen_and_nothing_else(scenario: Scenario) -> None:
     streams = with_policy(scenario, stream=True).run(log_decisions=True)
     whole = with_policy(scenario, stream=False).run(log_decisions=True)
@@ -132,7 +133,7 @@ def test_streaming_changes_when_tokens_are_seen_and_nothing_else(scenario: Scena
 
 
 @given(scenario=scenarios("static"))
-@settings(max_examples=60)
+@examples(60)
 def test_a_timeout_of_nothing_is_one_that_has_passed(scenario: Scenario) -> None:
     """Where everybody is there from the start, only the last batch can wait for more."""
     workload = replace(scenario.workload, arrival_s=np.zeros(len(scenario.workload)))
@@ -148,7 +149,7 @@ def test_a_timeout_of_nothing_is_one_that_has_passed(scenario: Scenario) -> None
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in RECKONING])
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_what_clients_ask_for_beyond_their_answers(name: str, data: st.DataObject) -> None:
     """A generous max_tokens alters nothing for a policy that grants memory on demand; others reserve for it."""
     scenario = data.draw(scenarios(name))
@@ -169,7 +170,7 @@ def test_what_clients_ask_for_beyond_their_answers(name: str, data: st.DataObjec
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_answers_beyond_what_clients_asked_for(name: str, data: st.DataObject) -> None:
     """max_tokens ends an answer: how long it would have been is nobody's business, the engine's included."""
     scenario = data.draw(scenarios(name))

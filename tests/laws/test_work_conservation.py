@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.laws.service import rests
 from simulator.plan import Traits
 from simulator.policies.static import Static
+from tests.examples import examples
 from tests.laws.scenarios import LEAVING_SLOTS, POLICIES, RESTING, Scenario, scenarios
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in RESTING])
 @given(data=st.data())
-@settings(max_examples=80)
+@examples(80)
 def test_a_rest_ends_with_an_arrival(name: str, data: st.DataObject) -> None:
     """It begins when everybody has been served, and ends the very moment that somebody comes."""
     records = data.draw(scenarios(name)).run().records
@@ -32,7 +33,7 @@ def test_a_rest_ends_with_an_arrival(name: str, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_static_rests_until_a_batch_is_full_or_late(data: st.DataObject) -> None:
     """At the first moment at which the oldest has waited its timeout, or the others fill the batch, and not later."""
     scenario = data.draw(scenarios("static"))
@@ -62,7 +63,7 @@ def fills(scenario: Scenario, rows: list[int]) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name not in LEAVING_SLOTS])
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_slot_is_not_left_empty(name: str, data: st.DataObject) -> None:
     """With memory and budget for everybody, who waits finds every slot taken."""
     scenario = data.draw(scenarios(name))

@@ -149,12 +149,20 @@ def test_the_formula_has_the_known_ends() -> None:
     assert repairman(4, 3.0, 1.0, 1)[0] == pytest.approx(1 - busy)
 
 
-@pytest.mark.parametrize("constant_think", [False, True])
-@pytest.mark.parametrize(("users", "think_s", "servers"), [(4, 3.0, 1), (10, 8.0, 1), (9, 4.0, 2), (12, 2.0, 5)])
+@pytest.mark.parametrize(
+    ("users", "think_s", "servers", "constant_think"),
+    [
+        (4, 3.0, 1, False),
+        (9, 4.0, 2, True),
+        pytest.param(4, 3.0, 1, True, marks=pytest.mark.long),
+        pytest.param(10, 8.0, 1, False, marks=pytest.mark.long),
+        pytest.param(10, 8.0, 1, True, marks=pytest.mark.long),
+        pytest.param(9, 4.0, 2, False, marks=pytest.mark.long),
+        pytest.param(12, 2.0, 5, False, marks=pytest.mark.long),
+    ],
+)
 def test_machine_repairman(users: int, think_s: float, servers: int, constant_think: bool) -> None:
     """One slot is closed M/M/1, c slots closed M/M/c. The law of the think time makes no difference."""
-    if constant_think and servers not in (1, 2):
-        pytest.skip("one case of several servers says it")
     rates, times = [], []
     for seed in SEEDS:
         case = Closed(users, think_s, 1_200, seed, constant_think)

@@ -6,12 +6,13 @@ from itertools import zip_longest
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.metrics.series import StepFunction, queue_depth, running
 from simulator.metrics.summary import summarize
 from simulator.results.records import Floats, Records, Status
+from tests.examples import examples
 from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios
 
 IN_TURN = [name for name in POLICIES if name not in OVERLAPPING]
@@ -35,7 +36,7 @@ def pauses(scenario: Scenario) -> bool:
 
 @pytest.mark.parametrize("name", IN_TURN)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_slots(name: str, data: st.DataObject) -> None:
     """Slots in use over time, from the steps = time in the batch, from the requests."""
     scenario = data.draw(scenarios(name))
@@ -51,7 +52,7 @@ def test_slots(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", IN_TURN)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_queue(name: str, data: st.DataObject) -> None:
     """Queue depth over time = first waits and waits after preemptions, from the requests and from the decisions."""
     run = data.draw(scenarios(name)).run(log_decisions=True)
@@ -87,7 +88,7 @@ def step_starts(records: Records) -> Floats:
 
 @pytest.mark.parametrize("name", OVERLAPPING)
 @given(data=st.data())
-@settings(max_examples=120)
+@examples(120)
 def test_planned_ahead(name: str, data: st.DataObject) -> None:
     """A plan made while the step before runs holds until its own step begins: slots and queue by the times of plans.
 
@@ -128,7 +129,7 @@ def test_planned_ahead(name: str, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("name", IN_TURN)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_whole_system(name: str, data: st.DataObject) -> None:
     """L = lambda W with the numbers of the summary: depth and slots over time, requests a second, mean times."""
     scenario = data.draw(scenarios(name))

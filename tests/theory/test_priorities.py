@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,7 @@ SERVICE = Service(geometric_answers, Linear(1 / STEPS))
 MEAN_SQUARE = 2 - 1 / STEPS  # of the service time, of mean 1: (2 - p) / p^2 steps, squared seconds
 
 
+@cache
 def runs(name: str, **options: str) -> list[tuple[Sample, Ints, Floats]]:
     """Replications through a policy with one slot: the sample, the priorities (0 is urgent) and times in the system."""
     told = []

@@ -30,7 +30,9 @@ ANSWERS = {"constant": constant_answers, "geometric": geometric_answers, "two le
 
 
 @pytest.mark.parametrize("answers", ANSWERS)
-@pytest.mark.parametrize("name", ["continuous", "chunked_prefill", "preemptive"])
+@pytest.mark.parametrize(
+    "name", ["continuous", *(pytest.param(name, marks=pytest.mark.long) for name in ("chunked_prefill", "preemptive"))]
+)
 def test_time_in_the_system_does_not_depend_on_the_distribution(name: str, answers: str) -> None:
     """M/G/1-PS: the mean time in the system is S / (1 - rho) whatever the lengths' distribution (Kleinrock 1967).
 

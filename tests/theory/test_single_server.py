@@ -105,10 +105,13 @@ def moments(service: Service) -> tuple[float, float]:
     return float(large.mean()), float((large**2).mean())
 
 
-# The same without the detour, as far as runs of a second can tell.
+# The same without the detour, as far as runs of a second can tell. The two tests above say it of each request.
+by_utilisation = pytest.mark.parametrize(
+    "utilisation", [pytest.param(share, marks=() if share == 0.6 else pytest.mark.long) for share in UTILISATIONS]
+)
 
 
-@pytest.mark.parametrize("utilisation", UTILISATIONS)
+@by_utilisation
 @pytest.mark.parametrize("name", SOME)
 def test_md1(name: str, utilisation: float) -> None:
     """Constant service of 1 s: mean wait rho / 2 (1 - rho); a share 1 - rho does not wait; Erlang's distribution."""
@@ -124,7 +127,7 @@ def test_md1(name: str, utilisation: float) -> None:
         holds(interval([(waits <= time_s).mean() for waits in runs]), expected, within)
 
 
-@pytest.mark.parametrize("utilisation", UTILISATIONS)
+@by_utilisation
 @pytest.mark.parametrize("name", SOME)
 def test_mm1(name: str, utilisation: float) -> None:
     """Exponential service of 1 s: mean time in the system 1 / (1 - rho), and exponential itself."""
@@ -140,7 +143,7 @@ def test_mm1(name: str, utilisation: float) -> None:
         holds(interval([(times > multiple * mean_s).mean() for times in runs]), expected, within)
 
 
-@pytest.mark.parametrize("utilisation", UTILISATIONS)
+@by_utilisation
 @pytest.mark.parametrize("name", SOME)
 def test_mg1(name: str, utilisation: float) -> None:
     """Answers of geometric length, a step a token: Pollaczek-Khinchine, p = 1 / 20 and (2 - p) / p^2 for the square."""
@@ -165,7 +168,7 @@ def test_the_answers_agree_with_each_other() -> None:
     assert tail * 0.01 == pytest.approx(0.3 / (2 * 0.7), rel=1e-3)
 
 
-@pytest.mark.parametrize("slots", [2, 5])
+@pytest.mark.parametrize("slots", [2, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", SOME)
 def test_bulk_service(name: str, slots: int) -> None:
     """Up to b who wait are served together, in 1 s however many they are: M/D[1,b]/1."""

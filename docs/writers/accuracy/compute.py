@@ -83,7 +83,7 @@ def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> 
     from docs.writers.accuracy.composed import next_tables, oldest_tables
     from docs.writers.accuracy.silicon import BACKENDS, Kernels, SiliconRun
     from scenarios.profiles import shipped_profiles
-    from simulator.servers import host_of
+    from simulator.policies import server_of
     from simulator.timing.profile import Options, ProfileCost, read_profile
     from simulator.timing.tables import compose
 
@@ -98,6 +98,6 @@ def kernels(oldest: bool = False, backends: Mapping[str, str] | None = None) -> 
         tables = oldest_tables(run.gpu) if oldest else next_tables(run.gpu, run.version)
         model, gpu = run.resolve_model(), run.resolve_gpu()
         composed = compose(tables, model, gpu, run.tensor_parallel, backend=told.get(run.model, "auto"))
-        return Kernels("tables", ProfileCost(composed, Options(host_s=0.0)), host_of("vllm", COMPOSED_HOST))
+        return Kernels("tables", ProfileCost(composed, Options(host_s=0.0)), server_of("vllm").host(COMPOSED_HOST))
 
     return kernels_of

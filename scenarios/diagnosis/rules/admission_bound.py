@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import is_default
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, ROOM, gain_of
 from scenarios.diagnosis.say import count, percent
+from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 
 
@@ -53,8 +55,8 @@ def _remedies(evidence: Evidence, room: float, full: bool) -> list[Remedy]:
         found.append(_more_slots(evidence, room))
     if float(engine.parameter("watermark") or 0.0) > 0.01:
         found.append(Remedy({"engine.watermark": 0.0}, "no blocks kept free at admission"))
-    if not full and engine.policy != "chunked_prefill":
-        found.append(Remedy({"engine.policy": "chunked_prefill"}, "admit at every step what fits"))
+    if not full and not is_default(evidence.scenario):
+        found.append(Remedy({"engine.policy": DEFAULT_POLICY}, "admit at every step what fits"))
     return found
 
 

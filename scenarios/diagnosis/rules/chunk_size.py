@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import with_chunks
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.memory_bound import MOSTLY_FIXED, gain_of
 from scenarios.diagnosis.say import count, percent, seconds
+from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 
 _LARGER = 8.0  # times the budget that "large enough" is thought of: beyond it the fixed part hardly counts
@@ -91,7 +93,9 @@ def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]
     fits = max((limit_s - without) * 0.8 / max(token_s, 1e-12), 64)
     smaller = int(2 ** np.floor(np.log2(fits)))
     found = []
-    if engine.policy in ("chunked_prefill", "vllm", "sarathi", "fastgen", "preemptive"):
+    traits = evidence.traits
+    in_chunks = not traits.whole_prompts and not traits.pauses_decodes
+    if in_chunks and "max_num_batched_tokens" in engine.takes():
         smaller = min(smaller, int(engine.parameter("max_num_batched_tokens")) // 2)
         slots = int(engine.parameter("max_num_seqs", 256) or 256)
         why = "a step of so many tokens stays within the limit"
@@ -100,7 +104,7 @@ def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]
         if first // 4 >= max(slots, 64):
             found.append(Remedy({"engine.max_num_batched_tokens": first // 4}, "a quarter of that"))
     else:
-        change: dict[str, str | int] = {"engine.policy": "chunked_prefill", "engine.max_num_batched_tokens": smaller}
+        change = {**with_chunks(evidence.scenario), "engine.max_num_batched_tokens": smaller}
         found.append(Remedy(change, "prompts in chunks beside the answers, small enough for the limit"))
     return found
 
@@ -121,6 +125,6 @@ TOO_LARGE = Rule(
     "Steps with prompts that are longer than the limit of TPOT or ITL, where the same prompts spread evenly over all "
     "steps would keep it: a step without prompts / (1 - the share of the busy time that prompts take). It "
     "accounts for what these steps take longer, after the first token of late requests.",
-    "a smaller `max_num_batched_tokens`; chunks (`chunked_prefill`) where prompts are computed whole",
+    f"a smaller `max_num_batched_tokens`; chunks (`{DEFAULT_POLICY}`) where prompts are computed whole",
     _large,
 )

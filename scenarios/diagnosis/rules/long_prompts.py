@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import with_chunks
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import count, seconds
@@ -76,9 +77,8 @@ def _remedies(evidence: Evidence, mean: float) -> list[Remedy]:
         share = max(int(engine.parameter("max_num_batched_tokens") or 2048) // 4, 16)
         why = "a long prompt takes at most a quarter of a step, and others are begun beside it"
         found.append(Remedy({"engine.long_prefill_token_threshold": share}, why))
-    if engine.policy not in ("chunked_prefill", "vllm"):
+    if change := with_chunks(evidence.scenario):
         budget = int(engine.parameter("max_num_batched_tokens") or 2048)
-        change: dict[str, str | int] = {"engine.policy": "chunked_prefill"}
         if budget > 2048:
             change["engine.max_num_batched_tokens"] = 2048
         change["engine.long_prefill_token_threshold"] = 512

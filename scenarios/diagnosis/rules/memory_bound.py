@@ -6,6 +6,7 @@ from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import count, percent
 from simulator.errors import InputError
+from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 
 MOSTLY_FIXED = 0.5
@@ -83,7 +84,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of these steps' time a batch of "
         f"one would cost too, so memory for all slots would serve {count(gain)} times as much"
     )
-    if evidence.reserves:
+    if evidence.traits.reserves:
         words += "; the policy reserves memory for answers that are not there yet"
     numbers = {
         "busy_time_without_free_blocks": time_full,
@@ -94,8 +95,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "gain_of_memory_for_all_slots": gain,
     }
     remedies = more_memory(evidence)
-    if evidence.reserves:
-        remedies.insert(0, Remedy({"engine.policy": "chunked_prefill"}, "take memory as answers grow"))
+    if evidence.traits.reserves:
+        remedies.insert(0, Remedy({"engine.policy": DEFAULT_POLICY}, "take memory as answers grow"))
     return Claim(words, numbers, remedies, waited_s=waited * evidence.relieved(gain))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import percent
+from simulator.policies import DEFAULT_POLICY, PLAIN_POLICY
 from simulator.results.records import Floats
 
 WASTE = 0.2
@@ -33,8 +34,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     remedies = [
         Remedy({"engine.policy": policy}, why)
         for policy, why in (
-            ("chunked_prefill", "let a request leave as it finishes, and another take its place at the next step"),
-            ("continuous", "let a request leave as it finishes; prompts in steps of their own"),
+            (DEFAULT_POLICY, "let a request leave as it finishes, and another take its place at the next step"),
+            (PLAIN_POLICY, "let a request leave as it finishes; prompts in steps of their own"),
         )
     ]
     return Claim(
@@ -49,6 +50,6 @@ RULE = Rule(
     "Prompts are padded to the longest, and finished requests compute on in their slots until the batch ends.",
     f"At least {percent(WASTE)} of the computed tokens are padding. It accounts for the seconds that late requests "
     "waited behind batches that pad, and loses that share of the GPU's time.",
-    "a policy that batches by iteration (`engine.policy: chunked_prefill`, `continuous`)",
+    f"a policy that batches by iteration (`engine.policy: {DEFAULT_POLICY}`, `{PLAIN_POLICY}`)",
     _find,
 )

@@ -12,6 +12,7 @@ from scenarios.diagnosis.reuse import seen_before
 from scenarios.diagnosis.rules.memory_bound import more_memory
 from scenarios.diagnosis.say import percent
 from simulator.errors import InputError
+from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 
 WASTE = 0.1
@@ -67,7 +68,7 @@ def _kind(evidence: Evidence, hit: float, here: float, could: float) -> tuple[st
     if not engine.enable_prefix_caching:
         change: dict[str, bool | str] = {"engine.enable_prefix_caching": True}
         if not caches_prefixes(engine.policy):
-            change["engine.policy"] = "chunked_prefill"
+            change["engine.policy"] = DEFAULT_POLICY
         return "off", "", [Remedy(change, "keep the KV of prompts, and find it again")]
     if here - hit >= could - here:
         why = f", {percent(here)} on the same replica: it was evicted before it was asked for again"

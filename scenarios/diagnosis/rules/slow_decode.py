@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scenarios.assembly.engine_policy import with_chunks
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.transient_overload import more_replicas
@@ -33,10 +34,9 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     )
     numbers = {"mean_gap_s": step_s, "step_of_one_s": base_s, "running": running, "time_taken_by_prompts": prompts}
     remedies = []
-    engine = evidence.scenario.engine
-    if prompts >= 0.5 and engine.policy in ("continuous", "vllm_v0", "sglang", "tgi"):
+    if prompts >= 0.5 and evidence.traits.pauses_decodes:
         why = "compute prompts beside the answers, and not before them"
-        remedies.append(Remedy({"engine.policy": "chunked_prefill"}, why))
+        remedies.append(Remedy(with_chunks(evidence.scenario), why))
     if np.isfinite(limit_s) and base_s < limit_s and running >= 2 and prompts < 0.5:
         remedies.append(Remedy({"engine.max_num_seqs": max(int(running / 2), 1)}, "smaller batches have faster steps"))
     remedies += more_replicas(evidence)

@@ -9,6 +9,7 @@ from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
 from scenarios.diagnosis.rules.transient_overload import more_replicas
 from scenarios.diagnosis.say import percent, seconds
 from simulator.metrics.window import Bools, run_end_s
+from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats, Ints
 
 MOSTLY = 2 / 3
@@ -56,7 +57,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     starved = members[late.row]
     if float(of_late[starved].sum()) < MOSTLY * borne or members.all():
         return None
-    if len(np.unique(requests.priority)) > 1 and evidence.scenario.engine.policy in ("preemptive", "fastserve"):
+    if len(np.unique(requests.priority)) > 1 and evidence.traits.displaces:
         slowed = np.where(starved, requests.requeued_s[late.row], 0.0)  # displaced by more important ones
     wait_s = float((late.begun_s - late.from_s)[starved].mean())
     others = ~members & ~np.isnan(requests.scheduled_s)
@@ -86,7 +87,7 @@ def _remedies(evidence: Evidence) -> list[Remedy]:
         aging_s = float(f"{limit_s / 2:.2g}") if np.isfinite(limit_s) else 1.0
         found.append(Remedy({"engine.aging_s": aging_s}, "after so long a request goes before all shorter ones"))
     if order is None:  # the policy has an order of its own
-        found.append(Remedy({"engine.policy": "chunked_prefill"}, "serve in order of arrival"))
+        found.append(Remedy({"engine.policy": DEFAULT_POLICY}, "serve in order of arrival"))
     elif order != "fcfs":
         found.append(Remedy({"engine.order": "fair"}, "give each class its share"))
         found.append(Remedy({"engine.order": "fcfs"}, "serve in order of arrival"))

@@ -27,6 +27,7 @@ from simulator.policies.parts.parameters import (
 )
 from simulator.policies.parts.reservations import refuse_beyond_budget
 from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.vllm_server import VLLM
 from simulator.request import RequestView
 
 
@@ -67,7 +68,12 @@ class ChunkedPrefill:
     @property
     def traits(self) -> Traits:
         first = RULES[self.version].unknown_blocks_first
-        return Traits(order=self.order, async_scheduling=self.async_scheduling, unknown_blocks_first=first)
+        return Traits(
+            order=self.order,
+            async_scheduling=self.async_scheduling,
+            unknown_blocks_first=first,
+            whole_prompts=not self.enable_chunked_prefill,
+        )
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -148,3 +154,5 @@ SYSTEM = System(
         uncovered="speculative decoding, LoRA, sliding windows, pipeline stages, aborts, `max_num_partial_prefills`",
     ),
 )
+STYLE = ("#009e73", "-")
+SERVER = VLLM

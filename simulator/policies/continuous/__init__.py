@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.continuous.step import prefill_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
+from simulator.policies.parts.vllm_server import LIKE_VLLM, serve_before_v1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Continuous:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        return Traits(order=self.order, whole_prompts=True, pauses_decodes=True)
 
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
@@ -44,3 +45,5 @@ SYSTEM = System(
     victim="the latest admitted",
     preemption="recompute",
 )
+STYLE = ("#0072b2", (0, (5.0, 1.8)))
+SERVER = replace(LIKE_VLLM, command=serve_before_v1)

@@ -16,7 +16,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A policy among the others: each field answers one question."""
+    """A policy among the others: each field answers one question.
+
+    Policies that share one are one scheduler under several names, each with defaults of its own.
+    """
 
     name: str  # of the system, and where it was published
     batch: str  # when may the batch change?

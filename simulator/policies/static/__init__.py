@@ -39,7 +39,7 @@ class Static:
 
     @property
     def traits(self) -> Traits:
-        return Traits(keeps_finished=True, streams=self.stream)
+        return Traits(keeps_finished=True, streams=self.stream, whole_prompts=True, reserves=True)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         return refuse_reservation(request, num_blocks, block_size)
@@ -59,3 +59,4 @@ SYSTEM = System(
     preemption="never",
     padding="prompts to the longest; finished requests compute on",
 )
+STYLE = ("#d55e00", (0, (1.2, 1.3)))

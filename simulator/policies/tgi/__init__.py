@@ -7,7 +7,7 @@ The rules are those of `batching_task` in backends/v3/src/backend.rs and of `Sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, cast
 
 from annotated_types import doc
@@ -18,8 +18,10 @@ from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
+from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12
 from simulator.policies.tgi.step import granted_prompts, granted_tokens
 from simulator.request import RequestView
+from simulator.servers import Command, Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,12 @@ class Tgi:
 
     @property
     def traits(self) -> Traits:
-        return Traits(order=self.order)
+        return Traits(
+            order=self.order,
+            whole_prompts=not self.enable_chunked_prefill,
+            pauses_decodes=not self.enable_chunked_prefill,
+            reserves=True,
+        )
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         if self.max_batch_total_tokens is not None:
@@ -190,3 +197,18 @@ SYSTEM = System(
         ),
     ),
 )
+
+
+def _command(policy: Tgi, at: Deployment) -> Command:
+    """Write the flags of launcher/src/main.rs."""
+    flags = [f"text-generation-launcher --model-id {at.model}"]
+    if at.tensor_parallel > 1:
+        flags.append(f"--num-shard {at.tensor_parallel}")
+    flags.append(f"--max-batch-size {policy.max_num_seqs}")
+    for name in ("max_batch_prefill_tokens", "max_batch_total_tokens", "waiting_served_ratio", "max_waiting_tokens"):
+        if (value := getattr(policy, name)) is not None:
+            flags.append(f"--{name.replace('_', '-')} {value}")
+    return Command(" ".join(flags))
+
+
+SERVER = replace(LIKE_VLLM_0_12, overload_status=429, command=_command)  # `Model is overloaded`

@@ -47,6 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_bench, "variants", lambda choice=None: whole(choice)[:2])
 
 
+@pytest.mark.long
 def test_all_of_it_on_a_cpu(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del quick
     assert campaign(tmp_path) == 0
@@ -87,7 +88,12 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("after", "parts"), [(1, "ceilings,cases"), (8, "ceilings,cases,latency"), (22, "sweep,profile,lockstep")]
+    ("after", "parts"),
+    [
+        (1, "ceilings,cases"),
+        (8, "ceilings,cases,latency"),
+        pytest.param(22, "sweep,profile,lockstep", marks=pytest.mark.long),
+    ],
 )
 def test_killed_anywhere_it_goes_on(
     after: int, parts: str, quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,7 +12,10 @@ import pytest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from reports.drawing.style import BUILT_IN, CARD, OTHERS, draw, look, mix, shorten, styles
+from reports.drawing.style import CARD, OTHERS, draw, look, mix, shorten, styles
+from simulator.policies import built_in_policies, style_of
+
+BUILT_IN = {name: style for name in built_in_policies() if (style := style_of(name)) is not None}
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.
 SEEN_BY = {

@@ -84,10 +84,10 @@ def test_a_broken_policy_is_found_by_the_right_law(
 
 
 def test_a_sound_policy_breaks_none(file: Callable[[str], str]) -> None:
-    report = check_policy(file("Sound"), scenarios=20)
+    report = check_policy(file("Sound"), scenarios=10)
     assert report.holds
     assert not report.broken
-    assert report.tried == dict.fromkeys(LAWS, 20)
+    assert report.tried == dict.fromkeys(LAWS, 10)
 
 
 def test_the_same_seed_finds_the_same(file: Callable[[str], str]) -> None:
@@ -108,12 +108,15 @@ def test_parameters_that_are_given_stay(file: Callable[[str], str]) -> None:
     assert "computes 6 tokens; max_num_batched_tokens is 5" in str(report.broken["budgets"].breach)
 
 
+@pytest.mark.parametrize("scenarios", [4, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", [*built_in_policies(), f"{TEMPLATE}:ShortestPrompt"])
-def test_every_shipped_policy_holds_to_the_laws(policy: str) -> None:
-    report = check_policy(policy, scenarios=20)
+def test_every_shipped_policy_holds_to_the_laws(policy: str, scenarios: int) -> None:
+    """As many as tell whether each law is asked; on hundreds of scenarios they are held to them in tests/laws."""
+    report = check_policy(policy, scenarios=scenarios)
     assert report.holds, report.broken
-    assert set(report.broken) == ({"work"} if policy == "static" else set())
-    assert all(tried == 20 for law, tried in report.tried.items() if law not in report.broken)
+    assert set(report.broken) <= ({"work"} if policy == "static" else set())
+    assert scenarios < 20 or bool(report.broken) == (policy == "static")
+    assert all(tried == scenarios for law, tried in report.tried.items() if law not in report.broken)
 
 
 def test_the_scenarios_are_not_all_alike() -> None:

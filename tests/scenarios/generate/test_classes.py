@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.generate import GeneratedWorkload, generate
 from scenarios.streams import stream
 from simulator.errors import InputError
 from simulator.workload import Workload
+from tests.examples import examples
 
 CHAT: dict[str, Any] = {
     "name": "chat",
@@ -221,7 +222,7 @@ ARRIVALS = st.sampled_from(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(ARRIVALS, min_size=1, max_size=4), st.integers(1, 400), st.integers(0, 2**63))
 def test_any_workload_is_sorted_and_whole(processes: list[dict[str, Any]], requests: int, seed: int) -> None:
     classes = [{**(CHAT if i % 2 else BATCH), "name": f"c{i}", "arrival": p} for i, p in enumerate(processes)]

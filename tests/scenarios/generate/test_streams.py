@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import scenarios
@@ -17,6 +17,7 @@ from scenarios.traces.native_writer import write_native
 from scenarios.traces.options import TraceOptions
 from simulator.request import PromptContent
 from simulator.workload import Workload
+from tests.examples import examples
 
 COLUMNS = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "priority")
 LENGTHS = st.sampled_from(
@@ -58,7 +59,7 @@ def content_of(workload: Workload, name: str) -> list[PromptContent | None]:
     return [None if workload.content is None else workload.content[row] for row, mine in enumerate(of_class) if mine]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(ARRIVALS, LENGTHS, LENGTHS, CORR, PREFIX, st.integers(0, 2**32))
 def test_a_class_that_comes_or_changes_moves_nothing_of_another(
     arrival: dict[str, Any], inputs: dict[str, Any], outputs: dict[str, Any], corr: float, prefix: Any, seed: int
@@ -77,7 +78,7 @@ def test_a_class_that_comes_or_changes_moves_nothing_of_another(
         assert content_of(both, "mine") == alone.content
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(ARRIVALS, LENGTHS, LENGTHS, CORR, PREFIX, st.integers(0, 2**32))
 def test_a_feature_moves_its_own_column_alone(
     arrival: dict[str, Any], inputs: dict[str, Any], outputs: dict[str, Any], corr: float, prefix: Any, seed: int
@@ -101,7 +102,7 @@ def test_a_feature_moves_its_own_column_alone(
     assert both.content == shared.content
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(ARRIVALS, LENGTHS, LENGTHS, CORR, PREFIX, st.integers(0, 2**32))
 def test_fewer_requests_are_the_first_of_more(
     arrival: dict[str, Any], inputs: dict[str, Any], outputs: dict[str, Any], corr: float, prefix: Any, seed: int

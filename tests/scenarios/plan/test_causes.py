@@ -9,7 +9,7 @@ import pytest
 
 from scenarios.plan.bottleneck import CAUSES, shares
 from scenarios.plan.candidate import Candidate
-from scenarios.plan.deploy import REPOSITORIES, deploy
+from scenarios.plan.deploy import deploy
 from scenarios.plan.goal import parse_goal
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import MODELS, find_model
@@ -138,7 +138,23 @@ def test_flags_say_what_the_scenario_says() -> None:
     assert "{capacity_scheduler_policy: MAX_UTILIZATION, context_chunking_policy: FIRST_COME_FIRST_SERVED}" in tensorrt
 
 
-def test_every_built_in_model_has_a_repository() -> None:
-    assert set(REPOSITORIES) <= set(MODELS)
-    named = "llama-2-7b llama-2-70b llama-3.1-8b llama-3.1-70b llama-3.1-405b mistral-7b mixtral-8x7b qwen2.5-7b gpt2"
-    assert set(named.split()) <= set(REPOSITORIES)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_built_in_model_is_served_under_its_hugging_face_name(model: str) -> None:
+    gpu = {"name": "roomy", "memory_gib": 4096, "bandwidth_gb_s": 4000, "bf16_tflops": 1000}
+    command = deploy(chat(model=model, hardware={"gpu": gpu}, cost={"kind": "roofline"}))
+    name = command.split()[2]
+    owner, _, repository = name.partition("/")
+    assert owner
+    assert _letters(model) in _letters(repository)
+    assert "#" not in command
+
+
+def _letters(name: str) -> str:
+    return "".join(each for each in name.lower() if each.isalnum())
+
+
+@pytest.mark.parametrize("model", [{"base": "llama-3.1-8b", "dtype_bytes": 1}, {"base": "gpt2", "name": "gpt-oss-20b"}])
+def test_a_model_of_ones_own_has_a_placeholder_that_says_so(model: dict[str, Any]) -> None:
+    command = deploy(chat(model=model))
+    assert command.startswith("vllm serve MODEL --")
+    assert "# MODEL is the Hugging Face name or the path of " in command

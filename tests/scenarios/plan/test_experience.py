@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.candidate import make_candidate
+from scenarios.plan.candidate import firsts, make_candidate
 from scenarios.plan.experience import Experience, Known
 from scenarios.plan.goal import Goal, chosen_goals
 from scenarios.plan.plan import make_plan
 from scenarios.plan.trial import Tail, Trial
-from scenarios.plan.twins import firsts, rules_of
+from simulator.policies import rules_of
 from tests.scenarios.plan.cases import CHAT, chat
 
 SLO = "p99_ttft_ms<=300"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.plan.candidate import Candidate
@@ -13,6 +13,7 @@ from scenarios.plan.trial import Laboratory
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.scenarios.plan.cases import chat, laboratory
 
 GOALS = (
@@ -21,7 +22,7 @@ GOALS = (
 )  # fmt: skip
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     goal=st.sampled_from(GOALS),
     limit=st.sampled_from([5, 8, 10, 20, 60, 150, 400, 1000, 3000]),

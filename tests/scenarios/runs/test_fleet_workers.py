@@ -21,6 +21,7 @@ from scenarios.schema.loader import load
 from simulator.errors import InputError
 from simulator.fleet.shard import Shard
 from simulator.simulate import simulate_fleet
+from tests.examples import examples
 from tests.laws.fleets import Fleet, fleets
 from tests.laws.test_fleets import same
 
@@ -127,7 +128,7 @@ def sharable(fleet: Fleet) -> bool:
 
 
 @given(fleet=fleets(max_requests=20).filter(sharable), workers=st.integers(1, 4))
-@settings(max_examples=60)
+@examples(60)
 def test_a_pool_leaves_the_records_of_one_process(fleet: Fleet, workers: int) -> None:
     shared(fleet, workers)
 

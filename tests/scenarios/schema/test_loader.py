@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.schema import loader
@@ -18,6 +18,7 @@ from scenarios.schema.loader import dump, load, shipped
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.yaml_source import parse_mapping
 from simulator.errors import InputError
+from tests.examples import examples
 from tests.shared_data import shared_for
 
 TEXT = """\
@@ -268,7 +269,7 @@ _tricky = st.sampled_from(
 _numbers = st.floats(1e-12, 1e6, allow_subnormal=False)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150, deadline=None)
 @given(
     extra=st.dictionaries(
         st.from_regex(r"[a-z]{3,8}_x", fullmatch=True),
@@ -327,7 +328,7 @@ _JUNK = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300, deadline=None)
 @given(data=st.data())
 def test_whatever_a_file_holds_it_loads_or_is_refused_with_a_place(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

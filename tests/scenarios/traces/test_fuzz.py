@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.traces import TraceOptions, read_trace
 from scenarios.traces.convert import convert_trace
 from scenarios.traces.inspect import inspect_trace
 from simulator.errors import InputError
+from tests.examples import PROFILE, examples
 from tests.scenarios.traces.test_convert import assert_same
 from tests.scenarios.traces.test_malformed import AGENT, BATCH, BLIS, TURN
 from tests.scenarios.traces.test_native import FULL_CSV
 from tests.scenarios.traces.test_read import FIXTURES, jsonl, write
 
-EXAMPLES = 10_000 if os.environ.get("BATCHLAB_HYPOTHESIS") == "more" else 200
+EXAMPLES = examples(10_000 if PROFILE == "more" else 200)
 
 TEXTS = [path.read_bytes() for path in sorted(FIXTURES.iterdir())]
 TEXTS += [
@@ -96,7 +96,7 @@ def check(path: Path, options: TraceOptions) -> None:
         assert_same(read_trace(path.with_name("copy.jsonl")), workload)
 
 
-@settings(max_examples=EXAMPLES)
+@EXAMPLES
 @given(data=st.data())
 def test_bytes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     whole = data.draw(st.sampled_from(TEXTS))
@@ -108,7 +108,7 @@ def test_bytes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) ->
     check(write(folder(tmp_path_factory), damaged), data.draw(OPTIONS))
 
 
-@settings(max_examples=EXAMPLES)
+@EXAMPLES
 @given(data=st.data())
 def test_fields(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     lines = data.draw(st.sampled_from(TEXTS)).decode("utf-8-sig").splitlines()

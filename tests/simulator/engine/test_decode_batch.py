@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +13,7 @@ from simulator.engine.decode_batch import DecodeBatch
 from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
+from tests.examples import examples
 
 
 def prefilled(batch: DecodeBatch, row: int, inputs: int, outputs: int, now_s: float, reserved: int = 0) -> RequestState:
@@ -161,7 +161,7 @@ class SumsAndSingles(RuleBasedStateMachine):
 
 
 TestSumsAndSingles = SumsAndSingles.TestCase
-TestSumsAndSingles.settings = settings(max_examples=150, stateful_step_count=30)
+TestSumsAndSingles.settings = examples(150, stateful_step_count=30)
 
 
 def test_blocks_by_hand() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from simulator.memory.blocks import BlockLedger, BlockManager, OutOfBlocksError
+from tests.examples import examples
 
 
 def snapshot(blocks: BlockLedger | BlockManager) -> tuple[Any, ...]:
@@ -237,4 +237,4 @@ class TwoAccounts(RuleBasedStateMachine):
 
 
 TestTwoAccounts = TwoAccounts.TestCase
-TestTwoAccounts.settings = settings(max_examples=60, stateful_step_count=25)
+TestTwoAccounts.settings = examples(60, stateful_step_count=25)

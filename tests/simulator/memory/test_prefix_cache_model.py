@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -14,6 +13,7 @@ from simulator.memory.blocks import OutOfBlocksError
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.request import PromptContent, Request
+from tests.examples import examples
 from tests.simulator.memory.test_prefix_cache import request
 
 
@@ -184,4 +184,4 @@ class CacheAndModel(RuleBasedStateMachine):
 
 
 TestCacheAndModel = CacheAndModel.TestCase
-TestCacheAndModel.settings = settings(max_examples=150, stateful_step_count=30)
+TestCacheAndModel.settings = examples(150, stateful_step_count=30)

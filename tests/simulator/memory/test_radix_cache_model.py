@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -12,6 +11,7 @@ from simulator.memory.page_keys import PageKeys, Symbols
 from simulator.memory.radix_cache import RadixCache
 from simulator.memory.radix_tree import Node
 from simulator.request import PromptContent, Request
+from tests.examples import examples
 
 Prefix = tuple[int, ...]
 
@@ -276,4 +276,4 @@ def nodes(cache: RadixCache) -> list[Prefix]:
 
 
 TestCacheAndModel = CacheAndModel.TestCase
-TestCacheAndModel.settings = settings(max_examples=250, stateful_step_count=40)
+TestCacheAndModel.settings = examples(250, stateful_step_count=40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.metrics.longest_gap import longest_gap_s
@@ -14,6 +14,7 @@ from simulator.simulate import Run
 from simulator.timing.linear_cost import Linear
 from simulator.workload import Workload
 from tests.columns import as_floats, as_ints
+from tests.examples import examples
 from tests.laws.naive_engine import serve
 from tests.laws.scenarios import POLICIES, Memory, Scenario, scenarios
 from tests.laws.test_naive_engine import dealt_in_turn, wild_scenarios
@@ -44,7 +45,7 @@ def check(records: Records, gaps: Floats, *, exact: bool) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(data=st.data())
-@settings(max_examples=20)
+@examples(20)
 def test_built_in_policies(name: str, data: st.DataObject) -> None:
     scenario = dealt_in_turn(data.draw(scenarios(name)))
     records, gaps = told(scenario)
@@ -67,14 +68,14 @@ def test_a_paused_request_holds_no_slot() -> None:
 
 
 @given(scenario=wild_scenarios())
-@settings(max_examples=100)
+@examples(100)
 def test_a_wild_policy(scenario: Scenario) -> None:
     records, gaps = told(scenario)
     check(records, gaps, exact=False)
 
 
 @given(data=st.data(), front_end_s=st.sampled_from([0.001, 0.5, 10.0]))
-@settings(max_examples=20)
+@examples(20)
 def test_what_lies_before_the_engine_adds_to_no_gap(data: st.DataObject, front_end_s: float) -> None:
     records, gaps = told(dealt_in_turn(data.draw(scenarios("chunked_prefill"))))
     delays_s = as_floats(front_end_s * (1.0 + np.arange(len(records.requests.row)) % 3))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.metrics.metric import FLAG, FRACTION
 from simulator.metrics.summary import summarize, summarize_by_class
 from simulator.metrics.table import METRICS
+from tests.examples import examples
 from tests.simulator.metrics.test_summary import KEYS, stories
 from tests.story import Story
 
@@ -38,7 +39,7 @@ def test_every_metric_says_what_it_is(key: str) -> None:
 
 
 @given(story=stories)
-@settings(max_examples=50)
+@examples(50)
 def test_no_value_is_outside_its_bounds(story: Story) -> None:
     records = story.records()
     for summary in (summarize(records), *summarize_by_class(records).values()):

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.fastgen import Fastgen
 from simulator.policies.sarathi import Sarathi
+from tests.examples import examples
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -37,7 +38,7 @@ def test_short_prompts_are_composed_and_long_ones_split_to_fill_a_pass() -> None
 
 
 @given(scenario=scenarios("fastgen", max_requests=20))
-@settings(max_examples=200)
+@examples(200)
 def test_every_pass_with_enough_to_do_is_exactly_full(scenario: Scenario) -> None:
     """A pass is short of its size only if it leaves no token of a prompt that has a slot, or could have one."""
     policy: Any = scenario.policy
@@ -149,7 +150,7 @@ def test_a_prompt_under_way_waits_where_decodes_took_its_room() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@examples(150)
 def test_where_memory_is_no_matter_three_fillings_of_a_budget_are_one(data: st.DataObject) -> None:
     """Sarathi-Serve, FastGen and vLLM's chunked prefill with the same slots and budget decide the same at every step.
 

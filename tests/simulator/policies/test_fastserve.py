@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.errors import InputError
 from simulator.policies import load_policy
 from simulator.policies.fastserve import Fastserve
+from tests.examples import examples
 from tests.hand import Told, serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -137,7 +138,7 @@ def test_steps_without_service_do_not_count() -> None:
 
 
 @given(scenario=scenarios("fastserve"))
-@settings(max_examples=100)
+@examples(100)
 def test_nobody_runs_while_a_higher_level_waits_for_a_slot(scenario: Scenario) -> None:
     """With memory and budget for all: after each decision who waits is of no higher level than anybody who runs."""
     policy = scenario.policy
@@ -162,7 +163,7 @@ def test_nobody_runs_while_a_higher_level_waits_for_a_slot(scenario: Scenario) -
 
 
 @given(scenario=scenarios("fastserve"))
-@settings(max_examples=60)
+@examples(60)
 def test_nothing_is_computed_again_where_the_host_has_room(scenario: Scenario) -> None:
     """But prompts under way: with a budget for whole prompts there are none."""
     policy = scenario.policy

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.policies.continuous import Continuous
 from simulator.policies.orca import Orca
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -16,7 +17,7 @@ WIDE = Orca(max_num_seqs=8, max_num_batched_tokens=64)
 
 
 @given(scenario=scenarios("orca"), blocks=st.integers(2, 60))
-@settings(max_examples=300)
+@examples(300)
 def test_nobody_is_ever_preempted(scenario: Scenario, blocks: int) -> None:
     """Under any memory: what a request may come to need is its own before it begins."""
     memory = Memory(blocks, scenario.memory.block_size, scenario.memory.num_host_blocks)
@@ -59,7 +60,7 @@ def test_memory_is_reserved_for_prompt_and_max_tokens() -> None:
 
 
 @given(scenario=scenarios("orca"))
-@settings(max_examples=60)
+@examples(60)
 def test_used_blocks_are_those_reserved(scenario: Scenario) -> None:
     run = scenario.run(log_decisions=True)
     workload, size = scenario.workload, scenario.memory.block_size
@@ -116,7 +117,7 @@ def test_a_prompt_beyond_the_budget_takes_steps_in_a_row() -> None:
 
 
 @given(scenario=scenarios("orca"))
-@settings(max_examples=150)
+@examples(150)
 def test_only_the_budget_keeps_anybody_from_computing(scenario: Scenario) -> None:
     """In a step with a token to spare everybody who runs computes; a prompt is split only if it exceeds the budget."""
     policy = scenario.policy

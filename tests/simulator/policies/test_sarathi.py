@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.policies.chunked_prefill import ChunkedPrefill
 from simulator.policies.sarathi import Sarathi
+from tests.examples import examples
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -30,7 +31,7 @@ def test_decodes_then_the_prompt_under_way_then_new_ones() -> None:
 
 
 @given(scenario=scenarios("sarathi"))
-@settings(max_examples=150)
+@examples(150)
 def test_nobody_who_runs_ever_stalls(scenario: Scenario) -> None:
     """Whoever is in the batch computes in every step, prompt or decode; and the tokens of a step are bounded."""
     policy = scenario.policy
@@ -41,7 +42,7 @@ def test_nobody_who_runs_ever_stalls(scenario: Scenario) -> None:
 
 
 @given(scenario=scenarios("sarathi"))
-@settings(max_examples=150)
+@examples(150)
 def test_one_prompt_is_under_way_at_most(scenario: Scenario) -> None:
     """A new one begins only with what the one before it leaves of the budget."""
     run = scenario.run(log_decisions=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from scenarios.assembly.engine_policy import build_policy
 from scenarios.schema.loader import load
@@ -20,6 +20,7 @@ from simulator.policies.sglang import Sglang
 from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction, tokens_to_come
 from simulator.policies.sglang.step import Note
 from simulator.request import PromptContent, Request
+from tests.examples import examples
 from tests.hand import ONE_SECOND, Told, serve
 from tests.laws.scenarios import Memory, Scenario, make_workload, scenarios
 
@@ -239,7 +240,7 @@ def test_the_ratio_makes_the_next_admissions_careful() -> None:
 
 
 @given(scenario=scenarios("sglang"))
-@settings(max_examples=60)
+@examples(60)
 def test_at_most_one_prompt_is_unfinished(scenario: Scenario) -> None:
     """At the end of a step: whose prompt is not complete goes on with the next."""
     run = replace(scenario, replicas=1).run(log_decisions=True)
@@ -262,7 +263,7 @@ def test_at_most_one_prompt_is_unfinished(scenario: Scenario) -> None:
 
 
 @given(scenario=scenarios("sglang"))
-@settings(max_examples=60)
+@examples(60)
 def test_prefills_and_decodes_share_no_step_unless_mixed(scenario: Scenario) -> None:
     policy: Any = scenario.policy
     rows = replace(scenario, policy=replace(policy, enable_mixed_chunk=False)).run().records.rows

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.policies import load_policy, policy_parameters
 from simulator.policies.tensorrt_llm import TensorrtLlm
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -180,7 +181,7 @@ def test_max_utilization_pauses_who_passed_a_prompt_that_lacks_memory() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=120)
+@examples(120)
 @pytest.mark.parametrize("name", ["tensorrt_llm", "tensorrt_llm static_batch"])
 def test_the_guarantee_is_never_broken(name: str, data: st.DataObject) -> None:
     """Under any memory: nobody is preempted, and all who run could run to the end of what they asked for."""
@@ -197,14 +198,14 @@ def test_the_guarantee_is_never_broken(name: str, data: st.DataObject) -> None:
 
 
 @given(scenario=scenarios("tensorrt_llm static_batch"))
-@settings(max_examples=60)
+@examples(60)
 def test_static_batches_never_mix_prompts_and_decodes(scenario: Scenario) -> None:
     rows = scenario.run().records.rows
     assert ((rows.decoding == 0) | (rows.prefilling == 0)).all()
 
 
 @given(scenario=scenarios("tensorrt_llm max_utilization"))
-@settings(max_examples=60)
+@examples(60)
 def test_the_latest_is_the_victim(scenario: Scenario) -> None:
     """To arrive, where requests are served in order of arrival; else to be admitted."""
     run = scenario.run(log_decisions=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.policies.tgi import Tgi
 from simulator.results.records import Status
+from tests.examples import examples
 from tests.hand import Told, serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -197,13 +198,13 @@ def test_what_is_left_of_prompts_goes_on_from_the_newest() -> None:
 
 
 @given(scenario=scenarios("tgi"))
-@settings(max_examples=60)
+@examples(60)
 def test_nobody_is_ever_preempted(scenario: Scenario) -> None:
     assert (scenario.run().records.requests.preemptions == 0).all()
 
 
 @given(scenario=scenarios("tgi"))
-@settings(max_examples=60)
+@examples(60)
 def test_nobody_decodes_in_a_prefill(scenario: Scenario) -> None:
     rows = scenario.run().records.rows
     assert ((rows.decoding == 0) | (rows.prefilling == 0)).all()

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from simulator.errors import InputError
 from simulator.policies import load_policy
 from simulator.policies.vllm_v0 import VllmV0
+from tests.examples import examples
 from tests.hand import serve
 from tests.laws.scenarios import Memory, Scenario, scenarios
 
@@ -24,7 +25,7 @@ def test_prompts_first_and_apart() -> None:
 
 
 @given(scenario=scenarios("vllm_v0"))
-@settings(max_examples=150)
+@examples(150)
 def test_no_step_has_both(scenario: Scenario) -> None:
     rows = scenario.run().records.rows
     assert ((rows.prefilling == 0) | (rows.decoding == 0)).all()
@@ -121,7 +122,7 @@ def test_nobody_begins_while_anybody_is_swapped() -> None:
 
 
 @given(scenario=scenarios("vllm_v0"))
-@settings(max_examples=150)
+@examples(150)
 def test_swapped_requests_come_before_new_ones(scenario: Scenario) -> None:
     """No step admits anybody while somebody's KV lies on the host, before the step or after it."""
     run = scenario.run(log_decisions=True)

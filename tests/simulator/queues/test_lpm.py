@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
@@ -15,6 +15,7 @@ from simulator.queues.lpm import MOST_COMPARED, Lpm
 from simulator.queues.ranked import Prefixes
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from tests.examples import examples
 from tests.laws.caching import caching_scenarios, run_cached
 from tests.laws.scenarios import Scenario
 
@@ -140,7 +141,7 @@ def test_it_takes_no_parameters() -> None:
 
 
 @given(scenario=caching_scenarios())
-@settings(max_examples=100)
+@examples(100)
 def test_vllms_scheduler_takes_it_too(scenario: Scenario) -> None:
     from dataclasses import replace
 

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
 from simulator.queues import QUEUES, Order, WaitingQueue, make_queue, order_parameters
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
+from tests.examples import examples
 
 CLOCK = DecodeClock(16)
 
@@ -173,7 +174,7 @@ SORTED: dict[str, Callable[[RequestState], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("order", SORTED)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_a_queue_is_a_sorted_list(order: str, data: st.DataObject) -> None:
     """Push, put back and remove in any order, beside a list that is sorted anew each time."""
     queue = make_queue(order)
@@ -209,7 +210,7 @@ ALL = [*QUEUES, Order("sjf", aging_s=3.0), Order("fair", max_wait_s=None)]
 
 @pytest.mark.parametrize("order", ALL, ids=repr)
 @given(data=st.data())
-@settings(max_examples=60)
+@examples(60)
 def test_the_iteration_is_who_would_be_taken_one_by_one(order: str, data: st.DataObject) -> None:
     """What a plan looks through is what happens if it admits them all: heads, in turn. And looking changes nothing."""
     queue = make_queue(order)
@@ -248,7 +249,7 @@ def test_looking_at_the_head_does_not_walk_the_queue(order: str) -> None:
 
 @pytest.mark.parametrize("order", ALL, ids=repr)
 @given(data=st.data())
-@settings(max_examples=30)
+@examples(30)
 def test_who_gives_up_leaves_the_others_as_they_were(order: str, data: st.DataObject) -> None:
     queue = make_queue(order)
     queue.at(0.0)

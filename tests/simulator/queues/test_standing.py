@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.queues.standing import Ladder, Quanta, Standing
 from simulator.request import Request
 from simulator.request_state import RequestState
+from tests.examples import examples
 
 MOVES = st.lists(st.tuples(st.sampled_from(["join", "leave", "serve", "look"]), st.integers(0, 40)), max_size=80)
 
@@ -45,14 +46,14 @@ def play(meter: Any, key: Any, moves: list[tuple[str, int]]) -> int:
 
 
 @given(moves=MOVES, quantum=st.integers(1, 3), prompt=st.integers(1, 4))
-@settings(max_examples=150)
+@examples(150)
 def test_levels_fall_as_tokens_are_served(moves: list[tuple[str, int]], quantum: int, prompt: int) -> None:
     quanta = Quanta(quantum, prompt)
     play(Ladder(quanta), lambda live: (quanta.level(live), live.row), [*moves, ("look", 0)])
 
 
 @given(moves=MOVES)
-@settings(max_examples=50)
+@examples(50)
 def test_priorities_stay(moves: list[tuple[str, int]]) -> None:
     assert play(Standing(lambda live: live.priority), lambda live: (live.priority, live.row), [*moves, ("look", 0)])
 

@@ -10,7 +10,7 @@ import scenarios
 from scenarios.assembly.engine_policy import resolved_yaml
 from scenarios.plan.deploy import deploy
 from simulator.errors import InputError
-from simulator.servers import host_of, server
+from simulator.policies import built_in_policies, server_of
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.host import Host, WithHost
 from simulator.timing.linear_cost import Linear
@@ -65,16 +65,19 @@ def test_the_default_is_the_engines(engine: dict[str, Any], step_ms: float, per_
 
 
 def test_every_minor_version_has_a_host() -> None:
+    vllm = server_of("vllm")
     for minor in range(1, 60):
-        assert host_of("vllm", f"0.{minor}").step_s > 0
-    assert host_of("vllm", "0.13").step_s > host_of("vllm", "0.14").step_s
+        assert vllm.host(f"0.{minor}").step_s > 0
+    assert vllm.host("0.13").step_s > vllm.host("0.14").step_s
 
 
 def test_all_engines_say_where_their_figures_come_from() -> None:
-    for name in ("vllm", "vllm_v0", "sglang", "tensorrt_llm", "tgi", "somebody's.py:Own"):
-        known = server(name)
-        assert known.host.source
-        assert known.otherwise is None or known.otherwise.source
+    for name in (*built_in_policies(), "somebody's.py:Own"):
+        known = server_of(name)
+        assert known.synchronous or known.asynchronous
+        for asks in (None, False, True):
+            assert known.host(async_scheduling=asks).source
+            assert known.host_source(known.host(async_scheduling=asks)) == known.host(async_scheduling=asks).source
         assert known.front_end_source
         assert known.front_end
 
@@ -87,10 +90,10 @@ def test_the_host_is_that_of_the_schedule_which_a_plan_starts(policy: str, overl
     command = deploy(chosen)
     started = "disable-overlap-schedule" not in command and "disable_overlap_scheduler: true" not in command
     assert started == chosen.engine.parameter("async_scheduling")
-    known = server(policy)
-    assert known.otherwise is not None
-    assert known.overlaps == scenario(policy=policy).engine.parameter("async_scheduling")
-    assert chosen.resolve_host() == (known.host if started == known.overlaps else known.otherwise)
+    known = server_of(policy)
+    by_default = known.overlaps_since is not None
+    assert by_default == scenario(policy=policy).engine.parameter("async_scheduling")
+    assert chosen.resolve_host() == (known.asynchronous if started else known.synchronous)
 
 
 @pytest.mark.parametrize("cost", [LINEAR, "cost={kind: roofline}", "cost={kind: profile, name: h100-llama-3.1-8b}"])

@@ -109,6 +109,7 @@ def test_scores_are_as_good_as_the_page_says() -> None:
         assert 100 * result.peer.score == pytest.approx(result.case.published[0], abs=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.shared
 def test_the_page_in_the_repository_is_what_the_code_writes() -> None:
     shared("measured/ground_truth")

@@ -112,6 +112,7 @@ def test_rows_are_read_and_others_left(tmp_path: Path) -> None:
         read_silicon(path)
 
 
+@pytest.mark.long
 @pytest.mark.shared
 def test_real_servers_within_ten_per_cent() -> None:
     from docs.writers.accuracy.compute import kernels

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ import scenarios
 from docs.writers.claims.runs import figure, run
 from docs.writers.studies import low_rates, studies
 from docs.writers.studies.panels import panels_picture
-from docs.writers.studies.study import Line, Panel, Study, StudyResult, page, read_head
+from docs.writers.studies.study import Line, Panel, Study, page, read_head
 from simulator.policies import built_in_policies
 from tests.shared_data import shared
 
@@ -25,24 +23,13 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "studies"
 STUDIES: Mapping[str, Study] = studies()
 
-LONG = ("autoscaling", "disaggregation")
-"""Studies of a quarter of a CPU minute and more: measured by `make more-tests`, as shipped scenarios run by all."""
-
 by_study = pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 by_measured_study = pytest.mark.parametrize(
     "study",
-    [
-        pytest.param(study, marks=pytest.mark.slow if study.trace or study.name in LONG else ())
-        for study in STUDIES.values()
-    ],
+    [pytest.param(study, marks=pytest.mark.slow if study.trace else pytest.mark.long) for study in STUDIES.values()],
     ids=lambda study: study.name,
 )
-"""Those that read a trace take minutes, and need it."""
-
-
-@cache
-def measured(name: str) -> StudyResult:
-    return STUDIES[name].measure()
+"""A study takes a quarter of a CPU minute and more; those that read a trace take minutes, and need it."""
 
 
 def needed(study: Study) -> None:
@@ -60,9 +47,9 @@ def test_every_study_has_its_scenario_its_page_and_its_picture() -> None:
 
 @by_measured_study
 def test_measures_what_is_expected_and_the_page_says_so(study: Study) -> None:
-    """One test for both, so that a study is run once wherever this runs."""
+    """One test for all, so that a study is run once: the page also fails where a text names no figure."""
     needed(study)
-    found = measured(study.name)
+    found = study.measure()
     for one in study.expected:
         value = found.figures[one.figure]
         assert abs(value - one.value) <= one.tolerance, f"{one.figure} is {value:g}, not {one.written}"
@@ -146,12 +133,3 @@ def test_the_crossing_is_between_the_rates_around_it() -> None:
     ratios = {rate: 1 + rate for rate in low_rates.RATES}
     assert low_rates._crossing(ratios) == pytest.approx(0.1)
     assert low_rates._crossing({rate: 1 + 20 * rate for rate in low_rates.RATES}) == pytest.approx(0.005)
-
-
-def test_texts_name_their_figures() -> None:
-    """A figure that a text misspells is an error of the page, not of its reader."""
-    for study in STUDIES.values():
-        if study.trace:
-            continue  # the slow test writes its page, which fails for the same fault
-        named = set(re.findall(r"\{(\w+)", " ".join((study.setup, study.limits, *study.answer))))
-        assert named <= set(measured(study.name).figures)

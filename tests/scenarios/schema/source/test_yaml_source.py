@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.schema.source import yaml_nodes, yaml_source
 from scenarios.schema.source.yaml_nodes import Mark
 from scenarios.schema.source.yaml_source import describe, parse_mapping, parse_yaml, read_yaml
 from simulator.errors import InputError
+from tests.examples import examples
 
 
 @pytest.fixture(params=["libyaml", "python"])
@@ -242,13 +243,13 @@ _scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False
 _data = st.recursive(_scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_text, inner, max_size=4))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150, deadline=None)
 @given(_data)
 def test_json_is_yaml(data: object) -> None:
     assert parse_yaml(json.dumps(data, ensure_ascii=False), "f.json").data == data
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300, deadline=None)
 @given(st.text(st.sampled_from("ab1:-[]{}&*!|>'\"%@`#,? \n\t\x00\ud800é"), max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     line = None

@@ -1,0 +1,79 @@
+"""vLLM as a server: its host and front end by version, and the flags of `vllm serve`.
+
+Flags are those of vLLM 0.33, vllm/engine/arg_utils.py. Other servers take its figures where they have
+none of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from simulator.front_end import FrontEnd
+from simulator.servers import Command, Deployment, Server
+from simulator.timing.host import Host
+
+SYNC = Host(1.3e-3, 72e-6, "vLLM 0.12: TPOT less kernels, closed-loop runs on H100 (aiconfigurator's silicon samples)")
+LIKE_SYNC = replace(SYNC, source="assumed: as vLLM 0.12, which is synchronous too")
+_ASYNC = Host(0.3e-3, 15e-6, "vLLM 0.15 to 0.18: ITL less kernels on H100 servers, 10 to 20 us a request")
+_ASYNC_SINCE_0_19 = Host(0.3e-3, 0.0, "vLLM 0.19: assumed; two servers in process leave nothing for a request")
+
+FRONT_END = FrontEnd(5.8e-3, 67e-6)
+"""vLLM 0.15 over HTTP: what TTFT has beyond the engine, flat over its percentiles."""
+LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
+
+
+def vllm_serve(policy: object, at: Deployment, *, chunked: bool = True, priority: bool = False) -> Command:
+    """Write `vllm serve` for any policy: a parameter that it does not have gets no flag."""
+    value = partial(_value, policy)
+    flags = [f"vllm serve {at.model}"]
+    if at.tensor_parallel > 1:
+        flags.append(f"--tensor-parallel-size {at.tensor_parallel}")
+    flags.append(f"--max-num-seqs {value('max_num_seqs')}")
+    flags.append(f"--max-num-batched-tokens {value('max_num_batched_tokens')}")
+    flags.append(f"--gpu-memory-utilization {at.gpu_memory_utilization:g}")
+    flags.append("--enable-prefix-caching" if at.enable_prefix_caching else "--no-enable-prefix-caching")
+    if at.block_size != 16:
+        flags.append(f"--block-size {at.block_size}")
+    if not chunked or value("enable_chunked_prefill") is False:
+        flags.append("--no-enable-chunked-prefill")
+    if priority or value("order") == "priority":
+        flags.append("--scheduling-policy priority")
+    if threshold := value("long_prefill_token_threshold"):
+        flags.append(f"--long-prefill-token-threshold {threshold}")
+    if at.enable_expert_parallel:
+        flags.append("--enable-expert-parallel")
+    if value("async_scheduling"):
+        flags.append("--async-scheduling")
+    return Command(" ".join(flags), ["vLLM v1 recomputes, and swaps nothing"] if chunked and _swaps(policy, at) else [])
+
+
+def serve_before_v1(policy: object, at: Deployment) -> Command:
+    """Write `vllm serve` of a version before v1, which swaps, and has prompts in chunks where it is told so."""
+    chunked = bool(_value(policy, "enable_chunked_prefill"))
+    text, _ = vllm_serve(policy, at, chunked=chunked)
+    if _swaps(policy, at):
+        text += f" --swap-space {at.swap_space_gib:g}"
+    return Command(text, [f"prompts {'in chunks' if chunked else 'in steps of their own'}: vLLM before v1"])
+
+
+def _value(policy: object, key: str) -> object:
+    return getattr(policy, key, None)
+
+
+def _swaps(policy: object, at: Deployment) -> bool:
+    return bool(at.swap_space_gib) and _value(policy, "preemption_mode") in ("swap", "auto")
+
+
+VLLM = Server(
+    FRONT_END,
+    "public runs of vLLM 0.15 over HTTP",
+    synchronous=SYNC,
+    asynchronous=_ASYNC_SINCE_0_19,
+    asynchronous_before=((0, 19), _ASYNC),
+    overlaps_since=(0, 14),  # vllm-project/vllm, pull request 27614
+    command=vllm_serve,
+)
+LIKE_VLLM = Server(FRONT_END, LIKE_VLLM_0_15, asynchronous=Host(0.3e-3, 0.0, "assumed: as vLLM 0.19"))
+"""The server of a policy whose file names none: as quick as vLLM, without a command."""
+LIKE_VLLM_0_12 = Server(FRONT_END, LIKE_VLLM_0_15, synchronous=LIKE_SYNC, overlaps_since=None)
