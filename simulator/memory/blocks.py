@@ -44,7 +44,7 @@ class KVBlocks(Protocol):
 
     @property
     def by_id(self) -> BlockTables | None:
-        """The same blocks with their ids; None where they are only counted."""
+        """These blocks with their ids; None where they are only counted."""
 
     @property
     def num_blocks(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What is known of a layer's attention: tables of its kernels' times, and how their times add up."""
+"""Tables of a layer's attention kernels, and how their times add up."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PrefillTable:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is known of attention.
+    """The attention of a layer.
 
     Where prompts and decodes were measured apart, `launch_us` is counted once, and decodes take `beside` times as long
     beside prompts as alone.

@@ -93,7 +93,7 @@ class Surface:
         object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
     def lookup(self, features: Sequence[str]) -> Lookup:
-        """What looks up one place, given features in this order. ValueError where the physics has another feature."""
+        """Make a lookup for features in this order. ValueError where the physics has another feature."""
         return Lookup(self.correction, self._knots, self._spans, self.physics.kernel(features))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
