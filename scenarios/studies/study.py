@@ -26,6 +26,7 @@ from scenarios.schema.source.yaml_source import YamlSource, parse_mapping, read_
 from scenarios.schema.strict import Strict
 from scenarios.studies.study_axes import Axis, Setting, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
+from simulator.named_class import split_class
 
 _LIBRARY = Path(__file__).parents[1] / "library" / "studies"
 _MOST_RUNS = 1_000_000
@@ -210,13 +211,14 @@ def _from_folder(value: Any, folder: Path) -> Any:
         return {key: _from_folder(item, folder) for key, item in value.items()}
     if not isinstance(value, str) or not value:
         return value
-    written, colon, name = value.rpartition(":") if ".py:" in value else (value, "", "")
+    written, name = split_class(value)
+    written, ending = (written, f":{name}") if written else (value, "")
     try:
         beside = folder / Path(written).expanduser()
         is_path = Path(written).suffix != "" and beside.is_file()
     except (OSError, ValueError, RuntimeError):
         return value
-    return f"{beside.resolve()}{colon}{name}" if is_path else value
+    return f"{beside.resolve()}{ending}" if is_path else value
 
 
 def _study(
