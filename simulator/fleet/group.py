@@ -63,7 +63,7 @@ class ReplicaGroup:
         return self.kv.num_gpu_blocks - 1
 
     def executors(self) -> Callable[[], Executor]:
-        """Returns what makes each replica's executor. ValueError where there is neither a cost model nor an executor."""
+        """Returns what makes each executor. ValueError where there is neither a cost model nor an executor."""
         if self.make_executor is not None:
             return self.make_executor
         if self.cost is None:
