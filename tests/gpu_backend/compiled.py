@@ -1,6 +1,6 @@
 """Compile the kernels without a GPU: registers, shared memory, spills and instructions.
 
-`python -m gpu_backend.bench.compiled` prints a table for the shapes that models have. Triton carries the assembler
+`python -m tests.gpu_backend.compiled` prints a table for the shapes that models have. Triton carries the assembler
 and the disassembler, so neither a GPU nor CUDA is needed; TRITON_INTERPRET must not be set.
 """
 
