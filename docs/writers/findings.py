@@ -5,8 +5,8 @@ from __future__ import annotations
 from scenarios.diagnosis.diagnose import EXPLAINS, WASTES
 from scenarios.diagnosis.late import TOLERATED
 from scenarios.diagnosis.rules import RULES
-from scenarios.diagnosis.say import percent
 from scenarios.diagnosis.what_if import CHEAPER, GAIN, MOST
+from simulator.percent import percent
 
 _HEAD = f"""\
 # What is wrong with a run
