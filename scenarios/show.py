@@ -97,6 +97,13 @@ def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) ->
     write_report(folder, [report_run(run) for run in runs], notes, paired=are_paired(runs))
 
 
+def export_files() -> frozenset[str]:
+    """The names of all files that `batchlab export` may write."""
+    from reports.exports import exported_run
+
+    return exported_run.export_files()
+
+
 def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
     from reports.report_run import ReportRun

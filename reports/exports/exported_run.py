@@ -1,4 +1,4 @@
-"""What is exported, and what an export format is."""
+"""A run to export, and the formats that it can be written in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.named_class import constants_in
 from simulator.results.records import Floats, Ints, Records, Status
 
 Table = Mapping[str, Floats | Ints | Sequence[str]]
@@ -82,16 +83,28 @@ _FAILURES = {
 
 @dataclass(frozen=True, slots=True)
 class ExportFormat:
-    """One format. `write` writes some of `files` into an existing folder; `extra` names what it needs installed.
+    """A format, held by the constant `FORMAT` of a module of `formats/`; the module's name is the format's name.
 
-    `title` says what reads it.
+    `title` says what reads it, `note` what is in it. `write` writes some of `files` into an existing folder. It needs
+    the Python package `package`, which `extra` installs.
     """
 
-    name: str
     title: str
+    note: str
     files: Sequence[str]
     write: Callable[[Exported, Path], None]
     extra: str = ""
+    package: str = ""
+
+
+def export_formats() -> Mapping[str, ExportFormat]:
+    """Every format by its name, in the order of the names."""
+    return constants_in("reports.exports.formats", "FORMAT")
+
+
+def export_files() -> frozenset[str]:
+    """The names of all files that an export may write."""
+    return frozenset(file for form in export_formats().values() for file in form.files)
 
 
 def write_json(path: Path, value: Any) -> None:

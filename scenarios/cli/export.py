@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,12 @@ import typer
 
 from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
+from simulator.named_class import names_in
 
 if TYPE_CHECKING:
     from reports.exports.exported_run import Exported, ExportFormat
 
-FORMATS = ("aiperf", "guidellm", "parquet", "perfetto", "prometheus", "vllm")  # named here: --help imports nothing
+FORMATS = names_in("reports.exports.formats")  # the files there: --help imports none of them
 
 
 def export(
@@ -32,15 +34,15 @@ def export(
     It comes from the rows of the folder; nothing is simulated. The files go to --out, else into the folder itself;
     docs/run-folder.md names them. A run with --log-decisions shows more in the Perfetto trace: each prompt chunk.
     """
+    from reports.exports.exported_run import export_files
     from scenarios.runs.storage.output import kind_of, output
-    from scenarios.runs.storage.run_folder import EXPORTS
     from scenarios.runs.storage.saved_run import single_run
 
     console = Console(quiet=quiet)
     chosen = _chosen(formats or ["perfetto"])
     exported = _read(single_run(run, "export"))
     target = out or run
-    own = kind_of(target) is not None or any((target / name).is_file() for name in EXPORTS)
+    own = kind_of(target) is not None or any((target / name).is_file() for name in export_files())
     expected: dict[str, str] | None = {} if own else None
     owned = [name for form in chosen for name in form.files]
     with output(target, overwrite=overwrite, expected=expected, owned=owned) as folder:
@@ -54,27 +56,18 @@ def export(
 
 def _chosen(names: list[str]) -> list[ExportFormat]:
     """The formats of these names. Raises InputError for another one, and where a package is missing."""
-    from reports.exports import export_formats
+    from reports.exports.exported_run import export_formats
     from scenarios.schema.source.hints import did_you_mean
 
     formats = export_formats()
     for name in names:
         if name not in formats:
             raise InputError(f"no export format is called {name!r}", hint=did_you_mean(name, list(formats)))
-    chosen = [formats[name] for name in dict.fromkeys(names)]
-    for form in chosen:
-        _check_extra(form)
-    return chosen
-
-
-def _check_extra(form: ExportFormat) -> None:
-    from importlib.util import find_spec
-
-    packages = {"parquet": "pyarrow", "serve": "prometheus_client"}
-    if form.extra and find_spec(packages[form.extra]) is None:
-        raise InputError(
-            f"the format {form.name} needs {packages[form.extra]}", hint=f"pip install 'batchlab[{form.extra}]'"
-        )
+    chosen = {name: formats[name] for name in names}
+    for name, form in chosen.items():
+        if form.package and find_spec(form.package) is None:
+            raise InputError(f"the format {name} needs {form.package}", hint=f"pip install 'batchlab[{form.extra}]'")
+    return list(chosen.values())
 
 
 def _read(folder: Path) -> Exported:

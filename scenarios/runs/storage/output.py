@@ -21,7 +21,6 @@ from scenarios.runs.storage.run_folder import (
     FREE_RUNNING,
     LOCKSTEP,
     MEASUREMENT,
-    OWN_NAMES,
     PLAN,
     REPORT,
     SCENARIO,
@@ -29,6 +28,7 @@ from scenarios.runs.storage.run_folder import (
     SUMMARY,
     VALIDATION,
     compared_runs,
+    own_names,
     owned_files,
 )
 from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
@@ -97,10 +97,9 @@ def check_output(
     if not names:
         return
     kind = kind_of(target)
-    if kind is None and not OWN_NAMES.issuperset(names):
-        other = next(name for name in names if name not in OWN_NAMES)
+    if kind is None and (others := [name for name in names if name not in own_names()]):
         raise InputError(
-            f"the folder {target} is not empty and holds no earlier run of batchlab: {other} is in it",
+            f"the folder {target} is not empty and holds no earlier run of batchlab: {others[0]} is in it",
             hint="choose an empty or a new folder with --out; --overwrite replaces only what batchlab wrote",
         )
     if overwrite:

@@ -32,6 +32,7 @@ from scenarios.runs.storage.tables import (
     write_parts,
 )
 from scenarios.schema.loader import dump
+from scenarios.show import export_files
 from simulator.columns import pieces_of
 from simulator.results.records import Records
 from simulator.results.shared_prefixes import PrefixColumns
@@ -53,26 +54,24 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
-EXPORTS = (
-    "trace.json", "vllm-bench.json", "profile_export.jsonl", "profile_export_aiperf.json", "guidellm-trace.jsonl",
-    "metrics.prom", "requests.parquet", "steps.parquet", "replicas.parquet", "lives.parquet", "transfers.parquet",
-)  # fmt: skip
-"""What `export` writes."""
 _FILES = (
     SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED,
     LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, PREFIXES, ARRIVALS, STUDY,
-    TABLE, PARQUET, EXPLANATION, PLAN, *EXPORTS,
+    TABLE, PARQUET, EXPLANATION, PLAN,
 )  # fmt: skip
-OWN_NAMES = frozenset({*_FILES, PLOTS, POINTS, CANDIDATES})
-"""What batchlab calls the files and folders that it writes at the top of a folder."""
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
+
+
+def own_names() -> frozenset[str]:
+    """The names of all files and folders that batchlab writes at the top of a folder."""
+    return frozenset({*_FILES, PLOTS, POINTS, CANDIDATES}) | export_files()
 
 
 def owned_files(target: Path) -> list[str]:
     """The files that earlier results may have in `target`, as paths relative to it."""
     folders = [Path(), *compared_runs(target)]
-    owned = [str(folder / name) for folder in folders for name in _FILES]
+    owned = [str(folder / name) for folder in folders for name in (*_FILES, *sorted(export_files()))]
     return owned + [name for folder in folders for name in _pictures(target, folder)]
 
 

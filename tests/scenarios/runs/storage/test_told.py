@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from docs.writers.run_folder import page
+from reports.exports.exported_run import export_files
 from scenarios.runs.storage import run_folder, told
-from scenarios.runs.storage.run_folder import EXPORTS, OWN_NAMES
+from scenarios.runs.storage.run_folder import own_names
 from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
 from simulator.metrics.table import METRICS
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
@@ -30,9 +31,9 @@ def test_the_page_is_as_written() -> None:
 
 
 def test_every_file_is_told() -> None:
-    files = {*told.TABLES, *told.OTHERS, *told.ELSEWHERE, *EXPORTS}
-    assert {name.rstrip("/") for name in files} == OWN_NAMES
-    assert all(f"`{name}`" in page() for name in EXPORTS)
+    files = {*told.TABLES, *told.OTHERS, *told.ELSEWHERE, *export_files()}
+    assert {name.rstrip("/") for name in files} == own_names()
+    assert all(f"`{name}`" in page() for name in export_files())
 
 
 def test_every_column_is_told() -> None:

@@ -32,5 +32,10 @@ def _column(pyarrow: Any, column: Any) -> Any:
 
 
 FORMAT = ExportFormat(
-    "parquet", "pandas, polars, DuckDB, Spark", tuple(f"{name}.parquet" for name in NAMES), _write, extra="parquet"
+    title="pandas, polars, DuckDB, Spark",
+    note="the tables with their types; nulls for what never happened",
+    files=tuple(f"{name}.parquet" for name in NAMES),
+    write=_write,
+    extra="parquet",
+    package="pyarrow",
 )

@@ -153,4 +153,9 @@ def _ns(seconds: float) -> int:
     return round(1e9 * seconds)
 
 
-FORMAT = ExportFormat("aiperf", "whatever reads AIPerf's records and summary", (RECORDS, SUMMARY), _write)
+FORMAT = ExportFormat(
+    title="whatever reads AIPerf's records and summary",
+    note="records, one a request, and their statistics; its ITL is our TPOT, its ICL our gaps",
+    files=(RECORDS, SUMMARY),
+    write=_write,
+)

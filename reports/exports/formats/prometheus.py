@@ -164,4 +164,11 @@ def _observed(run: Exported) -> dict[str, tuple[Floats | Ints, Ints]]:
     }
 
 
-FORMAT = ExportFormat("prometheus", "promtool, dashboards: vLLM's metrics at the end", (FILE,), _write, extra="serve")
+FORMAT = ExportFormat(
+    title="promtool, dashboards: vLLM's metrics at the end",
+    note="vLLM's counters, gauges and histograms as they stand at the end",
+    files=(FILE,),
+    write=_write,
+    extra="serve",
+    package="prometheus_client",
+)

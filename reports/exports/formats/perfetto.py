@@ -224,4 +224,9 @@ class _Chunks:
                 yield chunk
 
 
-FORMAT = ExportFormat("perfetto", "ui.perfetto.dev, chrome://tracing", (FILE,), _write)
+FORMAT = ExportFormat(
+    title="ui.perfetto.dev, chrome://tracing",
+    note="replicas, slots, steps, preemptions, counters; with `--log-decisions` each prompt chunk",
+    files=(FILE,),
+    write=_write,
+)

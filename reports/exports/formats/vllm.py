@@ -98,4 +98,9 @@ def _peaks(run: Exported, tokens: dict[int, Floats]) -> dict[str, Any]:
     return {"max_output_tokens_per_s": float(by_second.max()), "max_concurrent_requests": int(np.cumsum(change).max())}
 
 
-FORMAT = ExportFormat("vllm", "whatever reads a result of `vllm bench serve`", (FILE,), _write)
+FORMAT = ExportFormat(
+    title="whatever reads a result of `vllm bench serve`",
+    note="every field of `vllm bench serve --save-result --save-detailed`, so `batchlab validate` reads it too",
+    files=(FILE,),
+    write=_write,
+)

@@ -32,4 +32,9 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
         }
 
 
-FORMAT = ExportFormat("guidellm", "GuideLLM's trace_synthetic: the same requests again", (FILE,), _write)
+FORMAT = ExportFormat(
+    title="GuideLLM's trace_synthetic: the same requests again",
+    note="the requests that came, at their times: `guidellm benchmark --data kind=trace_synthetic,path=FILE`",
+    files=(FILE,),
+    write=_write,
+)
