@@ -110,7 +110,8 @@ class TraceFormat:
     `json_if_asked` where the format was given); or, for what has neither, if its text matches `begins`; or, for a
     folder, if the name of a file in it matches `in_folder`. Of a CSV file `columns` are read, optional
     ones included; others are named in a note unless `names_unread` is False. `times` says in words what its times
-    are, `units` which `time_unit` may be given for it. `sources` are public traces of the format.
+    are, `also` what is read besides times and lengths, `units` which `time_unit` may be given for it. `sources` are
+    public traces of the format.
     """
 
     name: str
@@ -124,5 +125,6 @@ class TraceFormat:
     columns: tuple[str, ...] = ()
     names_unread: bool = True
     times: str = ""
+    also: str = ""
     units: tuple[TimeUnit, ...] = ()
     sources: tuple[Source, ...] = ()

@@ -48,5 +48,6 @@ FORMAT = TraceFormat(
     json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids", "session_id")),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of seconds",
+    also="times may be milliseconds, by their steps",
     units=("s", "ms", "us", "ns"),
 )

@@ -165,5 +165,7 @@ FORMAT = TraceFormat(
     ),
     columns=(*REQUIRED, *OPTIONAL),
     times="arrival_time_s is in seconds",
+    also="every optional column: names, classes, priorities, caps, deadlines, sessions, shared prefixes, "
+    "token ids; times are kept",
     units=("s",),
 )
