@@ -36,6 +36,7 @@ from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import joined, seeds
 from reports.verdict.slo_targets import facts
+from simulator.compiled import core_name
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
@@ -207,7 +208,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     if max(replicas) > 1:
         parts.append("slots are those of the first replica")
     basis = provenance_words({run.label: run.summaries for run in runs})
-    return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
+    return f"{'; '.join(parts)}. A simulation by batchlab ({core_name()})" + (f": {basis}." if basis else ".")
 
 
 def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:

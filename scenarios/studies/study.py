@@ -22,7 +22,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.source.yaml_source import YamlSource, parse_mapping, read_yaml
+from scenarios.schema.source.yaml_source import YamlSource, read_yaml
 from scenarios.schema.strict import Strict
 from scenarios.studies.study_axes import Axis, Setting, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
@@ -137,11 +137,6 @@ def find_study(given: str) -> Path | None:
         return file if isinstance(data, dict) and "scenario" in data else None  # a scenario has no such key
     shipped = _LIBRARY / f"{given}.yaml"
     return shipped if given == file.name and shipped.is_file() else None
-
-
-def parse_study(text: str, name: str, folder: Path) -> Study:
-    """The study that a text holds, as if it were the file `name` in `folder`."""
-    return _read(parse_mapping(text, name), folder / name, (), None)
 
 
 def _read(

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
-from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
 
 
 class Imports:
-    """Those of one replica. `on_room` is told the row of a request whose blocks have been taken."""
+    """Imported requests of one replica. `on_room` is called with the row of a request whose blocks have been taken."""
 
     __slots__ = ("_freed", "_loaded", "_loading", "_most", "_offered", "_state", "on_room")
 
