@@ -30,8 +30,8 @@ def page() -> str:
 
 
 def _page() -> Iterator[str]:
+    from docs.writers.meanings import ELSEWHERE, OTHERS, TABLES
     from reports.exports.exported_run import export_formats
-    from scenarios.runs.storage.told import ELSEWHERE, OTHERS, TABLES
     from simulator.metrics.table import METRICS
 
     yield _HEAD

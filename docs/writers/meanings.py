@@ -1,6 +1,6 @@
-"""Every file of a run folder and every column of its tables, in words: what `docs/run-folder.md` is written from.
+"""The meaning of every file of a run folder and of every column of its tables, for docs/run-folder.md.
 
-A test holds the columns against those that are written. A column is told as (unit, meaning).
+A test compares the columns with those that are written. A column has its unit and its meaning.
 """
 
 from __future__ import annotations
