@@ -1,4 +1,4 @@
-"""What a plan has to meet: limits on metrics of a run, of all requests or of one class."""
+"""The goals of a plan: limits on metrics of a run, of all requests or of one class."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Goal:
         return float(self.statistic[1:]) / 100 if re.fullmatch(r"p\d+", self.statistic) else None
 
     def holds(self, value: Value) -> bool:
-        """Whether a value is within the limit. One that is undefined is not."""
+        """Return whether a value is within the limit. An undefined value is not."""
         if value is None or math.isnan(value):
             return False
         return value >= self.limit if self.at_least else value <= self.limit
 
     def excess(self, value: Value) -> float:
-        """How far a value is beyond the limit, as the logarithm of a ratio: above 0 it misses, below there is room.
+        """Return the logarithm of value over limit: above 0 the value misses, below 0 there is room.
 
         Of shares near 1, the ratio is that of what they lack: 0.98 instead of 0.99 is as far as twice a latency.
         """
@@ -115,7 +115,7 @@ def parse_goal(text: str, scenario: Scenario) -> Goal:
     if known.unit != FLAG and known.better and (known.better > 0) != at_least:
         better = "more" if known.better > 0 else "less"
         meant = f"did you mean `{metric}{'<=' if at_least else '>='}{found['limit']}`?"
-        raise InputError(f"of {metric}, {better} is better: this limit asks for the worse", file=flag, hint=meant)
+        raise InputError(f"of {metric}, {better} is better, so this limit points the wrong way", file=flag, hint=meant)
     goal = Goal(metric, float(found["limit"]), at_least, of_class)
     _check_fits(goal, scenario, flag)
     return goal
@@ -153,7 +153,7 @@ def _check_metric(metric: str, of_class: str | None, flag: str) -> None:
     if metric in known:
         return
     if of_class is not None and metric in METRICS:
-        raise InputError(f"{metric} is not known of a class", file=flag, hint=f"allowed: {', '.join(known)}")
+        raise InputError(f"{metric} is not computed for single classes", file=flag, hint=f"allowed: {', '.join(known)}")
     stem = metric.removesuffix("_ms")
     if stem in LATENCIES:
         options = " | ".join(f"{s}_{stem}_ms" for s in ("p50", "p90", "p95", "p99", "mean"))
@@ -183,7 +183,7 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
             )
     if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
         raise InputError(
-            f"{goal.limit:g} is no value of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
+            f"{goal.limit:g} cannot be a limit of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
         )
     if goal.latency is not None and goal.limit == 0:
-        raise InputError("no latency is 0", file=flag, hint=_FORM)
+        raise InputError("a latency cannot be 0", file=flag, hint=_FORM)

@@ -144,7 +144,7 @@ def _not_found(source: str) -> InputError:
     near = nearest(source, names)
     known = f"shipped scenarios: {', '.join(names) or 'none'}; anything else is the path of a YAML file"
     hint = f"did you mean `{near}`? {known}" if near else known
-    return InputError(f"no scenario of the name {source!r}, and no such file", hint=hint)
+    return InputError(f"no shipped scenario and no file is called {source!r}", hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------------------- resolution
@@ -192,7 +192,7 @@ def _read_model_config(document: _Document) -> None:
 
 
 def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath = ()) -> None:
-    """The same for the model in `holder`, which stands under `around`."""
+    """Replace the path in the model of `holder`, which stands under `around`."""
     from simulator.hardware.model_config import is_config, read_model_config
 
     written = holder.get("model")

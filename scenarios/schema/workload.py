@@ -1,4 +1,4 @@
-"""What a scenario may say of a generated workload: its classes, when their requests arrive and how long they are.
+"""The `workload:` of a scenario that is drawn: its classes, when their requests arrive and how long they are.
 
 How rates and shares relate. A class either has its own `arrival`: then its rate is the class's own, and the
 workload is the superposition of independent processes. Or `arrival` stands once at the workload: then every class
@@ -95,7 +95,7 @@ class PresetClass(Strict):
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
     def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
-        """What the preset stands for, in a workload whose classes share its arrivals or not."""
+        """Return the classes that the preset stands for, in a workload whose classes share its arrivals or not."""
         preset = PRESETS[self.preset]
         given = {key: getattr(self, key) for key in self.model_fields_set & set(ClassConfig.model_fields)}
         lengths = {**preset.lengths, **{key: value for key, value in given.items() if value is not None}}
@@ -128,7 +128,7 @@ class PresetClass(Strict):
 
 def _check_corr(corr: float, *lengths: LengthConfig | None) -> None:
     if corr != 0 and any(isinstance(each, Fixed) for each in lengths):
-        raise ValueError("a corr needs lengths that differ: those of dist: fixed are all alike")
+        raise ValueError("corr needs lengths that vary; with dist: fixed all are equal")
 
 
 def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> ArrivalConfig:
@@ -230,7 +230,7 @@ class GeneratedWorkload(Strict):
         if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
         if self.shared is not None and len(own) == len(classes):
-            raise ValueError("arrival: every class has its own, none takes from the workload's")
+            raise ValueError("arrival: every class has its own, so the workload's is not used")
         if self.requests is None:
             self._check_caps(classes)
         return self

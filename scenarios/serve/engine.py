@@ -18,7 +18,7 @@ from scenarios.serve.session import Session
 from simulator.request import Request
 from simulator.request_state import RequestState
 from simulator.results.records import Cause, Status
-from simulator.traffic.live import Live
+from simulator.traffic.live import LiveTraffic
 
 _AT_ONCE = 24  # deliveries, and times of the simulation, before the loop has its turn
 
@@ -46,7 +46,7 @@ class Ticket:
         self._waiter: asyncio.Future[None] | None = None
 
     async def news(self) -> list[News]:
-        """What is new; waits for it. Empty where nothing more comes: all answers are there, or none will be."""
+        """Wait for news and return them; empty when nothing more comes: all answers are there, or none will be."""
         if not self._news and self.open and not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -58,7 +58,7 @@ class Ticket:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was rejected, or cannot be answered."""
+        """True if it was rejected, or cannot be answered."""
         return self.rejected is not None or self.broken
 
     def deliver(self, choice: int, tokens: int) -> None:
@@ -87,7 +87,7 @@ class Engine:
     """The run in progress behind a server. Its methods are called on the event loop."""
 
     def __init__(self, session: Session, meters: Meters, *, time_scale: float = 1.0) -> None:
-        self.live: Live = session.start(self)
+        self.live: LiveTraffic = session.start(self)
         self.failure: Exception | None = None
         self._meters = meters
         self._scale = time_scale

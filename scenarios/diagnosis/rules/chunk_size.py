@@ -33,8 +33,8 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     mean = float(prices.budget.mean())
     time_full = float(evidence.row_s[full].sum()) / float(evidence.row_s.sum())
     words = (
-        f"steps full of their {count(mean)} tokens are {percent(time_full)} of the busy time, and "
-        f"{percent(fixed)} of that a step without prompts would cost too: prompts take many times the steps they need"
+        f"steps full of their {count(mean)} tokens take {percent(time_full)} of the busy time, and "
+        f"steps without prompts would cost {percent(fixed)} of that: prompts take many times the steps they need"
     )
     numbers = {
         "max_num_batched_tokens": mean,
@@ -62,7 +62,7 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     without = evidence.plain_step_for_late_s()
 
     def longer(than_s: float) -> Floats:
-        """Of each row the share of its steps that is beyond this, where they compute prompts beside answers."""
+        """Return the share of each row's steps beyond this time, where they compute prompts beside answers."""
         return np.where(prompts, np.maximum(1 - than_s / np.maximum(step_s, 1e-12), 0.0), 0.0)
 
     busy_s = max(float(evidence.row_s.sum()), 1e-12)

@@ -16,7 +16,7 @@ _PIECES = 100  # of that time
 
 
 def is_transient(evidence: Evidence) -> bool:
-    """Whether lateness is an episode: in at most half of the time in which requests come, most of them are late."""
+    """Return whether most requests are late in at most half of the time in which requests come."""
     if evidence.overload is None or bool(evidence.summary.get("saturated")):
         return False
     arrivals = evidence.records.requests.arrival_s
@@ -35,8 +35,9 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
     words = (
         f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
-        f"{count(found.arrival_rate)} requests/s came and {count(found.service_rate)} were begun, the queue reached "
-        f"{count(found.peak)}, and {count(found.late)} requests waited too long, the longest {seconds(found.longest_s)}"
+        f"{count(found.arrival_rate)} requests/s came, but only {count(found.service_rate)} were started; "
+        f"the queue reached {count(found.peak)}, and {count(found.late)} requests waited too long, the longest "
+        f"{seconds(found.longest_s)}"
     )
     numbers = {
         "arrival_rate": found.arrival_rate,
@@ -58,7 +59,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def more_replicas(evidence: Evidence) -> list[Remedy]:
-    """As many replicas as the worst backlog asked for, at least one more."""
+    """Propose as many replicas as the worst backlog asked for, at least one more."""
     now = evidence.scenario.num_replicas
     if evidence.scenario.fleet is not None:
         return [Remedy({"replicas": 2.0}, "twice the replicas of each group")]
@@ -69,7 +70,7 @@ def more_replicas(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "transient-overload",
     "transient overload",
-    "For a while more requests came than could be begun, and those in the queue paid until it was worked off.",
+    "For a while more requests came than the server could start. Those in the queue waited until it was worked off.",
     "A backlog (`simulator.metrics.overload`) that leaves most of the requests late in at most half of the time in "
     "which they come, in a run that is not saturated. It accounts for what is left of the seconds that late "
     "requests waited.",
