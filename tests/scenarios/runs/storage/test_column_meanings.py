@@ -11,9 +11,17 @@ import numpy as np
 
 from docs.writers.run_folder import page
 from reports.exports.exported_run import export_files
-from scenarios.runs.storage import run_folder, told
+from scenarios.runs.storage import run_folder
 from scenarios.runs.storage.run_folder import own_names
-from scenarios.runs.storage.tables import replica_columns, request_columns, step_columns
+from scenarios.runs.storage.run_tables import (
+    REPLICA_COLUMNS,
+    REQUEST_COLUMNS,
+    STEP_COLUMNS,
+    replica_columns,
+    request_columns,
+    step_columns,
+)
+from simulator.columns import described
 from simulator.metrics.table import METRICS
 from simulator.results.records import CallColumns, LifeColumns, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
@@ -31,7 +39,7 @@ def test_the_page_is_as_written() -> None:
 
 
 def test_every_file_is_told() -> None:
-    files = {*told.TABLES, *told.OTHERS, *told.ELSEWHERE, *export_files()}
+    files = {*run_folder.TABLES, *run_folder.RUN_FILES, *run_folder.OTHER_FILES, *export_files()}
     assert {name.rstrip("/") for name in files} == own_names()
     assert all(f"`{name}`" in page() for name in export_files())
 
@@ -41,12 +49,12 @@ def test_every_column_is_told() -> None:
     count = len(records.requests.row)
     calls = CallColumns(np.ones(count, np.int64), np.arange(count), np.full(count, np.nan))
     full = replace(records, calls=calls, session_ids=(None,) * count, turns=np.ones(count, np.int64))
-    assert list(told.REQUESTS) == list(request_columns(full))
-    assert list(told.STEPS) == list(step_columns(full))
-    assert list(told.REPLICAS) == list(replica_columns(full))
-    assert list(told.LIVES) == [field.name for field in fields(LifeColumns)]
-    assert list(told.PREFIXES) == [field.name for field in fields(PrefixColumns)]
-    assert list(told.TRANSFERS) == [field.name for field in fields(TransferColumns)]
+    assert list(REQUEST_COLUMNS) == list(request_columns(full))
+    assert list(STEP_COLUMNS) == list(step_columns(full))
+    assert list(REPLICA_COLUMNS) == list(replica_columns(full))
+    assert list(described(LifeColumns)) == [field.name for field in fields(LifeColumns)]
+    assert list(described(PrefixColumns)) == [field.name for field in fields(PrefixColumns)]
+    assert list(described(TransferColumns)) == [field.name for field in fields(TransferColumns)]
 
 
 def test_what_a_run_writes_is_told(tmp_path: Path) -> None:
@@ -54,12 +62,12 @@ def test_what_a_run_writes_is_told(tmp_path: Path) -> None:
     done = batchlab("run", small(tmp_path, text), "--log-decisions", "--out", "run", "--quiet", cwd=tmp_path)
     assert done.code == 0, done.err
     folder = tmp_path / "run"
-    assert {path.name for path in folder.iterdir()} <= {*told.TABLES, *told.OTHERS}
+    assert {path.name for path in folder.iterdir()} <= {*run_folder.TABLES, *run_folder.RUN_FILES}
     with np.load(folder / run_folder.REST) as arrays:
-        assert set(arrays.files) == set(told.ARRAYS)
+        assert set(arrays.files) == set(run_folder.ARRAYS)
     with gzip.open(folder / run_folder.DECISIONS, "rt") as file:
         keys = {key for line in file for key in json.loads(line)}
-    assert keys == set(told.DECISIONS) - RARE
+    assert keys == set(run_folder.DECISION_KEYS) - RARE
     behind = {"groups", "slo_met", "slo_targets", "warmup", "provenance"}
     assert set(json.loads((folder / "summary.json").read_text())) - set(METRICS) <= behind
     assert all(f"`{key}`" in page() for key in behind)
