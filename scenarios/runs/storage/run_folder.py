@@ -80,24 +80,24 @@ _ARRAYS: Mapping[str, tuple[str, str, str]] = {
     "step_end_s": (
         "s",
         "the end of every single step, in the order of the rows of steps.csv.gz",
-        lambda records: records.step_end_s,
+        "step_end_s",
     ),
     "step_used_blocks": ("blocks", "in use during every single step", "step_used_blocks"),
     "gap_s": (
         "s",
         "gaps between neighbouring tokens of a request that no row holds",
-        lambda records: records.gaps.gap_s,
+        "gaps.gap_s",
     ),
     "gap_count": (
         "requests",
         "that had the gap; -1 takes one back, of a token that an abort dropped",
-        lambda records: records.gaps.count,
+        "gaps.count",
     ),
     "gap_end_s": ("s", "when it ended", "gaps.end_s"),
     "requeue_row": (
         "",
         "row of a request that was preempted: an entry a preemption",
-        lambda records: records.requeues.row,
+        "requeues.row",
     ),
     "requeue_from_s": ("s", "when it lost its place", "requeues.from_s"),
     "requeue_to_s": ("s", "when it had one again; NaN: never", "requeues.to_s"),
@@ -105,7 +105,7 @@ _ARRAYS: Mapping[str, tuple[str, str, str]] = {
     "front_end_s": (
         "s",
         "what lies between the engine and each request's client; where that is modelled",
-        lambda records: records.front_end_s,
+        "front_end_s",
     ),
 }
 """Unit and meaning of the arrays of records.npz, and where `Records` has each."""
