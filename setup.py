@@ -1,18 +1,17 @@
 """The compiled core, which is optional: with `BATCHLAB_COMPILE=1 pip install .` mypyc compiles the modules of the loop.
 
-Everything else about the distribution is in pyproject.toml. Where there is no C compiler, or it fails, the sources are
-installed alone, which give the same results. `batchlab --version` says which is in use.
+A build that is asked for and fails is an error. `batchlab --version` says which core is in use. What the build needs
+stands in build_backend.py, everything else about the distribution in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 # Not among them, for mypyc cannot compile them or would change what they are: frozen dataclasses (compiled, they can
@@ -76,23 +75,23 @@ CORE = (
     "simulator/timing/profile/lookup.py",
     "simulator/timing/profile/prices.py",
 )
-COMPILER = "mypy[mypyc]==2.4.1"  # as in constraints.txt
+ASKED = "batchlab: BATCHLAB_COMPILE=1 asks for the compiled core, and"
+WITHOUT = "Without BATCHLAB_COMPILE the sources are installed, which give the same results."
 
 
 class CompiledCore(build_ext):
-    """Compiles all of the core or, with a word on why, nothing of it."""
+    """Compiles all of the core, or fails."""
 
     def run(self) -> None:
         if self.inplace or self.editable_mode:
-            self._do_without("an editable install runs its sources")
-            return
+            raise SystemExit(f"{ASKED} an editable install runs the sources. {WITHOUT}")
         try:
             self.distribution.ext_modules = self._translated()
-            self.reinitialize_command(self)
-            self.ensure_finalized()
-            super().run()
-        except (Exception, SystemExit) as error:  # mypyc ends the process where it finds an error
-            self._do_without(f"it could not be compiled ({error})")
+        except SystemExit as error:  # mypyc has printed what it found, and ends the process
+            raise SystemExit(f"{ASKED} mypyc could not translate it: see above. {WITHOUT}") from error
+        self.reinitialize_command(self)
+        self.ensure_finalized()
+        super().run()
 
     def _translated(self) -> list[Extension]:
         """The core as C sources, in a folder of the build."""
@@ -100,38 +99,40 @@ class CompiledCore(build_ext):
 
         folder = Path(self.build_temp) / "mypyc"
         extensions: list[Extension] = mypycify(
-            ["--config-file=", "--ignore-missing-imports", *CORE],  # in pip's environment nothing else is installed
-            group_name="batchlab",
-            target_dir=str(folder),
-            debug_level="0",
+            ["--config-file=", *CORE], group_name="batchlab", target_dir=str(folder), debug_level="0"
         )
         for extension in extensions:
             # No multiplication is fused with an addition: every number is rounded as Python rounds it.
             extension.extra_compile_args = [*extension.extra_compile_args, "-ffp-contract=off"]
         return extensions
 
-    def _do_without(self, why: str) -> None:
-        print(f"batchlab: the compiled core is left out: {why}", file=sys.stderr)
-        for extension in self.extensions:
-            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
-        self.extensions = []
+
+TWO_LINES = "#include <Python.h>\nPyMODINIT_FUNC PyInit_two_lines(void) { return NULL; }\n"
 
 
-def has_compiler() -> bool:
-    """Whether the C compiler is there that this Python extends itself with."""
-    command = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cl"
-    return shutil.which(command.split()[0]) is not None
+def compiler_fault() -> str | None:
+    """Why the C compiler cannot extend this Python: the error on `TWO_LINES`; None where it can."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "two_lines.c"
+        source.write_text(TWO_LINES, encoding="utf-8")
+        command = build_ext(Distribution({"ext_modules": [Extension("two_lines", [str(source)])]}))
+        command.build_lib = command.build_temp = folder
+        try:
+            command.ensure_finalized()
+            command.run()
+        except Exception as error:  # of any compiler, in any of its ways
+            name = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cl"
+            return f"the C compiler {name.split()[0]!r} does not work: {str(error).rstrip('.')}"
+    return None
 
 
 def options() -> dict[str, object]:
-    """What `setup` is given beside pyproject.toml."""
+    """What `setup` is given beside pyproject.toml. Ends the process where the core is wanted and cannot be compiled."""
     if os.environ.get("BATCHLAB_COMPILE", "0") in ("", "0"):
         return {}
-    if not has_compiler():
-        print("batchlab: the compiled core is left out: there is no C compiler", file=sys.stderr)
-        return {}
+    if (fault := compiler_fault()) is not None:
+        raise SystemExit(f"{ASKED} {fault}. {WITHOUT}")
     return {
-        "setup_requires": [COMPILER],
         "cmdclass": {"build_ext": CompiledCore},
         "ext_modules": [Extension("batchlab__mypyc", [])],  # for which `CompiledCore` puts those of mypyc
     }

@@ -110,7 +110,7 @@ def fit_profile(
 
 
 def _estimated_skew(attention: Mapping[str, Any], rows: KernelRows, model: Model) -> Skew | None:
-    """What unequal contexts add to vLLM's attention where no batch of them was measured, nor prompts beside decodes."""
+    """Estimate the cost of unequal contexts in vLLM's attention, where no such batch was measured."""
     if attention["prompts"] == "joint" or rows.dtype != "bf16" or not rows.software.startswith("vLLM"):
         return None
     heads, kv_heads = model.heads // rows.tensor_parallel, model.local_kv_heads(rows.tensor_parallel)
@@ -119,7 +119,7 @@ def _estimated_skew(attention: Mapping[str, Any], rows: KernelRows, model: Model
 
 
 def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What whole steps take beyond the sum of their kernels: a constant, and something for each sampled row.
+    """Fit the time of whole steps beyond their kernels: a constant, and a time for each sampled row.
 
     A device's own times do not include the wait between two steps of a server, so the assumed figure must not be added
     to what is compared with them. Relative errors count, large ones less and less (`calibration.physics_fit`).

@@ -97,7 +97,7 @@ class KernelRows:
         return flagged
 
     def keep(self, kind: str, chosen: NDArray[np.bool_]) -> KernelRows:
-        """The same with only the chosen rows of a kind."""
+        """Return a copy with only the chosen rows of a kind."""
         return replace(self, tables={**self.tables, kind: select(self.table(kind), chosen)})
 
 

@@ -33,7 +33,7 @@ MOST_SCATTERED = 600
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What kind of surface: coordinates by axis name, counts for the physics, and the physics' form."""
+    """A kind of surface: coordinates by axis name, counts for the physics, and the physics' form."""
 
     axes: tuple[str, ...]
     shape: Shape

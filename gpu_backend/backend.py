@@ -168,12 +168,12 @@ class Backend:
 
     @property
     def kernels(self) -> dict[str, str]:
-        """What computes attention and the rest of a layer, as a fingerprint tells it."""
+        """The kernels that compute attention and the rest of a layer, for the fingerprint."""
         return {"attention": self.attention, "pointwise": self.pointwise}
 
     @property
     def precision(self) -> tuple[str, str]:
-        """What weights and pages are kept in here, in the words of a profile's `dtype` and `kv_dtype`."""
+        """The types of weights and pages, in the words of a profile's `dtype` and `kv_dtype`."""
         wide = "float32" if self.decoder.weights.embedding.dtype == torch.float32 else "bf16"
         is_fp8 = self.pool.kv.dtype == E4M3
         return "fp8" if has_fp8_weights(self.model) else wide, "fp8" if is_fp8 else wide

@@ -116,7 +116,7 @@ class _Reader:
         return bool(self._there(f"{name}.weight").dtype == E4M3)
 
     def _scale(self, name: str) -> Tensor:
-        """Of a matrix in fp8: one number, or one for each output channel."""
+        """The scale of a matrix in fp8: one number, or one for each output channel."""
         scale = self._there(f"{name}.weight_scale").float().flatten()
         if len(scale) not in (1, len(self._there(f"{name}.weight"))):
             raise InputError(f"{name}.weight_scale has {len(scale)} numbers", file=str(self._folder))

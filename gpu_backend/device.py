@@ -67,7 +67,7 @@ class Device(Protocol):
 
     @property
     def launch_s(self) -> float:
-        """What the host took to launch what was timed last; 0.0 where it computes itself."""
+        """Seconds that the host took to launch the work timed last; 0.0 where the host computes itself."""
 
     @property
     def is_hidden(self) -> bool:
@@ -92,7 +92,7 @@ class Device(Protocol):
         """Clocks and temperature now, where the device tells them."""
 
     def pulse(self) -> Pulse:
-        """The same for every step: figures that it does not tell are NaN."""
+        """The device's figures now; those that it does not report are NaN."""
 
 
 class Cpu:

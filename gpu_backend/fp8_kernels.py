@@ -49,7 +49,7 @@ INTERPRETED = not isinstance(quantised, triton.JITFunction)
 
 
 def warps(block: int) -> int:
-    """Of a program that has a row of so many elements."""
+    """Warps of a program that has a row of so many elements."""
     return 8 if block >= _WIDE else 4
 
 

@@ -41,7 +41,7 @@ class Nvml:
         self._library = library
 
     def pulse(self) -> Pulse:
-        """What the GPU does now."""
+        """The GPU's clocks, power and temperature now."""
         watts = self._ask("nvmlDeviceGetPowerUsage")
         return Pulse(
             self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),

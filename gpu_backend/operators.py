@@ -29,7 +29,7 @@ class Operators:
         self._like = decoder.weights.embedding
 
     def of_tokens(self, tokens: int) -> dict[str, Work]:
-        """Those of a layer that depend on the number of tokens alone; each call does all layers."""
+        """Operators of a layer that depend on the number of tokens alone; each call does all layers."""
         model, add_norm = self._decoder.model, self._decoder.pointwise.add_norm
         hidden, mixed = self._made_up(tokens, model.hidden), self._made_up(tokens, model.heads * model.head_dim)
         found: dict[str, Callable[[Layer], object]] = {
@@ -73,7 +73,7 @@ class Operators:
         return {"gate_up": gate_up, "activation": lambda layer: self._decoder.activated(up), "down": down}
 
     def of_step(self, tokens: int) -> dict[str, Work]:
-        """Those that a step has once."""
+        """Operators that a step has once."""
         weights = self._decoder.weights
         ids = torch.arange(tokens, device=self._like.device) % self._decoder.model.vocab
         hidden = self._made_up(tokens, self._decoder.model.hidden)

@@ -7,7 +7,7 @@ torch.distributed: gloo between CPUs, NCCL between GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,8 +17,6 @@ from gpu_backend.fp8 import as_bytes
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
 from simulator.errors import InputError
 from simulator.hardware.models import Model
-
-Reduce = Callable[[Tensor], Tensor]
 
 
 def all_reduce(tensor: Tensor) -> Tensor:

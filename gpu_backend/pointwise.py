@@ -1,4 +1,4 @@
-"""What a layer does beside its matrix products and its attention: residual and norm, rope and cache write, activation.
+"""Small operators of a layer: residual and norm, rope and cache write, activation.
 
 `torch` computes them operator by operator, on any device; `triton` each in one kernel, as inference servers do
 (`gpu_backend.pointwise_kernels`): launched one by one, a layer's small operators take longer than its matrix products

@@ -1,4 +1,4 @@
-"""What may compute a layer's small operators (`gpu_backend.pointwise`), by name."""
+"""Backends of a layer's small operators (`gpu_backend.pointwise`), by name."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class PagedPool:
         return _sums(self._moved.index_select(1, self._ids(blocks)).transpose(0, 1))
 
     def host_checksums(self, blocks: Sequence[int]) -> list[int]:
-        """The same for pages of the host."""
+        """Checksums of pages of the host."""
         return _sums(as_bytes(self.host)[list(blocks)])
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:

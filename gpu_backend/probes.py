@@ -1,4 +1,4 @@
-"""What a profile measures: shapes of steps and of kernels, over a grid that fits the device's pages."""
+"""The probes of a profile: shapes of steps and of kernels, over a grid that fits the device's pages."""
 
 from __future__ import annotations
 

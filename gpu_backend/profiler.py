@@ -33,10 +33,10 @@ ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
 
 
 class Memory(Protocol):
-    """What an earlier call measured already, and where this one keeps what it measures."""
+    """Measurements of an earlier call, and the place where this call keeps its own."""
 
     def recall(self, key: str) -> Mapping[str, Any] | None:
-        """What was kept under the key; None where nothing was."""
+        """The value kept under the key; None where there is none."""
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
         """Keep it for good, at once."""
@@ -80,7 +80,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Profile:
-    """What was measured: a row a probe, and the readings that it comes from, one a pass."""
+    """A measured profile: a row for each probe, and the readings that it comes from, one for each pass."""
 
     rows: list[dict[str, Any]]
     readings: list[list[Reading]]
@@ -168,7 +168,7 @@ def profile(
 
 
 class _Beside:
-    """What was timed beside the shapes: the canary, and the controls."""
+    """Times taken beside the shapes: the canary's and the controls'."""
 
     def __init__(self, steps: Mapping[str, ControlStep], backend: Backend) -> None:
         self.steps = steps

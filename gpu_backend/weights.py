@@ -171,7 +171,7 @@ class _Maker:
 
     @property
     def _residual(self) -> float:
-        """What is added to the residual stream is damped by the number of additions, as GPT-2 does."""
+        """The factor that damps what is added to the residual stream, by the number of additions, as in GPT-2."""
         return 1 / math.sqrt(2 * self._model.layers)
 
     def _norm(self) -> Norm:

@@ -47,7 +47,7 @@ class Swap:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step does, in order: pages to the host, pages from the host, then decodes and prompt chunks together."""
+    """The work of a step, in order: pages to the host, pages from the host, then decodes and prompt chunks together."""
 
     decodes: tuple[Part, ...] = ()
     chunks: tuple[Part, ...] = ()
@@ -153,7 +153,7 @@ def step_arrays(parts: Sequence[Part], decodes: int, block_size: int) -> StepArr
 
 
 class KVScales(NamedTuple):
-    """What cached keys and values of a layer in fp8 are multiplied by when they are read."""
+    """Factors of a layer's cached keys and values in fp8, applied when they are read."""
 
     key: float = 1.0
     value: float = 1.0
@@ -169,7 +169,7 @@ class Attention(Protocol):
     """
 
     def prepare(self, rows: StepArrays) -> Any:
-        """What `attend` needs to know of the step, on the device."""
+        """Prepare the step's data that `attend` needs, on the device."""
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE

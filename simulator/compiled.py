@@ -33,6 +33,11 @@ def heed_environment() -> None:
         sys.meta_path.insert(0, Sources)
 
 
+def core_name() -> str:
+    """The core that runs here, in words."""
+    return "compiled core" if is_compiled() else "pure Python"
+
+
 def is_compiled() -> bool:
     """Whether the core that runs here is compiled."""
     spec = find_spec(_CORE)

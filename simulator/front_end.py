@@ -78,5 +78,5 @@ class FirstTokens:
         self._at_s.update(other._at_s)
 
     def of_all(self, requests: int) -> NDArray[np.float64] | None:
-        """The same of so many requests; None where nothing lies between clients and engine."""
+        """Delays of so many requests; None where nothing lies between clients and engine."""
         return np.array([self.delay_s(row) for row in range(requests)]) if self.front_end else None

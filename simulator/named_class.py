@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from simulator.errors import InputError, did_you_mean
+from simulator.parameters import MISSING, Parameter
 
 SHARED = "parts"
 """The folder of a package that holds what several of its modules share; it is not found by name."""
+
+CLASS_PATTERN = r"^.+\.py:[^\W\d]\w*$"
+"""A user's own class: `path.py:Class`."""
 
 USER_MODULE = "batchlab_user_"
 """What the names of modules begin with that a user's own files are loaded as."""
@@ -30,6 +35,31 @@ def constants_in(package: str, constant: str) -> dict[str, Any]:
     """The constant of this name of every module of a package that has one, by the name of the module, sorted."""
     modules = {name: importlib.import_module(f"{package}.{name}") for name in names_in(package)}
     return {name: getattr(module, constant) for name, module in modules.items() if hasattr(module, constant)}
+
+
+def split_class(name: str) -> tuple[str, str]:
+    """`path.py:Class` as its path and its class; a built-in name has no path."""
+    path, _, class_name = name.rpartition(":")
+    return (path, class_name) if path.endswith(".py") else ("", name)
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a user's own class; None for a built-in one."""
+    path, _ = split_class(name)
+    return Path(path) if path else None
+
+
+def check_given(what: str, name: str, known: Mapping[str, Parameter], given: Mapping[str, object]) -> None:
+    """Raise InputError for a parameter that the class does not have, that is out of its limits, or that is missing."""
+    for key, value in given.items():
+        if key not in known:
+            takes = f"it takes: {', '.join(known)}" if known else "it takes no parameter"
+            raise InputError(f"{what} {name} does not use {key!r}", hint=f"{did_you_mean(key, known)}{takes}")
+        if (wrong := known[key].refusal(value)) is not None:
+            raise InputError(f"{what} {name} refuses its parameters: {key} {wrong}")
+    missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in given]
+    if missing:
+        raise InputError(f"{what} {name} needs {', '.join(missing)}")
 
 
 def named_class(what: str, name: str, package: str, base: Path | None = None) -> type[Any]:

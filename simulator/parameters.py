@@ -47,7 +47,7 @@ class Parameter:
     unit: str = ""  # where the name does not say it
 
     def refusal(self, value: object) -> str | None:
-        """What is wrong with a value ("must be a whole number of at least 1, not 0"); None for a value it can take."""
+        """The fault of a value ("must be a whole number of at least 1, not 0"); None for a value it can take."""
         if _fits(self.annotation, value):
             return None
         return f"must be {' or '.join(_expected(self.annotation, value))}, not {value!r}"
@@ -81,7 +81,7 @@ def check_parameters(owner: object) -> None:
 
 
 def check_arguments(owner: Callable[..., object], given: Mapping[str, object]) -> None:
-    """The same for what is about to be passed to `owner`."""
+    """Check the arguments that are about to be passed to `owner`."""
     known = parameters_of(owner)
     for name, value in given.items():
         wrong = known[name].refusal(value) if name in known else None
@@ -170,7 +170,7 @@ def _keeps(limit: Any, value: Any) -> bool:
 
 
 def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> list[str]:
-    """What a value must be, in words, one for each arm of a union."""
+    """The allowed values in words, one phrase for each arm of a union."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)

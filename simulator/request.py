@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 @dataclass(frozen=True, slots=True)
 class PromptContent:
-    """What is known of a request's tokens, for a prefix cache.
+    """Content of a request's tokens, as far as it is known, for a prefix cache.
 
     `block_hashes` name the prompt's blocks of `hash_block_size` tokens, the last one perhaps partial. Equal hashes
     mean equal content up to and including that block. `prefix_tokens` leading tokens are shared by all requests of
@@ -80,7 +80,7 @@ _WITHOUT_ANSWER = itemgetter(*[at for at, name in enumerate(Request._fields) if 
 
 
 class RequestView(Protocol):
-    """What a policy sees of a request. Token counts are those before the step that is being planned."""
+    """A request as a policy sees it. Token counts are those before the step that is being planned."""
 
     @property
     def row(self) -> int:

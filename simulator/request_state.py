@@ -15,7 +15,7 @@ from simulator.request import Request
 
 
 class RequestStatus(Enum):
-    """What a request is doing."""
+    """The status of a request."""
 
     WAITING = "waiting"
     PREFILLING = "prefilling"

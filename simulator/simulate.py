@@ -38,7 +38,7 @@ __all__ = ["KVMemory", "ReplicaGroup", "Run", "simulate", "simulate_fleet"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What `simulate` returns: records by the engine's clock.
+    """The result of `simulate`: records by the engine's clock.
 
     `delays_s` are by how much a client saw each request's tokens later; None where it saw them at once.
     """

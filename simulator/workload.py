@@ -106,7 +106,7 @@ class Workload(Kept):
         return {name: column for name, column in found.items() if column is not None}
 
     def in_files(self) -> Workload:
-        """The same, with its columns in files where they are long (`simulator.columns`).
+        """A copy with its columns in files where they are long (`simulator.columns`).
 
         As it is where answers matter: requests are then looked up one by one.
         """

@@ -9,10 +9,8 @@ import os
 import re
 import runpy
 import subprocess
-import sys
 from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,36 +50,6 @@ def run(*arguments: str, cwd: Path, pure: bool) -> subprocess.CompletedProcess[s
     return subprocess.run([*START, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
-def setup_options(monkeypatch: pytest.MonkeyPatch, **environment: str) -> dict[str, Any]:
-    for name in ("BATCHLAB_COMPILE", "CC"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    options: dict[str, Any] = runpy.run_path(str(SETUP))["options"]()
-    return options
-
-
-@in_a_checkout
-def test_nothing_is_compiled_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("setuptools", reason="setuptools, which builds the wheel, is not installed")
-    assert setup_options(monkeypatch) == {}
-    assert setup_options(monkeypatch, BATCHLAB_COMPILE="0") == {}
-    assert capsys.readouterr().err == ""
-    asked = setup_options(monkeypatch, BATCHLAB_COMPILE="1", CC=sys.executable)
-    assert [extension.name for extension in asked["ext_modules"]] == ["batchlab__mypyc"]
-
-
-@in_a_checkout
-def test_without_a_compiler_the_sources_are_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("setuptools", reason="setuptools, which builds the wheel, is not installed")
-    assert setup_options(monkeypatch, BATCHLAB_COMPILE="1", CC="no-such-compiler -pthread") == {}
-    assert "there is no C compiler" in capsys.readouterr().err
-
-
 @in_a_checkout
 def test_the_core_holds_what_mypyc_leaves_as_it_is() -> None:
     """Compiled, a frozen dataclass could be neither copied nor pickled, some built-in classes not derived from.
@@ -98,13 +66,6 @@ def test_the_core_holds_what_mypyc_leaves_as_it_is() -> None:
         assert not re.search(r"^class \w+\((?:OrderedDict|Event|Environment)", text, re.MULTILINE), name
         for derived in re.findall(r"^class (\w+)", text, re.MULTILINE):
             assert not re.search(rf"^class \w+\([^)\[]*\b{derived}\b", others, re.MULTILINE), derived
-
-
-@in_a_checkout
-def test_the_compiler_is_the_pinned_one() -> None:
-    compiler = runpy.run_path(str(SETUP))["COMPILER"]
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert compiler.replace("[mypyc]", "") in pins
 
 
 def test_sources_are_found_beside_what_is_compiled(tmp_path: Path) -> None:
@@ -148,7 +109,10 @@ def test_run_folders_are_equal_to_the_byte(tmp_path: Path, policies: list[str]) 
         assert done.returncode == 0, done.stderr
     pure, core = tree(tmp_path / "pure"), tree(tmp_path / "core")
     assert len(pure) > 5 * len(policies)
+    assert pure.pop("report.html") != core.pop("report.html"), "which says the core"
     assert core == pure
+    pages = [(tmp_path / out / "report.html").read_text(encoding="utf-8") for out in ("pure", "core")]
+    assert pages[1].replace("batchlab (compiled core)", "batchlab (pure Python)") == pages[0]
 
 
 @compiled

@@ -125,7 +125,7 @@ def tabulate_experts(folder: Path, name: str, gpu: str) -> dict[str, Any]:
 
 
 def _left_out(rows: pd.DataFrame) -> tuple[dict[str, str], pd.DataFrame]:
-    """What is left out of the rows, with the reason, and the others."""
+    """Split the rows: those left out, each with its reason, and the others."""
     left: dict[str, str] = {}
     sizes = list(zip(rows["hidden_size"], rows["inter_size"], strict=True))
     two = np.array([size in TWO_MATRICES for size in sizes])

@@ -1,4 +1,4 @@
-"""What norms and rope of latent attention cost in rows that time them uncompiled, and how to take it out.
+"""The cost of norms and rope of latent attention in rows that time them uncompiled, and how to remove it.
 
 aiconfigurator's collector runs the attention module outside of a server, where these fall back to chains of PyTorch's
 element-wise kernels; a server compiles or fuses them. Its own notes say so: B200's rows were collected again with fused

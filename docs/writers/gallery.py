@@ -52,8 +52,8 @@ LABEL_WORDS = 3
 
 _HEAD = """# The scenarios that are shipped
 
-A picture of each, made by the command under it, and what its own head says. `batchlab list scenarios` has them in a
-line each; a name stands wherever a path to a scenario may. `make pages PAGES=gallery` writes this page and
+Each scenario has a picture, the command that makes it, and the words of its own head. `batchlab list scenarios` shows
+one line for each. A name may stand wherever a path to a scenario may. `make pages PAGES=gallery` writes this page and
 its pictures again."""
 
 

@@ -13,14 +13,14 @@ from scenarios.schema.source.hints import unit_of
 _HEAD = """# Every key of a scenario
 
 This page is written from the code (`make pages PAGES=reference`); a test keeps it true.
-`scenarios/library/scenario.schema.json` says the same to an editor: name it in a file's first line, as `batchlab new
-scenario` and every shipped scenario do. A key that is not listed is an error, with the file, the line, the column and
-the nearest key. Any key can be set from outside: `--set hardware.tensor_parallel=2`.
+`scenarios/library/scenario.schema.json` tells an editor the same. Name it in the first line of a file, as `batchlab new
+scenario` and every shipped scenario do. A key that is not listed is an error with the file, the line, the column and
+the nearest key. The command line can set any key: `--set hardware.tensor_parallel=2`.
 
-`model` may also be the path of a model's Hugging Face `config.json`, relative to the scenario's file; so may the `base`
-of a mapping, `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. What it says is kept with the run. Families:
-llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, phi3, gemma, gpt2, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2; what a
-file asks for beyond them is refused by its field. `fp8` weights count a byte each, embeddings included.
+`model` may also be the path of a Hugging Face `config.json`, relative to the scenario's file. So may the `base` of a
+mapping: `model: {base: Llama-3.1-8B/config.json, kv_dtype_bytes: 1}`. The run folder keeps its dimensions. Families:
+llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, phi3, gemma, gpt2, gpt_oss, deepseek_v2, deepseek_v3, kimi_k2; a file
+that needs more than they have is refused by its field. `fp8` weights count one byte each, embeddings included.
 """
 _TYPES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null",
           "object": "mapping", "array": "list"}  # fmt: skip

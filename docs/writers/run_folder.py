@@ -10,15 +10,17 @@ _HEAD = """# A run folder, file by file
 
 This page is written from the code (`make pages PAGES=run-folder`); a test keeps it true.
 
-`batchlab run` leaves a folder, and so do `compare` (one a policy and seed), `serve` and `validate`. Equal runs leave
-equal bytes: no file says when or where it was written. Times are seconds on the run's clock, 0 its beginning; latencies
-are milliseconds, and their names say so. Tables are gzipped CSV with a header, numbers in full, and an empty field
-where something never happened. Python has the same as data frames: `result.requests`, `result.steps`.
+`batchlab run` writes a folder. So do `compare` (one for each policy and seed), `serve` and `validate`. Equal runs write
+equal bytes: no file says when or where it was written. Times are seconds on the clock of the run, which starts at 0.
+Latencies are milliseconds, and their names say so. Tables are gzipped CSV with a header and all digits of numbers. A
+field is empty if the event never happened. Python has the same tables as data frames: `result.requests`,
+`result.steps`.
 """
 _EXPORTS = """## Exports
 
-`batchlab export RUN_DIR --format perfetto` writes a run in the format of another tool, from its rows, beside them or
-to `--out`. `--format` may be given several times; a format whose package is missing says which extra brings it.
+`batchlab export RUN_DIR --format perfetto` writes a run in the format of another tool. It reads the rows of the run and
+writes beside them, or to `--out`. `--format` may be given several times. If a format needs a package that is missing,
+the error says which extra brings it.
 """
 
 
@@ -50,10 +52,10 @@ def _page() -> Iterator[str]:
     yield from _table(("file", "verb, and what it is"), [(f"`{name}`", told) for name, told in OTHER_FILES.items()])
 
 
-_SUMMARY = """An object. Of each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are
-`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` stands for what is undefined. Behind the keys
-below come, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
-`slo_targets` (each target with its limit, value and excess), `warmup` (where it was found to end), and last
+_SUMMARY = """One object. For each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are
+`mean_`, `median_`, `std_`, `p50_`, `p90_`, `p95_` and `p99_`. `null` means undefined. After the keys below
+follow, where they apply: `groups` (the columns of replicas.csv.gz for each group of a fleet), `slo_met` and
+`slo_targets` (each target with its limit, value and excess), `warmup` (where it ends), and last
 `provenance`: model, GPU, step costs with their known error and how each part was come by, what host and front end add,
 seed and version. `schema_version` moves when a key changes or goes."""
 

@@ -19,23 +19,22 @@ _QUESTIONS = {
 
 _HEAD = """# Batching policies side by side
 
-This page is written from the code (`make pages PAGES=systems`); a test keeps it true. Each policy
-is one file in `simulator/policies/`, and `engine.policy` names it. The rules of each, with their sources, are in its
-docstring.
+This page is written from the code (`make pages PAGES=systems`); a test keeps it true. Each policy is one file or folder
+in `simulator/policies/`, and `engine.policy` names it. Its docstring has its rules with their sources.
 """
 
 _CHECKED = """## Checked against the systems themselves
 
-The system's own scheduler was given the same requests and the same step times, and its decisions were held against
-the policy's, step by step. Where that scheduler cannot be run apart from its server, a reference stands in for it,
-written anew from its sources; the table says so. A policy that is not listed was written from publications and sources
+The system's own scheduler got the same requests and the same step times. Its decisions were compared with those of the
+policy, step by step. If the scheduler cannot run apart from its server, a reference takes its place, which was written
+from the sources of the system; the table says so. A policy that is not listed was written from publications and sources
 alone.
 """
 
 _CHANGED = """## What that changes
 
-Until then the policies had been written from papers and sources. The same scenarios under both, on the same step costs
-and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give the same figures to the last digit):
+Before these checks the policies were written from papers and sources. The table has the same scenarios under both, with
+the same step costs and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give the same figures to the last digit):
 
 | scenario | policy | from publications | as the system decides |
 | --- | --- | --- | --- |
@@ -48,10 +47,10 @@ and a host of 0.3 ms (`vllm`, `orca` and `tensorrt_llm` give the same figures to
 | | `sglang` | 3,570 tok/s | 3,564 tok/s |
 | `long-tail` | `sglang` | mean TTFT 9 ms | mean TTFT 14 ms |
 
-So 1 : 5 : 8 : 6 (claim 15) stays what it was. What SGLang shows here is its overlap schedule, the server's default: an
-answer begins a step later; with `async_scheduling: false` the figures of these scenarios are the old ones. Throughput
-moves by less than 1 % but for FastGen short of memory: where no request could go on, the policy preempted all of them,
-and the real loop flushes one.
+So the ratio 1 : 5 : 8 : 6 of claim 15 did not change. The difference of SGLang is its overlap schedule, the default of
+the server: an answer begins one step later. With `async_scheduling: false` the figures of these scenarios are the old
+ones. Throughput changes by less than 1 %, except for FastGen when memory is short. If no request could go on, the
+policy preempted all of them; the real loop flushes one.
 """
 
 

@@ -1,4 +1,4 @@
-"""What may compute attention over pages, by name: our own kernel, torch's operators, and others that are installed.
+"""Backends of attention over pages, by name: our own kernel, torch's operators, and others that are installed.
 
 All of them are a `gpu_backend.work.Attention` over the same pages, so that a model runs, is measured and is priced with
 any of them. A profile names the one it was measured with.
@@ -61,7 +61,7 @@ def _torch(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
 
 
 def _paged(shape: AttentionShape, device: str, dtype: torch.dtype) -> Attention:
-    """What a device has by default, for the part of a step that is not gathered."""
+    """The device's default backend, for the part of a step that is not gathered."""
     return open_attention(default_attention(device), shape, device, dtype)
 
 

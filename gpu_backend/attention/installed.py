@@ -35,7 +35,7 @@ class Prepared:
 
 
 class _Paged:
-    """What all of them share: writing keys and values to their slots."""
+    """The base of these backends: it writes keys and values to their slots."""
 
     def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
         self._shape, self._device, self._dtype = shape, device, dtype

@@ -21,7 +21,7 @@ COUNTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a buffer holds at most: a list's entries, merges and partial results, and so on."""
+    """Sizes of the buffers: the most entries of a list, merges, partial results, and so on."""
 
     decode_entries: int = 0
     decode_merges: int = 0

@@ -1,4 +1,4 @@
-"""What attention over pages is made for."""
+"""The shape that a backend of attention over pages is made for."""
 
 from __future__ import annotations
 

@@ -49,13 +49,13 @@ class Case:
         return sum(self.context) * 2 * KV_HEADS * HEAD_DIM * 2
 
     def bytes(self, itemsize: int, kv_itemsize: int | None = None) -> int:
-        """What must be moved: keys and values once, queries once, outputs once; keys and values may be smaller."""
+        """Bytes to move: keys and values once, queries once, outputs once; keys and values may be smaller."""
         kept = sum(self.context) * 2 * KV_HEADS * (kv_itemsize or itemsize)
         return HEAD_DIM * (kept + sum(self.query) * 2 * HEADS * itemsize)
 
     @property
     def flops(self) -> int:
-        """Of the two products, over the pairs that causal attention sees."""
+        """Operations of the two products, over the pairs that causal attention sees."""
         pairs = sum(n * (keys - n) + n * (n + 1) // 2 for keys, n in zip(self.context, self.query, strict=True))
         return 4 * HEADS * HEAD_DIM * pairs
 

@@ -109,7 +109,7 @@ class Bench:
         self.pool = Pool.random(max(case.pages for case in (*self.cases, *self.latencies)) + 1, self.device, kept)
 
     def ceilings(self) -> Ceilings:
-        """What the device can do."""
+        """The device's ceilings, measured."""
         sizes = {"copy_bytes": 4 << 30, "matmul": 8192} if self.real else {"copy_bytes": 4 << 20, "matmul": 128}
         return ceilings(self.device, self.dtype, **sizes)
 
@@ -186,7 +186,7 @@ def case_row(bench: Bench, limits: Ceilings, case: Case, kernel: str) -> Row:
 
 
 def said(failure: BaseException) -> str:
-    """What went wrong, in a line. Nothing of the error is kept: its frames hold the device's memory."""
+    """The error in one line. Nothing else of it is kept: its frames hold the device's memory."""
     text = f"{type(failure).__name__}: {failure}".strip()[:300]
     seen: BaseException | None = failure
     while seen is not None:

@@ -21,7 +21,7 @@ def reference_attention(
     scale: float | None = None,
     kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """What `paged_attention` computes, in float64: the same arguments, on any device. Returns float64.
+    """`paged_attention` in float64: equal arguments, on any device. Returns float64.
 
     `kv_scales` are what the numbers in the pages are multiplied by, keys and values.
     """

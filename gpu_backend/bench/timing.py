@@ -79,7 +79,7 @@ def _summary(samples: Sequence[float], calls: int, method: str) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device was measured to do, bytes counted as read and written; and what its maker says it can.
+    """Measured ceilings of a device, bytes counted as read and written; and those that its maker states.
 
     The maker's numbers are None for a device that is not in the table.
     """

@@ -87,7 +87,7 @@ class SortedDict(dict[Any, Any]):
         return self._order[index], self[self._order[index]]
 
     def popitem(self, index: int = -1) -> tuple[Any, Any]:
-        """The same, taken out."""
+        """Take out the item at a place in the order."""
         key, value = self.peekitem(index)
         del self[key]
         return key, value

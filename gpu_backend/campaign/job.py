@@ -1,4 +1,4 @@
-"""What a part of a campaign is given, and how it keeps what it finds."""
+"""The job of one part of a campaign: what it is given, and how it keeps its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_backend.campaign.setting import Setting
 
 @dataclass
 class Job:
-    """What every part is given: the device, the setting, the folder, its section of the journal, and a voice."""
+    """The input of every part: the device, the setting, the folder, its section of the journal, and a voice."""
 
     device: str
     setting: Setting
@@ -33,7 +33,7 @@ class Job:
         write_json(self.out / name, data)
 
     def once(self, key: str, find: Callable[[], Mapping[str, Any]]) -> dict[str, Any] | None:
-        """What `find` found under that key, now or earlier; None where there is no time for it.
+        """The result of `find` under that key, now or earlier; None where there is no time for it.
 
         Whatever it raises is what was found: it costs this key alone.
         """
@@ -68,7 +68,7 @@ class Job:
         return kernel_bench.Bench(self.device, *kernel_bench.scale_of(self.device))
 
     def ceilings(self) -> Ceilings:
-        """What was measured of the device; what its maker says where that part came to nothing."""
+        """The device's measured ceilings, or its maker's where none were measured."""
         path = self.out / "ceilings.json"
         if path.exists():
             return Ceilings(**json.loads(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""What a campaign has found: a JSON line each, on disk before the next begins. It goes on wherever it was killed."""
+"""The results of a campaign: a JSON line each, on disk before the next begins. It goes on wherever it was killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Journal:
             self._found[entry["key"]] = dict(entry["found"])
 
     def recall(self, key: str) -> dict[str, Any] | None:
-        """What was found under the key; None where nothing was."""
+        """The result under the key; None where there is none."""
         return self._found.get(key)
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Section:
         return self.left_s <= 0
 
     def recall(self, key: str) -> dict[str, Any] | None:
-        """What was found under the key in this part."""
+        """The result under the key in this part."""
         return self._journal.recall(f"{self.name}: {key}")
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:

@@ -201,7 +201,7 @@ def lockstep(job: Job) -> None:
 
 
 def _measured(out: Path) -> dict[str, Any]:
-    """What was seen beside the profile's rows."""
+    """The figures measured beside the profile's rows."""
     try:
         found: dict[str, Any] = json.loads((out / MEASURED).read_text(encoding="utf-8"))
     except (OSError, ValueError):

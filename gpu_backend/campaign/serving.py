@@ -99,7 +99,7 @@ def _tokens(kv: KVMemory) -> int:
 
 
 def told(steps: Sequence[ComparedStep], device: str) -> dict[str, Any]:
-    """What came of the steps, as JSON."""
+    """The results of the steps, as JSON."""
     if not steps:
         return {"steps": 0, "words": "no time for a step"}
     found = agreement(steps)

@@ -1,4 +1,4 @@
-"""What a campaign runs on: the device as it names itself, the model, its pages, and how large everything is."""
+"""The setting of a campaign: the device as it names itself, the model, its pages, and all sizes."""
 
 from __future__ import annotations
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from markupsafe import Markup
 
 from reports import definitions
+from reports.drawing.plot import DrawnRuns
 from reports.drawing.style import Picture, Style, styles
 from reports.files import write
 from reports.html import pieces as html
 from reports.interactive.data import page_data
 from reports.interactive.pointed import marks_data
-from reports.pictures import all_curves, plots
-from reports.plots.cdf import Curve, quantities
+from reports.pictures import plots
+from reports.plots.cdf import Curve, all_curves, quantities
 from reports.report_run import ReportRun
 from reports.tables.basis import provenance_words
 from reports.tables.cost_parts import cost_tables, is_of_steps
@@ -36,6 +37,7 @@ from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import joined, seeds
 from reports.verdict.slo_targets import facts
+from simulator.compiled import core_name
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
@@ -88,7 +90,7 @@ def _page(
     first = runs[0]
     slo = first.slo if paired else None
     by_class = class_summaries(labelled, slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
-    lines = all_curves(runs)
+    lines = all_curves(DrawnRuns(runs, style))
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
     known = {run.label: facts(run.records, run.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs}
     words = verdict_words(summaries, slo, known, paired=paired)
@@ -207,7 +209,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
     if max(replicas) > 1:
         parts.append("slots are those of the first replica")
     basis = provenance_words({run.label: run.summaries for run in runs})
-    return "; ".join(parts) + ". A simulation by batchlab" + (f": {basis}." if basis else ".")
+    return f"{'; '.join(parts)}. A simulation by batchlab ({core_name()})" + (f": {basis}." if basis else ".")
 
 
 def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:

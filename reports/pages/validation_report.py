@@ -26,6 +26,7 @@ from reports.plots.timeline import Strip, band, draw_strips
 from reports.tables.request_tables import TableRows
 from reports.units import decimals, latency, number, short
 from simulator.metrics.series import StepFunction
+from simulator.percent import percent
 from simulator.results.records import Floats
 
 MEASURED, SIMULATED = "measured", "simulated"
@@ -80,13 +81,13 @@ def error_table(facing: Facing) -> TableRows:
         places = decimals([*sides[0], *sides[1]], 1)
         for name, *values in zip(STATISTICS, *sides, strict=True):
             texts = [number(value, places) for value in values]
-            body.append((f"{title} {name}", "ms", *texts, percent(facing.errors[f"{metric} {name}"])))
+            body.append((f"{title} {name}", "ms", *texts, percent(facing.errors[f"{metric} {name}"], 1, signed=True)))
     if "makespan" in facing.errors:
         texts = [number(value, 1) for value in facing.makespan_s]
-        body.append(("makespan", "s", *texts, percent(facing.errors["makespan"])))
+        body.append(("makespan", "s", *texts, percent(facing.errors["makespan"], 1, signed=True)))
     for name, error in facing.throughput.items():
         if math.isfinite(error):
-            body.append((f"{name} throughput", "", "", "", percent(error)))
+            body.append((f"{name} throughput", "", "", "", percent(error, 1, signed=True)))
     return TableRows(("", "", MEASURED, SIMULATED, "error"), tuple(body), 2)
 
 
@@ -94,11 +95,6 @@ def signed(value: float) -> str:
     """A whole number with its sign; 0 has none."""
     text = f"{value:+,.0f}"
     return "0" if text in ("+0", "-0") else text
-
-
-def percent(fraction: float) -> str:
-    """A signed error: +1.2 %."""
-    return "-" if not math.isfinite(fraction) else f"{100 * fraction:+.1f} %"
 
 
 def write_validation(folder: Path, facing: Facing) -> Path:
@@ -160,7 +156,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
             f"Pale within {100 * GOOD:.0f} %, orange beyond {100 * FAIR:.0f} %."
         )
         marks = [
-            Mark(axes, value, place, f"{_named(name)}: {percent(value / 100.0)}", place)
+            Mark(axes, value, place, f"{_named(name)}: {percent(value / 100.0, 1, signed=True)}", place)
             for place, (name, value) in enumerate(zip(names, values, strict=True))
         ]
         return Painted(said, marks)
@@ -194,7 +190,8 @@ def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
         )
         two = zip(measured_ms.tolist(), simulated_ms.tolist(), strict=True)
         words = [
-            (a, b, f"{latency(a)} measured, {latency(b)} simulated: {percent(b / a - 1 if a else 0)}") for a, b in two
+            (a, b, f"{latency(a)} measured, {latency(b)} simulated: {percent(b / a - 1 if a else 0.0, 1, signed=True)}")
+            for a, b in two
         ]
         return Painted(said, [Mark(axes, *words[place]) for place in some(len(words), MOST_MARKS)])
 
@@ -283,7 +280,7 @@ def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> Tabl
     if not parts:
         return None
     body = tuple(
-        (name, *(short(round(value, 1)) for value in (there, here)), percent(error), signed(carries))
+        (name, *(short(round(value, 1)) for value in (there, here)), percent(error, 1, signed=True), signed(carries))
         for name, there, here, error, carries in parts
     )
     return TableRows(("part", "measured (ms)", "simulated (ms)", "error", "carries (ms)"), body)

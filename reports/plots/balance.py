@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from reports.drawing.axes import plain_numbers
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, Picture, draw, shorten
 from reports.plots.timeline import shown_until
 from reports.units import Clock, clock_for, number, short
@@ -110,3 +111,9 @@ def _words(each: Floats) -> str:
         return ""
     ends = [short(round(end, 2)) for end in (min(means), max(means))]
     return f"mean over time: {ends[0]} to {ends[1]} a replica, of {number(len(each))}"
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The load of each replica, where there are several."""
+    if drawn.any(has_replicas):
+        yield Plot(60, "balance", "Over time", lambda: balance(drawn.labelled))

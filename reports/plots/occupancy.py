@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from reports.drawing.axes import plain_numbers
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, HELD, INK, Picture, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, stays, window
 from reports.units import Clock, clock_for, number
@@ -119,3 +120,8 @@ def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -
     axes.plot(time, each.used * scale, color=INK, linewidth=0.9, zorder=3)
     axes.set_ylabel("KV in use\n(%)")
     plain_numbers(axes.yaxis, bins=4)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The KV memory of every run by request."""
+    yield Plot(20, "kv_by_request", "What the slots did", lambda: occupancy(drawn.labelled, drawn.style))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -11,6 +14,7 @@ from matplotlib.figure import Figure
 
 from reports.drawing.axes import plain_numbers
 from reports.drawing.marks import Mark, Painted
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.shades import text_on
 from reports.drawing.style import CARD, INK, MAP, Picture, draw
 from reports.units import number
@@ -130,3 +134,11 @@ def _words(prefixes: PrefixColumns, records: Records) -> str:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3g} %" if whole else "0 %"
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The prefixes of the first run that has any, as compared runs have the same requests."""
+    for run in drawn.runs:
+        if run.prefixes is not None and len(run.prefixes.parent) > 1:
+            yield Plot(80, "prefix_tree", "Prefix cache", partial(prefix_tree, run.prefixes, run.records))
+            return

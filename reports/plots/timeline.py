@@ -7,7 +7,7 @@ the smallest to the largest value in it, so that a single peak stays visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from matplotlib.ticker import NullLocator
 
 from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
 from reports.drawing.coincide import coinciding, said
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import Clock, clock_for, short
 from simulator.metrics.series import (
@@ -273,3 +274,8 @@ def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Cl
 def _word(title: str) -> str:
     """A title as part of an id."""
     return "".join(letter if letter.isalnum() else "_" for letter in title)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """Queue, batch, memory and step times of every run."""
+    yield Plot(40, "timeline", "Over time", lambda: timeline(drawn.labelled, drawn.style))

@@ -12,6 +12,7 @@ from scenarios.schema.engine import ENGINE_KEYS
 from scenarios.schema.loader import dump, load
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
+from simulator.named_class import split_class
 from simulator.plan import OptionalMembers, Traits
 from simulator.policies import DEFAULT_POLICY, load_policy, policy_class, policy_parameters, rules_of
 from simulator.queues import Order
@@ -62,7 +63,7 @@ def with_chunks(scenario: Scenario) -> dict[str, str | int]:
 
 def policy_label(policy: str) -> str:
     """What tables call a policy: its name, or the class of a user's own."""
-    return policy.rpartition(":")[2] if ".py:" in policy else policy
+    return split_class(policy)[1]
 
 
 def policies_label(scenario: Scenario) -> str:

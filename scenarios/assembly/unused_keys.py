@@ -9,6 +9,7 @@ from scenarios.schema.engine import DECLARED, ENGINE_KEYS
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.vllm_names import where
 from simulator.errors import did_you_mean
+from simulator.named_class import file_of
 from simulator.plan import PolicyFeatures
 from simulator.policies import built_in_policies, policies_with, policy_class, policy_parameters, system_of
 from simulator.policies.parts.preemption import needs_host
@@ -22,7 +23,7 @@ def caches_prefixes(policy: str) -> bool:
 
 def overlaps(policy: str) -> bool:
     """Whether a policy may swap; a user's own may."""
-    return ".py:" in policy or PolicyFeatures.of(policy_class(policy)).swaps
+    return file_of(policy) is not None or PolicyFeatures.of(policy_class(policy)).swaps
 
 
 def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:

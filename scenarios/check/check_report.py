@@ -11,6 +11,7 @@ from scenarios.check.check_policy import LAWS, WARNINGS, Finding, Report
 from scenarios.check.random_case import as_yaml
 from scenarios.runs.storage.staging import staging, unwritable
 from simulator.errors import InputError
+from simulator.named_class import split_class
 
 FILES = tuple(f"{law}.{ending}" for law in LAWS for ending in ("yaml", "csv"))
 """What `write` may write."""
@@ -86,8 +87,8 @@ def write(folder: Path, report: Report) -> None:
 
 def _relative(policy: str, folder: Path) -> str:
     """The policy as a scenario in `folder` names it."""
-    path, colon, cls = policy.rpartition(":")
-    return f"{Path(os.path.relpath(path, folder)).as_posix()}:{cls}" if colon else policy
+    path, cls = split_class(policy)
+    return f"{Path(os.path.relpath(path, folder)).as_posix()}:{cls}" if path else policy
 
 
 def _result(report: Report, law: str) -> str:

@@ -31,7 +31,7 @@ from scenarios.cli.sweep import sweep
 from scenarios.cli.trace import trace_convert, trace_inspect, trace_sources
 from scenarios.cli.validate import validate
 from scenarios.version import __version__
-from simulator.compiled import is_compiled
+from simulator.compiled import core_name
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -84,7 +84,7 @@ new.command("scenario")(guarded(new_scenario))
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"batchlab {__version__}, {'compiled core' if is_compiled() else 'pure Python'}")
+        typer.echo(f"batchlab {__version__}, {core_name()}")
         raise typer.Exit
 
 

@@ -35,7 +35,6 @@ class Prices:
 
     base_s: Floats
     token_s: Floats
-    full_step_s: Floats  # a step full of prompt tokens
     slots: Ints
     budget: Ints
     blocks: Ints
@@ -263,11 +262,11 @@ class Evidence:
         return np.zeros(len(self.late.row))
 
 
-def _prices(built: BuiltGroup) -> tuple[float, float, float, int, int, int]:
+def _prices(built: BuiltGroup) -> tuple[float, float, int, int, int]:
     engine, cost = built.group.scenario.engine, built.parts.cost
     budget = int(engine.parameter("max_num_batched_tokens", DEFAULT_BUDGET) or DEFAULT_BUDGET)
     slots = int(engine.parameter("max_num_active_seqs") or engine.parameter("max_num_seqs", 256) or 256)
     base_s = cost.step_s(StepShape(1, 1, decode_longest=1, decode_squares=1))
     pairs = budget * (budget + 1) // 2
     full_s = cost.step_s(StepShape(0, 0, 1, budget, budget, pairs, prefill_longest=budget))
-    return base_s, max(full_s - base_s, 0.0) / budget, full_s, slots, budget, built.parts.kv.usable
+    return base_s, max(full_s - base_s, 0.0) / budget, slots, budget, built.parts.kv.usable

@@ -5,12 +5,6 @@ from __future__ import annotations
 import math
 
 
-def percent(share: float) -> str:
-    """93 %; below one per cent with a decimal."""
-    value = 100 * share
-    return f"{value:.0f} %" if value >= 1 or value == 0 else f"{value:.1g} %"
-
-
 def seconds(value: float) -> str:
     """12.4 ms, 3.2 s, 181 s, 12.4 min."""
     if not math.isfinite(value):

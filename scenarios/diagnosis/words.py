@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value
-from scenarios.diagnosis.say import count, moment, percent, rounded
+from scenarios.diagnosis.say import count, moment, rounded
 from scenarios.diagnosis.what_if import WORSE, Explanation, WhatIf
 from scenarios.show import Shown, Told
 from simulator.metrics.table import METRICS
+from simulator.percent import percent
 
 
 def headline(found: Findings) -> str:

@@ -30,7 +30,7 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
         return ""
     changes = [
         (setting, changed)
-        for setting in _changes(answer.candidate, answer.binding, answer.shares)
+        for setting in proposals(answer.candidate, answer.binding, answer.shares)
         if (changed := _built(answer.candidate, setting)) is not None
     ][:_MOST]
     if not changes:
@@ -100,7 +100,7 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
     return f"{more:,} replicas hold there (run){cost}."
 
 
-def _changes(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
+def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
     """Changes by what binds and why, the likeliest first: what does the worst requests' waiting is to be relieved."""
     scenario = candidate.scenario
     engine = scenario.engine

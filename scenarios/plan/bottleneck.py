@@ -21,6 +21,7 @@ from scenarios.schema.cost.linear import LinearCostConfig
 from scenarios.schema.scenario import Scenario
 from simulator.metrics.latency import finished, request_latencies
 from simulator.metrics.window import Bools
+from simulator.percent import percent
 from simulator.results.records import Floats, Ints, Records, RowColumns
 from simulator.timing.roofline_cost import Roofline
 
@@ -46,7 +47,7 @@ class Shares:
     def text(self) -> str:
         """The shares above a twentieth, largest first: `bandwidth 61 %, compute 30 %`."""
         order = sorted(self.of.items(), key=lambda entry: -entry[1])
-        return ", ".join(f"{cause} {share:.0%}".replace("%", " %") for cause, share in order if share >= 0.05)
+        return ", ".join(f"{cause} {percent(share, 0)}" for cause, share in order if share >= 0.05)
 
 
 def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:

@@ -12,7 +12,7 @@ from scenarios.plan.candidate import POLICY, Candidate
 from scenarios.plan.trial import Trial
 
 _FIRST_RATIO = 1.1  # short runs take the busiest stretch, and so find too little
-_DEAR = 20.0  # times the price of a request elsewhere
+_EXPENSIVE = 20.0  # times the price of a request elsewhere
 _ALIKE = 0.03  # share by which the short rates of candidates that behave alike differ
 
 
@@ -55,10 +55,10 @@ class Experience:
                 return each
         return None
 
-    def is_dear(self, candidate: Candidate, rate: float) -> bool:
+    def is_expensive(self, candidate: Candidate, rate: float) -> bool:
         """Whether its requests cost many times those of another candidate."""
         price = candidate.usd_per_hour(candidate.scenario.replicas)
-        return price is not None and price > 0 and rate / price * _DEAR < self.best
+        return price is not None and price > 0 and rate / price * _EXPENSIVE < self.best
 
     def learn(self, answer: Answer, short: float | None, held: float, failed: float | None) -> None:
         """Take in a candidate's answer."""

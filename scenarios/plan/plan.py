@@ -14,7 +14,7 @@ from scenarios.plan.candidate import Candidate, firsts
 from scenarios.plan.config import find_config
 from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
-from scenarios.plan.rates import Sight, find_rate, short_rate
+from scenarios.plan.rates import ShortRate, find_rate, short_rate
 from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
 from scenarios.plan.space import space
@@ -99,24 +99,24 @@ def _answers(
     """The answers of candidates. Short runs of all come first; then whole ones, of the most promising first: what it
     costs elsewhere says how exactly the rate of a dear one need be known."""
     found: dict[int, Answer] = {}
-    sights: dict[int, Sight] = {}
+    shorts: dict[int, ShortRate] = {}
     for place, candidate in enumerate(candidates if find == "rate" else ()):
         try:
-            sights[place] = Sight(short_rate(lab, candidate))
+            shorts[place] = ShortRate(short_rate(lab, candidate))
         except InputError as error:
             found[place] = _refused(candidate, load, error)
         if lab.is_spent:
             break
 
     def promise(place: int) -> float:
-        sight = sights.get(place)
+        short_run = shorts.get(place)
         price = candidates[place].usd_per_hour(candidates[place].scenario.replicas)
-        return 0.0 if sight is None or sight.short is None else sight.short / (price or 1.0)
+        return 0.0 if short_run is None or short_run.short is None else short_run.short / (price or 1.0)
 
     for place in sorted(range(len(candidates)), key=lambda place: -promise(place)):
         if place not in found:
             try:
-                found[place] = _one(lab, candidates[place], find, load, seeds, experience, sights.get(place))
+                found[place] = _one(lab, candidates[place], find, load, seeds, experience, shorts.get(place))
             except InputError as error:
                 found[place] = _refused(candidates[place], load, error)
         if progress is not None:
@@ -138,14 +138,14 @@ def _one(
     load: float,
     seeds: Sequence[int],
     experience: Experience,
-    sight: Sight | None,
+    short_run: ShortRate | None,
 ) -> Answer:
     if lab.is_spent:
         note = "The budget ended before this was tried."
         return Answer(candidate, False, candidate.scenario.replicas, load, note=note)
     if find == "replicas":
         return find_replicas(lab, candidate, load=load, experience=experience)
-    return find_rate(lab, candidate, seeds=seeds, experience=experience, sight=sight, load=load)
+    return find_rate(lab, candidate, seeds=seeds, experience=experience, short_run=short_run, load=load)
 
 
 def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:

@@ -28,7 +28,7 @@ TOLERANCE = 0.02
 
 _OF_INTERVAL = 0.2
 _WIDEST = 0.06  # bracket
-_DEAR = 0.2  # bracket of a candidate whose requests cost many times those of another: its interval covers it
+_EXPENSIVE = 0.2  # bracket of a candidate whose requests cost many times those of another: its interval covers it
 _DEAR_DRAWN = 0.1  # of drawn traffic, where the interval is that of the seeds alone
 _SHORT_TOLERANCE = 0.1
 SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
@@ -41,7 +41,7 @@ STEP_TIMES = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ShortRate:
     """What the short runs of a candidate saw: their largest rate, None where none holds."""
 
     short: float | None
@@ -54,24 +54,24 @@ def find_rate(
     seeds: Sequence[int],
     experience: Experience,
     guess: float | None = None,
-    sight: Sight | None = None,
+    short_run: ShortRate | None = None,
     load: float | None = None,
 ) -> Answer:
     """The largest rate of a candidate. `guess` is a rate to begin with, or else short runs say where, which are made
-    unless `sight` has them; headroom is held against `load`.
+    unless `short_run` has them; headroom is held against `load`.
     """
     asked = lab.traffic.rate if load is None else load
     short = None
     if guess is None:
-        short = (sight or Sight(short_rate(lab, candidate))).short
+        short = (short_run or ShortRate(short_rate(lab, candidate))).short
         if short is None:
             return _without_rate(lab, candidate, asked)
     alike = None if short is None else experience.alike(candidate, short)
     start = guess if short is None else short * experience.ratio(candidate)
     assert start is not None, "without a guess, there is a short rate"
-    is_dear = experience.is_dear(candidate, start)
-    dear = _DEAR_DRAWN if lab.traffic.is_random else _DEAR
-    search = _Search(lab, candidate, 1 + (dear if is_dear else TOLERANCE))
+    is_expensive = experience.is_expensive(candidate, start)
+    dear = _DEAR_DRAWN if lab.traffic.is_random else _EXPENSIVE
+    search = _Search(lab, candidate, 1 + (dear if is_expensive else TOLERANCE))
     if alike is None:
         first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
     else:  # its own bracket, if it is the same
@@ -89,7 +89,7 @@ def find_rate(
         if other.held is None:
             break
         found.append(other)
-    answer = _answer(lab, candidate, asked, found, len(seeds), are_ends_run=not is_dear)
+    answer = _answer(lab, candidate, asked, found, len(seeds), are_ends_run=not is_expensive)
     experience.learn(answer, short, first.held[0], None if first.failed is None else first.failed[0])
     return answer
 

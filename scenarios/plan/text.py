@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.wording import described, percent, rate_text
+from scenarios.plan.wording import change, described, rate_text
 
 _SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
 
@@ -107,7 +107,7 @@ def _line(label: str, answer: Answer) -> tuple[str, ...]:
         "-" if answer.usd_per_million is None else f"{answer.usd_per_million:,.3g}",
         "-" if answer.binding is None else answer.binding.text,
         answer.shares.bottleneck or "-",
-        "-" if answer.headroom is None else percent(answer.headroom),
+        "-" if answer.headroom is None else change(answer.headroom),
         "=" if answer.equal_to_best else "",
     )
 
@@ -125,7 +125,7 @@ def below(plan: Plan) -> list[str]:
         edge = ""
         if max(-best.slower, best.faster) > _SURE:
             edge = ": at the edge of saturation, where a few per cent of the step times decide"
-        moves = f"{percent(best.slower)} if steps are 5 % slower, {percent(best.faster)} if faster"
+        moves = f"{change(best.slower)} if steps are 5 % slower, {change(best.faster)} if faster"
         lines.append(f"unsure:  the rate moves by {moves}{edge}")
     if best.note:
         lines.append(f"note:    {best.note}")

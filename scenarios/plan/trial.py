@@ -61,7 +61,6 @@ class Trial:
     goals: tuple[Goal, ...]
     values: tuple[Value, ...] = ()
     tails: tuple[Tail, ...] = field(default=(), repr=False)
-    output_tokens_per_request: float = math.nan
     usd_per_million: float | None = None
     rejected: float = 0.0  # share of the requests
     why_rejected: str = ""
@@ -170,7 +169,6 @@ class Laboratory:
             self.goals,
             tuple(values),
             tuple(_tail(goal, samples[goal.class_name]) for goal in self.goals),
-            whole.output_tokens / whole.completed if whole.completed else math.nan,
             cost,
             len(rejected) / max(len(records.requests.row), 1),
             next(iter(rejected.values()), ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import REJECTED, STEADY, Trial
+from simulator.percent import percent
 
 
 def described(trial: Trial) -> str:
@@ -16,7 +17,7 @@ def described(trial: Trial) -> str:
 def valued(goal: Goal, trial: Trial) -> str:
     """A goal's value in a run: `p99_ttft_ms is 1,204 (limit 1,000)`."""
     if goal == STEADY and trial.rejected > REJECTED:
-        return f"{trial.rejected:.0%} of the requests are rejected ({trial.why_rejected})".replace("%", " %", 1)
+        return f"{percent(trial.rejected, 0)} of the requests are rejected ({trial.why_rejected})"
     if goal == STEADY:
         return "the queue keeps growing" if not goal.holds(trial.value_of(goal)) else "the queue does not grow"
     of = "" if goal.class_name is None else f"{goal.class_name}:"
@@ -36,7 +37,6 @@ def rate_text(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:#.3g}".rstrip(".")
 
 
-def percent(share: float) -> str:
+def change(share: float) -> str:
     """A signed share: +12 %, -5.6 %."""
-    size = abs(share) * 100
-    return f"{share * 100:+,.0f} %" if size >= 10 else f"{share * 100:+.1f} %"
+    return percent(share, 0 if abs(share) >= 0.1 else 1, signed=True)

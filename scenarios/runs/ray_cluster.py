@@ -7,6 +7,17 @@ from typing import Any
 from simulator.errors import InputError
 
 
+def is_on_ray(executor: str, workers: int | None, address: str | None) -> bool:
+    """Whether `--executor` asks for Ray. Raises InputError where the three flags do not go together."""
+    if workers is not None and workers < 1:
+        raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
+    if executor not in ("local", "ray"):
+        raise InputError(f"unknown executor {executor!r}", file="--executor", hint="allowed: local, ray")
+    if executor == "local" and address is not None:
+        raise InputError("only --executor ray has an address", file=f"--address {address}")
+    return executor == "ray"
+
+
 def connect(address: str | None) -> Any:
     """The module `ray`, connected to the cluster at `address`, else to the one that runs here. Raises InputError."""
     try:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from scenarios.runs.fleet_workers import RemoteWorker, Worker, WorkerPool
-from scenarios.runs.ray_cluster import connect, cores
+from scenarios.runs.ray_cluster import connect, cores, is_on_ray
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.workload import Workload
@@ -34,14 +34,8 @@ def pool_maker(executor: str = "local", workers: int | None = None, address: str
 
     Unless `workers` is given, it is 1 here and a core each on a Ray cluster.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
-    if executor == "local":
-        if address is not None:
-            raise InputError("only --executor ray has an address", file=f"--address {address}")
+    if not is_on_ray(executor, workers, address):
         return _maker(LokyProcess, workers) if workers is not None and workers > 1 else None
-    if executor != "ray":
-        raise InputError(f"unknown executor {executor!r}", file="--executor", hint="allowed: local, ray")
     ray = connect(address)
     return _maker(lambda: RayActor(ray), workers or cores(ray))
 

@@ -42,8 +42,9 @@ def router_schema() -> Schema:
     from scenarios.schema.router import RouterConfig
     from simulator.fleet.router import RouterFeatures
     from simulator.fleet.routers import built_in_routers, router_class, router_parameters
+    from simulator.named_class import CLASS_PATTERN
 
-    users = {"type": "string", "pattern": r"^.+\.py:[^\W\d]\w*$", "x-allowed": "`path.py:Class`"}
+    users = {"type": "string", "pattern": CLASS_PATTERN, "x-allowed": "`path.py:Class`"}
     own = RouterConfig.model_json_schema()["properties"]
     mappings: list[Schema] = []
     for name in built_in_routers():

@@ -18,11 +18,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
+from simulator.named_class import CLASS_PATTERN, file_of
 from simulator.parameters import MISSING, Parameter
 from simulator.policies import DEFAULT_POLICY, built_in_policies, policy_class, policy_parameters
 from simulator.queues import QUEUES
-
-_PATH, _CLASS = r"(.+\.py)", r"([^\W\d]\w*)"
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
@@ -39,7 +38,7 @@ class Engine(Strict):
 
     policy: Annotated[
         str,
-        Field(pattern=f"^{_PATH}:{_CLASS}$", description="the path of a file and a class in it, `path.py:Class`"),
+        Field(pattern=CLASS_PATTERN, description="the path of a file and a class in it, `path.py:Class`"),
         doc("batching policy: a name of `batchlab list policies`, or a class of your own, `path.py:Class`"),
     ]
     block_size: Annotated[int, Field(ge=1, le=2**20), doc("tokens in a KV block"), Unit("tokens")] = 16
@@ -54,7 +53,7 @@ class Engine(Strict):
     @property
     def policy_file(self) -> Path | None:
         """The file of a user's policy; None for a built-in one."""
-        return Path(self.policy.rpartition(":")[0]) if ".py:" in self.policy else None
+        return file_of(self.policy)
 
     def given(self) -> dict[str, Any]:
         """The parameters that were given, in the schema's order and then the file's."""

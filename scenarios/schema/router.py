@@ -17,14 +17,13 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, mode
 from scenarios.schema.source.hints import did_you_mean, refusal
 from scenarios.schema.strict import Strict
 from simulator.errors import InputError
-
-_USERS_OWN = re.compile(r".+\.py:[^\W\d]\w*")
+from simulator.named_class import CLASS_PATTERN, file_of
 
 
 def _known(name: str) -> str:
     from simulator.fleet.routers import built_in_routers
 
-    if not _USERS_OWN.fullmatch(name) and name not in (names := built_in_routers()):
+    if not re.match(CLASS_PATTERN, name) and name not in (names := built_in_routers()):
         raise refusal(f"unknown router {name!r}", f"{did_you_mean(name, names)}; or your own: path.py:Class")
     return name
 
@@ -49,7 +48,7 @@ class RouterConfig(Strict):
     @property
     def file(self) -> Path | None:
         """The file of a user's router; None for a built-in one."""
-        return Path(self.kind.rpartition(":")[0]) if ".py:" in self.kind else None
+        return file_of(self.kind)
 
     @property
     def parameters(self) -> dict[str, Any]:

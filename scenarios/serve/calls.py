@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from scenarios.serve.refusals import RefusedError
 
 MOST_CHOICES = 128
-MOST_PROMPTS = 1024
 _MOST = 2**31
 
 TokenIds = list[Annotated[int, Field(ge=0, lt=_MOST)]]

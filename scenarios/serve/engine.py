@@ -147,11 +147,6 @@ class Engine:
 
     # From clients
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return not self._tickets
-
     def submit(self, requests: Sequence[Request]) -> Ticket:
         """The requests of one call arrive now; whether they are rejected is known at once."""
         ticket = Ticket(self.live.num_requests, [request.output_tokens for request in requests])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from scenarios.runs.ray_cluster import connect, cores
+from scenarios.runs.ray_cluster import connect, cores, is_on_ray
 from simulator.errors import InputError
 
 Item = TypeVar("Item")
@@ -133,14 +133,8 @@ class Ray:
 
 def executor(name: str, workers: int | None = None, address: str | None = None) -> Executor:
     """The executor that the flags --executor, --workers and --address ask for. Raises InputError."""
-    if name == "local":
-        if address is not None:
-            raise InputError("only --executor ray has an address", file=f"--address {address}")
-        if workers is not None and workers < 1:
-            raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
+    if not is_on_ray(name, workers, address):
         return Local(workers)
-    if name != "ray":
-        raise InputError(f"unknown executor {name!r}", file="--executor", hint="allowed: local, ray")
     if workers is not None:
         raise InputError("a Ray cluster has workers of its own", file="--workers", hint="leave it out")
     return Ray(address)

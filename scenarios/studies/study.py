@@ -22,10 +22,11 @@ from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.source.yaml_source import YamlSource, parse_mapping, read_yaml
+from scenarios.schema.source.yaml_source import YamlSource, read_yaml
 from scenarios.schema.strict import Strict
 from scenarios.studies.study_axes import Axis, Setting, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
+from simulator.named_class import split_class
 
 _LIBRARY = Path(__file__).parents[1] / "library" / "studies"
 _MOST_RUNS = 1_000_000
@@ -138,11 +139,6 @@ def find_study(given: str) -> Path | None:
     return shipped if given == file.name and shipped.is_file() else None
 
 
-def parse_study(text: str, name: str, folder: Path) -> Study:
-    """The study that a text holds, as if it were the file `name` in `folder`."""
-    return _read(parse_mapping(text, name), folder / name, (), None)
-
-
 def _read(
     source: YamlSource, path: Path, overrides: Sequence[str], seeds: int | None, *, check_files: bool = True
 ) -> Study:
@@ -210,13 +206,14 @@ def _from_folder(value: Any, folder: Path) -> Any:
         return {key: _from_folder(item, folder) for key, item in value.items()}
     if not isinstance(value, str) or not value:
         return value
-    written, colon, name = value.rpartition(":") if ".py:" in value else (value, "", "")
+    written, name = split_class(value)
+    written, ending = (written, f":{name}") if written else (value, "")
     try:
         beside = folder / Path(written).expanduser()
         is_path = Path(written).suffix != "" and beside.is_file()
     except (OSError, ValueError, RuntimeError):
         return value
-    return f"{beside.resolve()}{colon}{name}" if is_path else value
+    return f"{beside.resolve()}{ending}" if is_path else value
 
 
 def _study(

@@ -89,9 +89,9 @@ def files_read(scenario: Scenario) -> Iterator[Path]:
         yield scenario.workload.path
     if isinstance(scenario.cost, ProfileCostConfig) and scenario.cost.path is not None:
         yield Path(scenario.cost.path)
-    for code in (scenario.engine.policy, scenario.router):
-        if isinstance(code, str) and ".py:" in code:
-            yield Path(code.rpartition(":")[0])
+    for code in (scenario.engine.policy_file, scenario.routing.file):
+        if code is not None:
+            yield code
 
 
 def _workload(scenario: Scenario) -> Workload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scenarios.traces.facts import PERCENTS, LengthFacts, PrefixFacts
 from scenarios.traces.inspect import TraceFacts
+from simulator.percent import percent
 
 
 def facts_table(facts: TraceFacts) -> str:
@@ -25,7 +26,7 @@ def facts_table(facts: TraceFacts) -> str:
                 f"{_number(load.idc_60s, 2)} in 60 s (Poisson: 1)",
             ),
             ("longest gap", f"{load.max_gap_s:,.2f} s"),
-            ("gaps of zero", _percent(load.zero_gap_share)),
+            ("gaps of zero", percent(load.zero_gap_share, 1)),
             ("rows skipped", f"{skipped:,}"),
         ),
         "",
@@ -44,14 +45,14 @@ def facts_table(facts: TraceFacts) -> str:
 
 def _lengths_table(inputs: LengthFacts, outputs: LengthFacts) -> list[str]:
     rows = [("tokens", "input", "output"), ("min", f"{inputs.min:,}", f"{outputs.min:,}")]
-    for percent, a, b in zip(PERCENTS, inputs.percentiles, outputs.percentiles, strict=True):
-        rows.append((f"p{percent:g}", f"{a:,.1f}", f"{b:,.1f}"))
+    for rank, a, b in zip(PERCENTS, inputs.percentiles, outputs.percentiles, strict=True):
+        rows.append((f"p{rank:g}", f"{a:,.1f}", f"{b:,.1f}"))
     rows += [
         ("max", f"{inputs.max:,}", f"{outputs.max:,}"),
         ("mean", f"{inputs.mean:,.1f}", f"{outputs.mean:,.1f}"),
         ("CV", f"{inputs.cv:.3f}", f"{outputs.cv:.3f}"),
         ("tail index (Hill, top 5 %)", _number(inputs.hill_alpha, 2), _number(outputs.hill_alpha, 2)),
-        ("tokens in the top 5 % of rows", _percent(inputs.tail_token_share), _percent(outputs.tail_token_share)),
+        ("tokens in the top 5 % of rows", percent(inputs.tail_token_share, 1), percent(outputs.tail_token_share, 1)),
     ]
     return [f"  {name:<30}{a:>14}{b:>14}" for name, a, b in rows]
 
@@ -61,9 +62,9 @@ def _prefix_lines(prefix: PrefixFacts) -> list[str]:
     return _pairs(
         ("prompts with block hashes", f"{prefix.requests:,}"),
         ("blocks", f"{prefix.blocks:,}, {prefix.distinct_blocks:,} of them distinct"),
-        ("distinct used again", _percent(prefix.distinct_reused_share)),
-        ("ideal hit ratio, blocks", _percent(prefix.block_hit_ratio)),
-        ("ideal hit ratio, tokens", _percent(prefix.token_hit_ratio)),
+        ("distinct used again", percent(prefix.distinct_reused_share, 1)),
+        ("ideal hit ratio, blocks", percent(prefix.block_hit_ratio, 1)),
+        ("ideal hit ratio, tokens", percent(prefix.token_hit_ratio, 1)),
         ("hit share per request", f"p25 {low:.2f}, p50 {middle:.2f}, p75 {high:.2f}"),
         ("requests without a hit", f"{prefix.requests_without_hit:,}"),
         ("most used block", f"in {prefix.top_block_requests:,} requests"),
@@ -76,7 +77,3 @@ def _pairs(*pairs: tuple[str, str]) -> list[str]:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"

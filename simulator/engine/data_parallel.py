@@ -24,7 +24,7 @@ class GroupCost(Protocol):
     """Seconds of a common step."""
 
     def group_step_s(self, shapes: Sequence[StepShape]) -> float:
-        """Of these steps, one a rank, at least one of them with a token; an idle rank's shape has none."""
+        """Seconds of a common step, by each rank's shape. At least one has a token; an idle rank's shape has none."""
 
 
 _NO_TOKENS = StepShape(0, 0)

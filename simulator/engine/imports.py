@@ -18,7 +18,7 @@ from simulator.request_state import RequestState
 
 
 class Imports:
-    """Those of one replica. `on_room` is told the row of a request whose blocks have been taken."""
+    """Imported requests of one replica. `on_room` is called with the row of a request whose blocks have been taken."""
 
     __slots__ = ("_freed", "_loaded", "_loading", "_most", "_offered", "_state", "on_room")
 

@@ -15,7 +15,7 @@ from simulator.request import Request
 
 
 class Intake:
-    """What a replica's loop waits for, and what arrives meanwhile.
+    """Takes arrivals and aborts of one replica, and wakes its loop.
 
     `due_s` is the next arrival that is read ahead; infinity without one.
     """
@@ -182,6 +182,6 @@ class Intake:
             self.receive(self._clock.now)
 
     def follow_up(self) -> Event | None:
-        """What to wait for between the end of a step and the next plan, where clients react to ends; mostly None."""
+        """The event to wait for between a step's end and the next plan, where clients react to ends; mostly None."""
         self.receive(self._clock.now)
         return self._clock.at(self._clock.now, self._decision) if self._clock.is_due() else None

@@ -1,4 +1,4 @@
-"""What a replica's prefix cache holds of the requests in its queue."""
+"""Looks up the queued requests of a replica in its prefix cache."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from simulator.engine.queue_prefixes import QueuePrefixes
 from simulator.engine.taken_back import take_back
 from simulator.engine.unseen import Unseen
 from simulator.errors import PolicyError
-from simulator.memory.blocks import KVBlocks
+from simulator.memory.blocks import KVBlocks, SwappableBlocks
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
@@ -87,6 +87,7 @@ class ReplicaState:
         self.caps = members.caps
         self.max_num_batched_tokens = members.max_num_batched_tokens
         self.blocks = blocks
+        self.swappable = blocks if isinstance(blocks, SwappableBlocks) else None
         self.cache = blocks if isinstance(blocks, Cache) else None
         self.tree = blocks if isinstance(blocks, RadixCache) else None
         self.unseen = Unseen() if self.traits.overlap_scheduling else None
@@ -182,10 +183,11 @@ class ReplicaState:
                 raise self.broken("swaps, which asynchronous scheduling does not allow")
             if not decoding or live.reserved_tokens:
                 raise self.broken(f"swaps request {live.request_id}, whose prompt is not computed or KV is reserved")
-            if blocks > self.blocks.num_free_host:
-                free = self.blocks.num_free_host
+            host = self.swappable
+            if host is None or blocks > host.num_free_host:
+                free = 0 if host is None else host.num_free_host
                 raise self.broken(f"swaps request {live.request_id}: {blocks} blocks, the host has {free} free")
-            self.blocks.swap_out(live.row, blocks)
+            host.swap_out(live.row, blocks)
             setbacks.swapped_out_blocks += blocks
             self.num_swapped += 1
             live.status = SWAPPED
@@ -226,7 +228,8 @@ class ReplicaState:
         self.waiting.drop(live)
         swapped = live.status is SWAPPED
         if swapped:
-            self.blocks.free_host(live.row, cdiv(live.num_computed_tokens, self.batch.block_size))
+            assert self.swappable is not None
+            self.swappable.free_host(live.row, cdiv(live.num_computed_tokens, self.batch.block_size))
             self.num_swapped -= 1
         if live.num_preemptions:
             setbacks = live.set_back()
@@ -242,7 +245,8 @@ class ReplicaState:
             free = self.blocks.num_free
             raise self.broken(f"resumes request {live.request_id}, which takes {blocks} blocks; {free} are free")
         self.waiting.remove(live)
-        self.blocks.swap_in(live.row, blocks)
+        assert self.swappable is not None
+        self.swappable.swap_in(live.row, blocks)
         self.num_swapped -= 1
         live.set_back().swapped_in_blocks += blocks
         self._no_longer_waits(live, now_s, swapped=True)

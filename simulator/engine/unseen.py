@@ -1,4 +1,4 @@
-"""What a plan of SGLang's overlap scheduling does not know yet: the tokens that the running step computes."""
+"""Tokens that a plan of SGLang's overlap scheduling does not know yet: the running step computes them."""
 
 from __future__ import annotations
 

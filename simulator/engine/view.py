@@ -96,7 +96,7 @@ class Viewer:
     __slots__ = (
         "_decodes_now",
         "_frees_late",
-        "_has_host",
+        "_host",
         "_num_admitted",
         "_order_at",
         "_outlook",
@@ -112,7 +112,8 @@ class Viewer:
         self._scheduled: Sequence[ScheduledChunk] = ()  # with the parts of the step's plan that have been applied
         self._decodes_now = False  # these parts have taken the blocks of the step's decodes
         self._frees_late = state.traits.frees_late > 0
-        self._has_host = state.blocks.num_host_blocks > 0
+        host = state.swappable
+        self._host = host if host is not None and host.num_host_blocks else None
         self._order_at = None if state.waiting.timeless else state.waiting.at
         self.view = ReplicaView(self, state)
 
@@ -130,9 +131,9 @@ class Viewer:
         self._decodes_now = False
         view.num_decoding = len(state.running) - len(state.prefilling) - state.num_leaving
         view.num_free_blocks = state.blocks.num_free
-        if self._has_host:
+        if self._host is not None:
             view.num_swapped = state.num_swapped
-            view.num_free_host_blocks = state.blocks.num_free_host
+            view.num_free_host_blocks = self._host.num_free_host
         view.decode_blocks_needed = state.batch.blocks_needed()
         if self._frees_late:
             view.late_blocks = state.late_frees.ahead

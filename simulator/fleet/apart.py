@@ -24,7 +24,7 @@ class Workers(Protocol):
 
 
 def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Router) -> str | None:
-    """What couples the replicas of a fleet besides the loads that a router looks at; None: nothing does.
+    """The reason why the replicas of a fleet depend on each other, apart from the router's look at loads; None: none.
 
     The answer is in words for a person.
     """

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the metrics are held to; None: the metric has no say.
+    """Targets of the metrics. A metric whose target is None is not used.
 
     The first is requests waiting in the queue of a replica, the second used / usable KV blocks, both as the mean over
     the ready replicas; the third the share of the requests ended in an interval that met their limits.
@@ -48,7 +48,7 @@ class Autoscaling:
 
 
 class Seen(NamedTuple):
-    """What an evaluation sees: `waiting` and `kv` are sums over the ready replicas, `current` counts starting ones.
+    """The input of an evaluation: `waiting` and `kv` are sums over the ready replicas, `current` counts starting ones.
 
     `attained` of the `ended` requests of the last interval met their limits.
     """

@@ -64,7 +64,7 @@ class Cluster:
         self._scaling = Scaling(clock, groups, self.fleet, self.dispatch.replicas, recorder, slo)
 
     def records(self, workload: Workload) -> Records:
-        """What happened, when the run is over; requests that have not ended are recorded as unfinished."""
+        """The records of a run that is over; requests that have not ended are recorded as unfinished."""
         self.fleet.abandon()
         self._scaling.record(self._recorder.end_s())
         return self._recorder.records(workload, self.fleet.groups)

@@ -54,7 +54,7 @@ class Fleet:
 
     @property
     def loads(self) -> list[ReplicaLoad]:
-        """What routers see."""
+        """The replicas as routers see them."""
         return [replica.load for replica in self.replicas]
 
     def abandon(self) -> None:

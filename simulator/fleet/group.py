@@ -32,7 +32,7 @@ class KVMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """What `replicas` replicas are made of. `make_policy` makes each one of its own.
+    """A group of `replicas` equal replicas. `make_policy` makes a policy for each.
 
     Durations come from `cost`, or from the executor that `make_executor` gives each replica. `make_blocks` is called
     with the numbers of usable device blocks and of host blocks. With `group_cost`, the replicas are data-parallel ranks
@@ -63,7 +63,7 @@ class ReplicaGroup:
         return self.kv.num_gpu_blocks - 1
 
     def executors(self) -> Callable[[], Executor]:
-        """What makes the executor of each replica. ValueError where there is neither a cost model nor an executor."""
+        """Returns what makes each executor. ValueError where there is neither a cost model nor an executor."""
         if self.make_executor is not None:
             return self.make_executor
         if self.cost is None:

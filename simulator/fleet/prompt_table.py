@@ -1,4 +1,4 @@
-"""What a router remembers of the prompts that it sent to each replica: its own estimate of what they have cached.
+"""A router's memory of the prompts that it sent to each replica: its estimate of what they have cached.
 
 Routers in production keep such an estimate rather than ask: SGLang's router a tree of the prompts of all workers
 (sgl-router, `cache_aware`), the endpoint picker of llm-d and of the Gateway API Inference Extension a table of block

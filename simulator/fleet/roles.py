@@ -15,6 +15,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import Link, LinkSpeed
 from simulator.fleet.router import Router
 from simulator.fleet.signals import way_to
+from simulator.memory.cache import Cache
 from simulator.plan import PolicyFeatures
 from simulator.results.recorder import Recorder
 from simulator.results.records import Cause, Status
@@ -48,7 +49,7 @@ def _check(group: ReplicaGroup) -> None:
     if group.role == "decode":
         if not PolicyFeatures.of(type(policy)).preempts:
             raise refused("takes KV memory in advance, or cannot preempt", "engine: {policy: chunked_prefill}")
-        if hasattr(group.make_blocks(1, 0), "hits"):
+        if isinstance(group.make_blocks(1, 0), Cache):
             raise refused("caches prefixes, of which it computes none", "engine: {enable_prefix_caching: false}")
     if group.block_bytes <= 0:
         raise refused("does not say how large its KV blocks are", "block_bytes")

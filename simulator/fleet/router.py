@@ -1,4 +1,4 @@
-"""What a router is: the choice of a replica for each request at the moment of its arrival."""
+"""The router's protocol: it chooses a replica for each request at the moment of its arrival."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Router(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RouterFeatures:
-    """What a router's class may declare by class variables, with what holds where it does not.
+    """Class variables that a router's class may declare, with their defaults.
 
     `reads_loads`: its choice depends on the state of the replicas. Where it does not, requests are dealt ahead of their
     arrival, which costs no event each. `reads_caches`: it asks what the replicas' prefix caches hold
@@ -45,7 +45,7 @@ class RouterFeatures:
 
     @classmethod
     def of(cls, router: Any) -> RouterFeatures:
-        """Those of this router or of its class."""
+        """The features of this router or of its class."""
         found = cls(**{field.name: bool(getattr(router, field.name, field.default)) for field in fields(cls)})
         classes = (router if isinstance(router, type) else type(router)).__mro__
         chooses = _first_with("choose", classes)

@@ -17,7 +17,7 @@ from simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker tells after a window: how many requests have ended there, and its replicas' signals."""
+    """A worker's answer after a window: how many requests have ended there, and its replicas' signals."""
 
     ended: int
     signals: list[Signal]
@@ -25,7 +25,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Harvest:
-    """What a worker's replicas leave behind: their numbers, their records, and the decisions of each, if logged.
+    """The results of a worker's replicas: their numbers, their records, and the decisions of each, if logged.
 
     First tokens are there if something lies between clients and engine.
     """

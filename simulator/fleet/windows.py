@@ -23,7 +23,7 @@ _FEWEST, _PER_REPLICA = 4096, 64  # requests of a window without a look at its e
 
 
 class Signal(NamedTuple):
-    """What a router with stale signals sees of a replica."""
+    """A replica as a router with stale signals sees it."""
 
     num_waiting: int
     num_running: int

@@ -150,7 +150,7 @@ def read_model_config(path: Path) -> Model:
 
 
 def model_from_config(config: Mapping[str, Any], name: str) -> Model:
-    """The same of a config.json's content."""
+    """Read a model from the content of a config.json."""
     family = _family(config)
     _refuse(config, family)
     values: dict[str, object] = {"name": name, **family.constants}

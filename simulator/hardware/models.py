@@ -96,7 +96,7 @@ class Model:
 
     @property
     def experts_multiplied_in(self) -> str:
-        """The same of routed experts: 4-bit weights beside bf16 tokens are widened on the way."""
+        """The precision of routed experts' products: 4-bit weights beside bf16 tokens are widened on the way."""
         if self.expert_dtype == "auto":
             return self.multiplied_in
         return {"int4": "bf16", "nvfp4": "nvfp4", "mxfp4": "bf16", "mxfp4_mxfp8": "fp8"}.get(

@@ -1,4 +1,4 @@
-"""What a profile was measured beside, carried into the lockstep that judges it: a canary, and controls.
+"""The canary and the controls of a profile, carried into the lockstep that judges it.
 
 Times are comparable between two processes only as far as the device is the same in both. The *canary* says how fast it
 is; where times are ratios to the canary's, as on a CPU, a device that is slower as a whole does not matter. What does
@@ -32,7 +32,7 @@ class Readings:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Readings:
-        """Of one value at least."""
+        """Summarise the values, of which there is at least one."""
         middle = median(values)
         if len(values) < 2:
             return cls(middle, 0.0)
@@ -67,7 +67,7 @@ class Canary:
 
     @classmethod
     def of_json(cls, found: Mapping[str, Any]) -> Canary:
-        """What `to_json` made; KeyError, TypeError or ValueError for anything else. Older ones have no controls."""
+        """Read what `to_json` wrote; KeyError, TypeError or ValueError for anything else. Older ones lack controls."""
         seen = found.get("seen", {"median": 1.0, "spread": 0.0})
         controls = {
             str(name): (

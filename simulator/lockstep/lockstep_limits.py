@@ -17,7 +17,7 @@ Outcome = Literal["within", "not within", "cannot tell"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it, and the reasons, a sentence each: those against it, or why nothing can be told."""
+    """Pass, fail or unknown, with a sentence for each reason."""
 
     outcome: Outcome
     reasons: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The same plans, priced and executed: predicted against measured, step by step.
+"""One run of plans, both priced and executed: predicted against measured, step by step.
 
 Exactly one side is the clock. With the predicted side, the plans are those of an ordinary run, and the device says how
 long each of them really takes: the pure error of the cost model. With the device as the clock, the plans are those of

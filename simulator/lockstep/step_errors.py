@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from simulator.timing.cost import StepShape
 
 Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 REGIMES = ("decode", "prefill", "mixed", "swap")
 """Steps that decode alone, compute prompts alone, do both; and all that move blocks to or from the host."""

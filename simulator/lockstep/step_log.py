@@ -49,7 +49,7 @@ class StepLog:
 
     @property
     def traits(self) -> ExecutorTraits:
-        """Those of the inner executor, but steps come one at a time, with all of their counts."""
+        """The inner executor's traits, but steps come one at a time, with all of their counts."""
         return replace(self.inner.traits, decode_run_s=None, wants_context_stats=True)
 
     def execute(self, step: Step) -> float:

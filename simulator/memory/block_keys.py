@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
+from typing import Final, cast
 
 from simulator.errors import InputError
 from simulator.request import PromptContent, Request
@@ -20,6 +21,10 @@ Chains = dict[tuple[Hashable, Hashable], int]
 # keys lie apart in a hash table, where powers of two had them collide.
 HASHED = 2_654_435_761
 NUMBER = 2 * HASHED
+IDS: Final = "ids"
+HASH: Final = "hash"
+GROUP: Final = "group"
+CONVERSATION: Final = "conversation"
 _AT_ONCE = 32  # keys worked out together, as decoding asks for one after the other
 
 
@@ -33,9 +38,8 @@ class BlockKeys:
 
     __slots__ = (
         "_chains",
-        "_content",
-        "_input_tokens",
         "_known",
+        "_request",
         "_row",
         "_size",
         "_tokens",
@@ -47,27 +51,14 @@ class BlockKeys:
         content = request.content
         self._row = request.row
         self._size = block_size
-        self._input_tokens = request.input_tokens
-        self._content = content
         self._chains = chains
+        self._request = request
         self._tokens: tuple[int, ...] = ()
         self._known: list[Hashable] = []  # of the leading shared blocks, computed on demand
-        self.num_shared = 0
-        self.tells_answer = False
-        if content is None:
-            return
-        if content.prompt_token_ids:
-            self._tokens = content.prompt_token_ids + content.output_token_ids
-            self.num_shared = len(self._tokens) // block_size
-        elif content.block_hashes:
-            check_hash_size(request, block_size)
-            hashed = len(content.block_hashes) * content.hash_block_size
-            self.num_shared = min(hashed, request.input_tokens) // block_size
-        elif content.conversation is not None:
-            self.num_shared = sys.maxsize
-        else:
-            self.num_shared = self._grouped(content)
+        self.num_shared = num_shared_blocks(request, block_size)
         self.tells_answer = self.num_shared > request.input_tokens // block_size
+        if content is not None and content.prompt_token_ids:
+            self._tokens = content.prompt_token_ids + content.output_token_ids
 
     def __getitem__(self, block: int) -> Hashable:
         """The key of the full block with this index, from 0."""
@@ -83,36 +74,68 @@ class BlockKeys:
 
     def _extend(self, known: list[Hashable], start: int, stop: int) -> None:
         """Work out the keys of the blocks from `start` to before `stop`."""
-        content = self._content
-        assert content is not None
+        size, chains = self._size, self._chains
         if self._tokens:
-            size, chains = self._size, self._chains
             key: Hashable = known[-1] if known else 0
             for first in range(start * size, stop * size, size):
                 key = chains.setdefault((key, self._tokens[first : first + size]), (len(chains) + 1) * NUMBER)
                 known.append(key)
-        elif content.block_hashes:
-            size, hash_size = self._size, content.hash_block_size
-            while start < stop:
-                place = ((start + 1) * size - 1) // hash_size  # of the hash that names the block's last token
-                end = min(stop, max(start + 1, (place + 1) * hash_size // size))
-                hashed = content.block_hashes[place] * NUMBER + HASHED
-                known += range(hashed + start, hashed + end)
-                start = end
-        else:
-            grouped = min(self._grouped(content), stop)
-            known += self._named("group", content.prefix_group, start, grouped)
-            known += self._named("conversation", content.conversation, max(start, grouped), stop)
+            return
+        for kind, name, first, end in stretches(self._request, size, start, stop):
+            if kind == HASH:
+                number = cast(int, name) * NUMBER + HASHED
+            else:
+                number = chains.setdefault((kind, name), (len(chains) + 1) * NUMBER)
+            known += range(number + first, number + end)
 
-    def _grouped(self, content: PromptContent) -> int:
-        """Leading blocks that lie wholly in a shared prefix."""
-        return min(content.prefix_tokens, self._input_tokens) // self._size
 
-    def _named(self, kind: str, name: str | None, start: int, stop: int) -> range:
-        if start >= stop:
-            return range(0)
-        key = self._chains.setdefault((kind, name), (len(self._chains) + 1) * NUMBER)
-        return range(key + start, key + stop)
+def num_shared_blocks(request: Request, block_size: int) -> int:
+    """The leading full blocks of a request that other requests may have too, its answer's included.
+
+    InputError where the size of its hashes does not go with the block size.
+    """
+    content = request.content
+    if content is None:
+        return 0
+    if content.prompt_token_ids:
+        return (len(content.prompt_token_ids) + len(content.output_token_ids)) // block_size
+    if content.block_hashes:
+        check_hash_size(request, block_size)
+        return min(len(content.block_hashes) * content.hash_block_size, request.input_tokens) // block_size
+    return _grouped(request, content, block_size) if content.conversation is None else sys.maxsize
+
+
+def stretches(request: Request, block_size: int, start: int, stop: int) -> list[tuple[str, Hashable, int, int]]:
+    """The shared blocks from `start` to before `stop`, as (kind, name, first, end).
+
+    Blocks of one kind and name have equal content where they have equal places, if all before is equal too.
+    """
+    content = request.content
+    assert content is not None
+    found: list[tuple[str, Hashable, int, int]] = []
+    if content.prompt_token_ids:
+        tokens = content.prompt_token_ids + content.output_token_ids
+        for block in range(start, stop):
+            found.append((IDS, tokens[block * block_size : (block + 1) * block_size], block, block + 1))
+    elif content.block_hashes:
+        hash_size = content.hash_block_size
+        while start < stop:
+            place = ((start + 1) * block_size - 1) // hash_size  # of the hash that names the block's last token
+            end = min(stop, max(start + 1, (place + 1) * hash_size // block_size))
+            found.append((HASH, content.block_hashes[place], start, end))
+            start = end
+    else:
+        grouped = min(_grouped(request, content, block_size), stop)
+        if start < grouped:
+            found.append((GROUP, content.prefix_group, start, grouped))
+        if max(start, grouped) < stop:
+            found.append((CONVERSATION, content.conversation, max(start, grouped), stop))
+    return found
+
+
+def _grouped(request: Request, content: PromptContent, block_size: int) -> int:
+    """Leading blocks that lie wholly in a shared prefix."""
+    return min(content.prefix_tokens, request.input_tokens) // block_size
 
 
 def check_hash_size(request: Request, block_size: int) -> None:

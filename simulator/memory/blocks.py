@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from simulator.memory.ledger import BlockLedger, OutOfBlocksError
 
-__all__ = ["BlockLedger", "BlockManager", "BlockTables", "KVBlocks", "OutOfBlocksError"]
+__all__ = ["BlockLedger", "BlockManager", "BlockTables", "KVBlocks", "OutOfBlocksError", "SwappableBlocks"]
 
 
 class BlockTables(Protocol):
@@ -40,23 +40,17 @@ class BlockTables(Protocol):
 
 
 class KVBlocks(Protocol):
-    """Device and host KV memory of one replica. A request is named by its row in the workload."""
+    """Device KV memory of one replica. A request is named by its row in the workload."""
 
     @property
     def by_id(self) -> BlockTables | None:
-        """The same blocks with their ids; None where they are only counted."""
+        """These blocks with their ids; None where they are only counted."""
 
     @property
     def num_blocks(self) -> int: ...
 
     @property
-    def num_host_blocks(self) -> int: ...
-
-    @property
     def num_free(self) -> int: ...
-
-    @property
-    def num_free_host(self) -> int: ...
 
     def allocate(self, row: int, num_blocks: int) -> None:
         """Give the request `num_blocks` more blocks. OutOfBlocksError where fewer are free."""
@@ -66,6 +60,17 @@ class KVBlocks(Protocol):
 
     def free(self, row: int, num_blocks: int) -> None:
         """Free all blocks of the request, which holds `num_blocks`."""
+
+
+@runtime_checkable
+class SwappableBlocks(KVBlocks, Protocol):
+    """KV memory whose blocks can be swapped to the host. Prefix caches cannot."""
+
+    @property
+    def num_host_blocks(self) -> int: ...
+
+    @property
+    def num_free_host(self) -> int: ...
 
     def swap_out(self, row: int, num_blocks: int) -> None:
         """Move the request's `num_blocks` blocks to the host."""

@@ -12,7 +12,10 @@ from simulator.request import Request
 
 @runtime_checkable
 class Cache(KVBlocks, Protocol):
-    """KV blocks found again by their content. Cached blocks that no request uses count as free."""
+    """KV blocks that are found again by their content. Cached blocks that no request uses count as free.
+
+    Nothing is swapped beside a prefix cache: the constructors take the number of host blocks and do not use it.
+    """
 
     @property
     def keys(self) -> RequestKeys | None:

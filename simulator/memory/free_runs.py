@@ -44,7 +44,7 @@ class FreeRuns:
 
     @property
     def last(self) -> Run:
-        """Of an empty queue, a run of no blocks."""
+        """The last run; a run of no blocks where the queue is empty."""
         return self._ends.before
 
     def append(self, run: Run) -> None:

@@ -24,8 +24,6 @@ class PrefixCache:
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
-        self.num_host_blocks = num_host_blocks
-        self.num_free_host = num_host_blocks
         self.block_size = block_size
         self.references = [0] * (num_blocks + 1)
         self.tables: dict[int, list[int]] = {}
@@ -116,15 +114,6 @@ class PrefixCache:
         """A block more for each of `rows`, in order."""
         for row in rows:
             self.allocate(row, 1)
-
-    def swap_out(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def swap_in(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def free_host(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
 
     # Leaving
 

@@ -53,8 +53,6 @@ class PrefixLedger:
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
-        self.num_host_blocks = num_host_blocks
-        self.num_free_host = num_host_blocks
         self.block_size = block_size
         self.unknown_first = True  # False before vLLM 0.26: all freed blocks went to the end
         self.num_free = num_blocks
@@ -251,15 +249,6 @@ class PrefixLedger:
 
     def settle(self, rows: Iterable[int]) -> None:
         """Do nothing: full blocks entered when they were scheduled."""
-
-    def swap_out(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def swap_in(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def free_host(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
 
     # Leaving
 

@@ -39,8 +39,6 @@ class RadixCache:
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
-        self.num_host_blocks = num_host_blocks
-        self.num_free_host = num_host_blocks
         self.block_size = block_size
         self.tree = RadixTree()
         self._idle = num_blocks
@@ -143,15 +141,6 @@ class RadixCache:
         self.tree.lock(node)
         self.tree.unlock(holder.node)
         holder.node, holder.shared = node, len(pages)
-
-    def swap_out(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def swap_in(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
-
-    def free_host(self, row: int, num_blocks: int) -> None:
-        raise NotImplementedError("swapping beside a prefix cache")
 
     # Leaving
 

@@ -6,7 +6,6 @@ wait together, so n of them say less than n independent ones would (`simulator.s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -15,7 +14,6 @@ from simulator.metrics.latency import e2el_s, finished, queue_s, tpot_s, ttft_s
 from simulator.metrics.measured_sample import PERCENTILES
 from simulator.metrics.window import measured_window
 from simulator.results.records import Floats, Records
-from simulator.statistics.batch_means import batch_means_interval
 from simulator.statistics.bootstrap import bootstrap_difference
 from simulator.statistics.intervals import Interval
 from simulator.statistics.percentiles import PercentileInterval, percentile_interval
@@ -43,14 +41,6 @@ def run_percentiles(
             if of == name:
                 found[key] = percentile_interval(values, percent)
     return {key: found[key] for key in wanted}
-
-
-def run_means(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Interval]:
-    """The mean of each latency of the measured requests and its 95 % interval by batch means, as `run_percentiles`."""
-    return {
-        f"mean_{name}_ms": batch_means_interval(values, bounds=(0.0, math.inf))
-        for name, values in _series(records, warmup_s, cooldown_s)
-    }
 
 
 def percentile_differences(

@@ -45,7 +45,7 @@ def by_replica(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0
 
 
 def by_group(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, PartColumns]:
-    """The same of every group by its name: columns of one entry, means over the group's replicas."""
+    """Columns of every group by its name, each of one entry: means over the group's replicas."""
     sizes = records.sizes
     found = _by_part(records, measured_window(records, warmup_s, cooldown_s), _group_of(records), len(sizes))
     names = [field.name for field in fields(PartColumns)]
@@ -119,7 +119,7 @@ def prompt_tokens_asked(records: Records) -> tuple[Ints, Ints]:
 
 
 def _usage(records: Records, window: Window, part_of: Ints, parts: int) -> tuple[Floats, Floats, Floats, Ints]:
-    """Of every part the busy seconds, the block-seconds, the largest share of blocks in use, and the steps."""
+    """Each part's busy seconds, block-seconds, largest share of blocks in use, and steps."""
     of_row, blocks = records.rows.replica, blocks_of_replicas(records)
     busy_s, block_s = np.zeros(parts), np.zeros(parts)
     peak, num_steps = np.full(parts, np.nan), np.zeros(parts, dtype=np.int64)

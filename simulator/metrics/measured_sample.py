@@ -1,4 +1,4 @@
-"""What metrics are taken from: the measured requests of a run, or those of one class, and the measured window."""
+"""The sample that metrics are computed from: measured requests of a run or of one class, and the measured window."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Sample:
 
     @cached_property
     def usage(self) -> Usage:
-        """What the steps in the window made of slots, tokens and blocks."""
+        """How far the steps in the window used slots, tokens and blocks."""
         return usage(self.records, self.window)
 
     @cached_property
@@ -134,7 +134,7 @@ class Sample:
 
     @cached_property
     def _latencies(self) -> dict[str, Distribution | None]:
-        """Those that were asked for: gaps between tokens take longer than the rest of a summary."""
+        """Only the latencies that were asked for: gaps between tokens take longer than the rest of a summary."""
         return {}
 
     def _distribution(self, name: str) -> Distribution | None:

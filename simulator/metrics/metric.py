@@ -1,4 +1,4 @@
-"""What a metric is: its key, its unit, which way is better, what values are possible, and how it is worked out."""
+"""A metric: its key, its unit, which way is better, what values are possible, and how it is computed."""
 
 from __future__ import annotations
 

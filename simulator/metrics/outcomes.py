@@ -38,7 +38,7 @@ class Outcome:
 def outcomes(
     records: Records, slo: Slo | None, summary: Summary, *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> tuple[Outcome, ...]:
-    """What became of the targets of an SLO, in its order: those of all requests, then class by class.
+    """The outcome of each target of an SLO, in its order: targets of all requests, then class by class.
 
     `summary` is what `summarize` says of the same records, SLO and cuts. A class of which no request is measured meets
     its targets.
@@ -54,7 +54,7 @@ def outcomes(
 
 
 def entries(found: Sequence[Outcome]) -> dict[str, Any]:
-    """What summary.json says of targets: `slo_met`, and `slo_targets` with an object for each; nothing without any."""
+    """The targets in summary.json: `slo_met`, and `slo_targets` with an object for each; nothing without any."""
     if not found:
         return {}
     listed = [{_JSON.get(name, name): value for name, value in asdict(each).items()} for each in found]

@@ -11,7 +11,7 @@ from simulator.results.records import Floats, Records
 
 
 def present_s(records: Records, window: Window) -> Floats:
-    """Of every replica the seconds of the window in which it was started, starting or draining."""
+    """Each replica's seconds of the window in which it was started, starting or draining."""
     lives = records.lives
     if lives is None:
         return np.full(records.replicas, window.duration_s)

@@ -15,7 +15,7 @@ from simulator.results.records import Records
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What a service promises. Latencies in milliseconds; a value equal to its limit meets it; None: no limit.
+    """A service's limits. Latencies in milliseconds; a value equal to its limit meets it; None: no limit.
 
     `ttft_ms` to `queue_time_ms` are limits of each request; `itl_ms` holds for every gap between its tokens, and so
     for its longest. `targets` limit keys of summary.json (`p99_ttft_ms`), `attainment` is the share of the requests,

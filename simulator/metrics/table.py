@@ -80,22 +80,22 @@ def _count(status: Status) -> Callable[[Sample], int]:
 
 
 def _of_clients(name: str) -> Callable[[Sample], float | None]:
-    """What is known of requests over all their attempts."""
+    """A metric of requests over all their attempts."""
     return lambda s: None if s.served is None else getattr(s.served, name)
 
 
 def _of_sessions(name: str) -> Callable[[Sample], float | None]:
-    """What is known of conversations."""
+    """A metric of conversations."""
     return lambda s: None if s.sessions is None else _defined(getattr(s.sessions, name))
 
 
 def _of_changes(name: str) -> Callable[[Sample], float | None]:
-    """What is known of a changing number of replicas."""
+    """A metric of a changing number of replicas."""
     return lambda s: None if s.changes is None else _defined(getattr(s.changes, name))
 
 
 def _of_transfers(of: Callable[[TransferColumns, Bools], float]) -> Callable[[Sample], float | None]:
-    """What is known of KV that moved, of measured requests."""
+    """A metric of the KV that moved, of measured requests."""
 
     def value(sample: Sample) -> float | None:
         moved = sample.records.transfers

@@ -31,7 +31,7 @@ class WarmupCut:
     by: str
 
     def entry(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """The warm-up's entry in summary.json."""
         return asdict(self)
 
     def words(self) -> str:

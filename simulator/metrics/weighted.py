@@ -31,7 +31,7 @@ BUCKET_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What `describe` finds. `std` is that of the population, as `numpy.std`."""
+    """The result of `describe`. `std` is that of the population, as `numpy.std`."""
 
     count: int
     mean: float
@@ -149,7 +149,7 @@ def _inside(keys: NDArray[np.uint64], r: _Range) -> NDArray[np.bool_]:
 
 
 def _net(values: Floats, weights: Ints) -> tuple[Floats, Ints]:
-    """The same samples without those that are taken back."""
+    """The samples without those that are taken back."""
     if not len(weights) or weights.min() > 0:
         return values, weights
     values, place = np.unique(values, return_inverse=True)

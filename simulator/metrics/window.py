@@ -31,7 +31,7 @@ class Window:
 
     @property
     def duration_s(self) -> float:
-        """What throughputs and means over time are divided by."""
+        """Seconds that throughputs and means over time are divided by."""
         return self.end_s - self.start_s
 
 

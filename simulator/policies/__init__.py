@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from simulator.errors import InputError, did_you_mean
-from simulator.named_class import named_class, names_in
-from simulator.parameters import MISSING, Parameter, parameters_of
+from simulator.errors import InputError
+from simulator.named_class import check_given, named_class, names_in, split_class
+from simulator.parameters import Parameter, parameters_of
 from simulator.plan import Policy
 from simulator.policies.parts.system import System
 from simulator.policies.parts.vllm_server import LIKE_VLLM
@@ -39,7 +39,7 @@ def policy_class(name: str, base: Path | None = None) -> type[Policy]:
     """The class of a built-in policy, or of `path.py:Class`, the path being relative to `base`."""
     cls = named_class("policy", name, __name__, base)
     if not dataclasses.is_dataclass(cls) or not callable(getattr(cls, "plan", None)):
-        path, _, class_name = name.rpartition(":")
+        path, class_name = split_class(name)
         raise InputError(f"{class_name} is no policy", file=str(Path(base or ".") / path), hint=_CONTRACT)
     return cast("type[Policy]", cls)
 
@@ -90,16 +90,7 @@ def _declared(policy: str, name: str) -> Any:
 def load_policy(name: str, parameters: Mapping[str, object], base: Path | None = None) -> Policy:
     """A policy with its parameters. An InputError names one that is unknown, missing or out of its limits."""
     cls = policy_class(name, base)
-    known = policy_parameters(cls)
-    for key in parameters:
-        if key not in known:
-            hint = f"{did_you_mean(key, known)}it takes: {', '.join(known)}"
-            raise InputError(f"policy {name} does not use {key!r}", hint=hint)
-        if (wrong := known[key].refusal(parameters[key])) is not None:
-            raise InputError(f"policy {name} refuses its parameters: {key} {wrong}")
-    missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in parameters]
-    if missing:
-        raise InputError(f"policy {name} needs {', '.join(missing)}")
+    check_given("policy", name, policy_parameters(cls), parameters)
     try:
         policy = cls(**parameters)
     except (TypeError, ValueError) as error:

@@ -42,7 +42,7 @@ def _fields(columns: type) -> list[str]:
 
 
 class Recorder:
-    """What a whole run leaves behind: requests as they end, and what each replica did."""
+    """Records a whole run: requests as they end, and what each replica did."""
 
     def __init__(self, replicas: int, progress: Callable[[int], None] | None = None) -> None:
         self.replicas = [ReplicaRecorder(replicas) for _ in range(replicas)]
@@ -83,7 +83,7 @@ class Recorder:
         self._progress = None
 
     def take_over(self, other: Recorder, numbers: Sequence[int]) -> None:
-        """What another recorder has of these replicas, and all requests that ended there."""
+        """Take over another recorder's rows of these replicas, and all requests that ended there."""
         for number in numbers:
             self.replicas[number] = other.replicas[number]
         self._requests.extend(other._requests)

@@ -1,4 +1,4 @@
-"""What a run leaves behind, in columns. Every metric, plot and table is computed from these and nothing else.
+"""The records of a run, in columns. Every metric, plot and table is computed from these and nothing else.
 
 Three grains:
 
@@ -204,7 +204,7 @@ class Records(Kept):
     groups: tuple[GroupSizes, ...] = ()  # in the order of the replicas' numbers; none where all replicas are equal
 
     def front_end_of(self, rows: Ints) -> Floats | float:
-        """What lies between the engine and the clients of these requests, in seconds."""
+        """Seconds between the engine and the clients of these requests."""
         return self.front_end_s if isinstance(self.front_end_s, float) else self.front_end_s[rows]
 
     def request_id(self, row: int) -> str:

@@ -88,7 +88,7 @@ class _Neighbours:
             yield part
 
     def late_gaps(self) -> Iterator[Columns]:
-        """Those of one replica, piece by piece."""
+        """Late gaps of one replica, piece by piece."""
         late = self._replicas[0].late_gaps
         for start in range(0, max(len(late), 1), PIECE):
             yield late.part(start, start + PIECE)

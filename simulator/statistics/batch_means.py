@@ -1,4 +1,4 @@
-"""Intervals from one long series whose values are correlated: nonoverlapping batch means.
+"""The error of the mean of one long series whose values are correlated: nonoverlapping batch means.
 
 The series is cut into 20 batches, whose means are nearly independent if each is long enough; between 10 and 30 are
 enough whatever the length (B. Schmeiser, Batch size effects in the analysis of simulation output, Operations Research
@@ -12,10 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulator.statistics.floats import Floats
-from simulator.statistics.intervals import UNBOUNDED, Interval, t_quantile
+from simulator.statistics.intervals import t_quantile
 
 BATCHES = 20
 LEAST = 2 * BATCHES  # values; fewer tell nothing of their correlation
@@ -51,17 +49,3 @@ def batch_error(values: Floats) -> BatchError | None:
     correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
     widened = (1 + correlation) / (1 - correlation)
     return BatchError(math.sqrt(squares / (BATCHES - 1) / BATCHES * widened), BATCHES - 1)
-
-
-def batch_means_interval(values: Floats, level: float = 0.95, bounds: tuple[float, float] = UNBOUNDED) -> Interval:
-    """The mean of a series of correlated values and its interval, cut at `bounds`; NaN ends for too few values.
-
-    The series has to be in its steady state: cut its warm-up off first (`warmup.mser5`).
-    """
-    if not len(values):
-        return Interval(math.nan, math.nan, math.nan, 0)
-    mean, error = float(np.mean(values)), batch_error(values)
-    if error is None:
-        return Interval(mean, math.nan, math.nan, len(values))
-    half = error.half_width(level)
-    return Interval(mean, max(mean - half, bounds[0]), min(mean + half, bounds[1]), len(values))

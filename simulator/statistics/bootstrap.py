@@ -1,4 +1,4 @@
-"""Percentiles by the bootstrap: of one series, and the difference between two on the same requests.
+"""The difference between percentiles of two series on the same requests, by the bootstrap.
 
 Blocks are drawn, not values: neighbouring requests wait in the same queue, and a sample that tears them apart would be
 too sure. Of 20 blocks that lie side by side, 20 are drawn with replacement (E. Carlstein, The use of subseries values
@@ -6,8 +6,7 @@ for estimating the variance of a general statistic from a stationary sequence, A
 interval is between the percentiles of what the samples give (B. Efron, R. Tibshirani, An Introduction to the Bootstrap
 (1993), 13.3). Two series lose and keep the same blocks: what the requests do to both cancels out.
 
-For one series `percentiles.percentile_interval` is the better choice: in runs of 1,000 and 4,000 requests of a known
-queue it holds p50, p95 and p99 in 94 to 98 % of cases, and this in 72 to 92 %. A difference has no ranks to lean on.
+For one series `percentiles.percentile_interval` is the better choice. A difference has no ranks to lean on.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ _MOST_VALUES = 2_000  # of a series that a sample's percentile may fall on, even
 Weights = NDArray[np.float64]
 
 
-def bootstrap_percentile(values: Floats, percent: float, *, level: float = 0.95, seed: int = 0) -> Interval:
-    """A percentile of a series in the order in which it came, and its interval; NaN ends for fewer than 40 values."""
-    return _interval(values, None, percent, level, seed)
-
-
 def bootstrap_difference(a: Floats, b: Floats, percent: float, *, level: float = 0.95, seed: int = 0) -> Interval:
     """A percentile of `a` less that of `b`, and its interval: the same requests in the same order in both.
 
@@ -38,21 +32,15 @@ def bootstrap_difference(a: Floats, b: Floats, percent: float, *, level: float =
     """
     if len(a) != len(b):
         raise ValueError(f"pairs need as many values on both sides, not {len(a)} and {len(b)}")
-    return _interval(a, b, percent, level, seed)
-
-
-def _interval(a: Floats, b: Floats | None, percent: float, level: float, seed: int) -> Interval:
     n = len(a)
     if not n:
         return Interval(np.nan, np.nan, np.nan, 0)
-    value = float(np.percentile(a, percent)) - (0.0 if b is None else float(np.percentile(b, percent)))
+    value = float(np.percentile(a, percent)) - float(np.percentile(b, percent))
     if n < LEAST:
         return Interval(value, np.nan, np.nan, n)
     drawn = np.random.default_rng(seed).multinomial(BATCHES, np.full(BATCHES, 1 / BATCHES), RESAMPLES)
     weights = drawn.astype(np.float64)  # products of whole numbers: exact, whatever the order of their sums
-    found = _percentiles(a, percent / 100, weights)
-    if b is not None:
-        found = found - _percentiles(b, percent / 100, weights)
+    found = _percentiles(a, percent / 100, weights) - _percentiles(b, percent / 100, weights)
     low, high = np.percentile(found, (100 * (1 - level) / 2, 100 * (1 + level) / 2)).tolist()
     return Interval(value, min(low, value), max(high, value), n)
 

@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 
 
 class StepShape(NamedTuple):
-    """What a step computes, in counts. All of them include padding, which costs as much as real tokens.
+    """Counts of a step's work. All of them include padding, which costs as much as real tokens.
 
     `*_context` are KV tokens after the step, summed over the requests named. `prefill_pairs` is the number of
     (query, key) pairs that causal attention visits in the prompt chunks: for a chunk of n tokens behind c computed
@@ -91,4 +91,4 @@ class CostModel(Protocol):
         """
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
-        """What a person should know about a run's steps, such as how many lie outside of what was measured."""
+        """Sentences about a run's steps for its reader, such as how many lie outside of what was measured."""

@@ -46,18 +46,18 @@ class Step(Protocol):
 
 
 class Outlook(Protocol):
-    """What recomputing or swapping a request would add to a step of `decodes` alone; seconds, predicted."""
+    """Predicted seconds that recomputing or swapping a request would add to a step of `decodes` alone."""
 
     def recompute_s(self, num_tokens: int, decodes: StepShape) -> float:
-        """Of computing so many tokens at once."""
+        """Seconds to compute so many tokens at once."""
 
     def swap_s(self, num_blocks: int, decodes: StepShape) -> float:
-        """Of moving so many blocks out with one such step, and back in with another."""
+        """Seconds to move so many blocks out with one such step, and back in with another."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorTraits:
-    """What an executor offers and wants beyond `Executor.execute`.
+    """Options of an executor beyond `Executor.execute`: what it offers and what it needs.
 
     `decode_run_s`, as in `CostModel`, is for one that knows durations beforehand, and bears to be asked for more of
     them than are used; without it, steps are executed one at a time. `outlook` is for policies that weigh swapping
@@ -146,7 +146,7 @@ class Lockstep:
 
     @property
     def traits(self) -> ExecutorTraits:
-        """What either wants; the clock's outlook, or the shadow's where the clock is a device."""
+        """The needs of either executor; the clock's outlook, or the shadow's where the clock is a device."""
         clock, shadow = self.clock.traits, self.shadow.traits
         return ExecutorTraits(
             outlook=clock.outlook or shadow.outlook,

@@ -1,4 +1,4 @@
-"""What the host adds to a step: scheduling, preparing inputs and taking up results, as far as the GPU waits for it."""
+"""Host time of a step: scheduling, preparing inputs and taking up results, as far as the GPU waits for it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class _GroupCost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScaledGroup:
-    """The same of common steps. Implements GroupCost."""
+    """Common steps of data-parallel ranks by a factor. Implements GroupCost."""
 
     cost: _GroupCost
     factor: float

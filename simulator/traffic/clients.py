@@ -27,7 +27,7 @@ MOST_AT_ONCE = 100_000  # requests that follow others at one time
 
 
 class Servers(Protocol):
-    """What the clients talk to."""
+    """The servers that clients talk to."""
 
     def submit(self, request: Request) -> int:
         """`request` arrives now; returns the replica that it went to."""

@@ -46,7 +46,7 @@ class Issued:
         self._left_s[row] = at_s
 
     def calls(self) -> CallColumns:
-        """What the records say of the clients' side."""
+        """Columns of the clients' side, for the records."""
         return CallColumns(
             attempt=np.array(self._attempt, dtype=np.int64),
             first_row=np.array(self._first, dtype=np.int64),
@@ -82,7 +82,7 @@ class Issued:
 
 
 def attempt_id(request_id: str, attempt: int) -> str:
-    """What an attempt is called: the first like the request, the others with their number."""
+    """The name of an attempt: the first has the request's name, the others add their number."""
     return request_id if attempt == 1 else f"{request_id}#{attempt}"
 
 

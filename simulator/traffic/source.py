@@ -20,7 +20,7 @@ class Source(Protocol):
 
     @property
     def rows(self) -> Workload:
-        """What its requests are, arrival times apart. It may grow; rows that are there do not change."""
+        """The source's requests, without their arrival times. It may grow; rows that are there do not change."""
 
     def number(self, row: int) -> int:
         """The place of a request among those of its class: what it draws random numbers by."""

@@ -12,9 +12,9 @@ pytest.importorskip("triton", reason="triton is not installed (pip install --no-
 
 from gpu_backend.attention import kernels
 from gpu_backend.attention.tiling import HALF, Tiling, tilings
-from gpu_backend.bench import compiled
-from gpu_backend.bench.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
 from gpu_backend.bench.kernel_bench import variants
+from tests.gpu_backend import compiled
+from tests.gpu_backend.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
 
 pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
 

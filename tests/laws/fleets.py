@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.router import Router
-from simulator.fleet.routers import built_in_routers, load_router
+from simulator.fleet.routers import built_in_routers, load_router, router_parameters
 from simulator.memory.blocks import BlockLedger
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.plan import Traits
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload
 from tests.laws.caching import caching_scenarios
-from tests.laws.scenarios import POLICIES, Memory, Scenario, policies, scenarios
+from tests.laws.scenarios import POLICIES, Memory, Scenario, policies, scenarios, values
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "power_of_two": [{}, {"choices": 1}, {"choices": 3}],
@@ -34,7 +34,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"knowledge": "exact", "prefix": 2.0},
     ],
 }
-"""Settings of routers that small fleets can tell from one another."""
+"""Settings of routers that small fleets can tell from one another; other routers draw theirs from their limits."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ def _group(draw: st.DrawFn, scenario: Scenario, policy: Any, cached: bool, name:
 
 
 @st.composite
+def _options(draw: st.DrawFn, router: str) -> dict[str, Any]:
+    return {key: draw(values(parameter)) for key, parameter in router_parameters(router).items()}
+
+
+@st.composite
 def fleets(draw: st.DrawFn, *, router: str | None = None, max_requests: int = 15) -> Fleet:
     """A fleet under a router, of which a third cache prefixes; sessions, and signals of any age."""
     cached = draw(st.sampled_from([False, False, True]))
@@ -110,7 +115,7 @@ def fleets(draw: st.DrawFn, *, router: str | None = None, max_requests: int = 15
         replace(scenario.workload, session_ids=sessions),
         draw(groups(scenario, cached=cached)),
         chosen,
-        draw(st.sampled_from(OPTIONS.get(chosen, [{}]))),
+        draw(st.sampled_from(OPTIONS[chosen]) if chosen in OPTIONS else _options(chosen)),
         draw(st.sampled_from([0.0, 0.0, 0.0037, 0.05, 1.0])),
     )
 

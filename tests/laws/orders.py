@@ -8,14 +8,24 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from simulator.queues import Order
+from simulator.queues import QUEUES, Order, order_parameters
+from simulator.queues.order import OrderKind
+from simulator.queues.ranked import Ranked
 from simulator.workload import Workload
-from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios, takes
+from tests.laws.scenarios import OVERLAPPING, POLICIES, Scenario, scenarios, takes, values
 
 # Policies that take an order.
 ORDERED = tuple(name for name in POLICIES if takes(name, "order") and name not in OVERLAPPING)
-TIMELESS = ("priority", "sjf", "edf", "fair")
-ORDERS = (*TIMELESS, "aged", "boosted", "vtc")
+
+
+def _keeps_its_place(kind: OrderKind) -> bool:
+    """Whether a request's place follows from itself and the time; SGLang's orders sort the queue anew (`Ranked`)."""
+    return not (isinstance(kind.make, type) and issubclass(kind.make, Ranked))
+
+
+_OFFERED = [name for name, each in QUEUES.items() if not each.is_internal and _keeps_its_place(each)]
+ORDERS = (*(name for name in _OFFERED if name != "fcfs"), "aged", "boosted")
+"""The orders that `engine.order` offers, besides the default; `aged` and `boosted`: sjf and fair with their times."""
 
 CLASSES = ("a", "b", "c")
 # Powers of two: sums of them are exact, in whatever order they are made.
@@ -24,15 +34,15 @@ PRICES = st.sampled_from([(1.0, 2.0), (1.0, 1.0), (0.0, 1.0), (2.0, 0.5)])
 
 @st.composite
 def orders(draw: st.DrawFn, name: str) -> str:
-    """The order with random parameters; `aged` and `boosted` are sjf and fair that change with time."""
+    """The order with random parameters; `sjf` and `fair` do not change with time, `aged` and `boosted` do."""
     if name == "sjf":
         return "sjf"
     if name == "aged":
         return Order("sjf", aging_s=draw(st.sampled_from([0.0, 0.0078125, 0.0625, 1.0])))
     if name == "edf":
         return Order("edf", deadline_s=draw(st.sampled_from([None, 0.0, 0.03125, 2.0])))
-    if name == "priority":
-        return "priority"
+    if name not in ("vtc", "fair", "boosted"):
+        return Order(name, **{key: draw(values(parameter)) for key, parameter in order_parameters(name).items()})
     w_p, w_q = draw(PRICES)
     weights = draw(st.dictionaries(st.sampled_from(CLASSES), st.sampled_from([0.25, 1.0, 2.0, 8.0])))
     parameters: dict[str, Any] = {"class_weights": weights, "w_p": w_p, "w_q": w_q}

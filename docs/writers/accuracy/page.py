@@ -27,20 +27,20 @@ from simulator.timing.tables import Tables
 FIGURE = "sensitivity.png"
 _HEAD = """# How accurate it is
 
-This page is generated: `make pages PAGES=accuracy` runs every case below and writes it again, with its
-figure. The measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors are
-signed, simulated over measured less one: above 0 the simulation is slower. Nothing is fitted to the end-to-end times
-of a case that is scored here. What was fitted to what:
+This page is generated: `make pages PAGES=accuracy` runs every case below and writes the page and its figure again. The
+measurements are not in the repository; `BATCHLAB_SHARED` names the folder that holds them. Errors have a sign:
+simulated over measured, less one. Above 0 the simulation is slower. Nothing is fitted to the end-to-end times of a case
+that is scored here. This was fitted or assumed:
 
-- kernel times: to the kernel tables that each profile names (below), never to a served run;
-- the host's share of a step, 0.3 ms for vLLM 0.19 and later: assumed, for all profiles alike. Earlier versions, and
-  other engines, have figures of their own (`simulator/servers.py`, with their sources); no case here uses them;
-- the links between GPUs: nothing was measured on these servers. All-reduce takes the nominal figures of the peer's own
-  configuration (16 GB/s, 20 microseconds), the exchange of tokens between ranks public nccl-tests of the same card
-  (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Either moves its case by more than
-  anything else that is assumed here: the last tables say by how much;
-- the two constants of the closed-loop runs by profile: to those of concurrency {low} and less, and scored on the
-  others. To those by tables nothing was fitted.
+- Kernel times are fitted to the kernel tables that each profile names (below), never to a served run.
+- The host's share of a step is assumed: 0.3 ms for vLLM 0.19 and later, for all profiles alike. Earlier versions and
+  other engines have figures of their own (`simulator/servers.py`, with their sources); no case here uses them.
+- The links between GPUs were not measured on these servers. All-reduce takes the nominal figures of the peer's own
+  configuration (16 GB/s, 20 microseconds). The exchange of tokens between ranks takes public nccl-tests of the same
+  card (22.2 GB/s, 24.2 microseconds; `simulator/timing/profile/expert_parallel.py`). Each of the two moves its case by
+  more than any other assumption here; the last tables say by how much.
+- The two constants of the closed-loop runs by profile are fitted to the runs of concurrency {low} and less, and scored
+  on the others. To the runs by tables nothing was fitted.
 """
 _COMPOSED = """- **{} fp8 runs, composed of tables; nothing was fitted to them.** Of the {} whose version is
   not given, Llama-3.1-70B on H200, the median error is {} %: the GPU's newest tables, as a scenario takes them, and the
@@ -58,18 +58,19 @@ _FITTED = """- **{} bf16 runs of vLLM 0.12, by fitted profiles**: {} % over the 
 _NOT_MODELLED = """## What is not modelled
 
 - **The way to the engine, unless it is asked for.** Times count from the arrival at the engine. `front_end:` adds what
-  HTTP, tokenising and detokenising take: on public runs of vLLM 0.15 over HTTP 5.8 ms and 67 microseconds for each
-  running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log and adds them
-  where the log's latencies are the client's. That the front end saturates, and then delays every token, is left out.
-- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows
-  the time is priced where tables hold it; the KV cache keeps whole contexts.
-- **A trained gate's preferences.** Tokens choose experts evenly; a real gate concentrates, so fewer experts are read
-  from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
-- **Disturbances.** Garbage collection, other tenants, thermal limits, clocks that fall under load; a server's runs
-  differ among themselves by a per cent or so, and a few of a simulation's per cent cannot be told from that.
-- **Start-up.** Compilation and graph capture are over, caches of kernels are warm; prefix caches start empty.
-- **Blocks that were not counted.** Where a server's `num_gpu_blocks` is not given it is computed, within a few per
-  cent (`batchlab kv`); on a server that is short of memory that moves TTFT as the figure shows.
+  HTTP, tokenising and detokenising take. On public runs of vLLM 0.15 over HTTP that is 5.8 ms and 67 microseconds for
+  each running request, the same at all percentiles of TTFT. `batchlab validate` estimates both from a log, and adds
+  them if the latencies of the log are the client's. A front end that saturates, and then delays every token, is left
+  out.
+- **Speculative decoding, LoRA, multimodal inputs, structured output, pipeline parallelism.** Of sliding windows the
+  time is priced where tables hold it; the KV cache keeps whole contexts.
+- **The preferences of a trained gate.** Tokens choose experts evenly. A real gate concentrates, so fewer experts are
+  read from memory at small batches, and one rank may get more than its share. `cost.expert_load` takes other loads.
+- **Disturbances**: garbage collection, other tenants, thermal limits, clocks that fall under load. Two runs of one
+  server differ by about a per cent, so an error of a few per cent may come from that.
+- **Start-up.** Compilation and graph capture are over, and caches of kernels are warm. Prefix caches start empty.
+- **Blocks that were not counted.** If the `num_gpu_blocks` of a server is not given, it is computed within a few per
+  cent (`batchlab kv`). On a server that is short of memory that moves TTFT as the figure shows.
 """
 
 

@@ -120,13 +120,6 @@ def fit_late(some: Sequence[Uneven]) -> float:
     return round(float(LATE[int(np.argmin(total))]), 2)
 
 
-def fit_cards(some: Sequence[Uneven]) -> tuple[float, float]:
-    """Both numbers, each the mean of the cards' own."""
-    cards = [[each for each in some if each.card == card] for card in sorted({each.card for each in some})]
-    least, late = ([fit(of) for of in cards] for fit in (fit_least, fit_late))
-    return float(np.mean(least)), float(np.mean(late))
-
-
 def leave_one_card_out(some: Sequence[Uneven]) -> list[Held]:
     """Each profile's rows of both kinds, with the numbers of all cards but its own."""
     found = []

@@ -19,16 +19,15 @@ CLAIMS: tuple[Claim, ...] = tuple(
 
 _HEAD = """# What people say of batching, and what is so
 
-Each claim is a shipped scenario (`batchlab run {first}`), whose head holds the claim and the
-figures that are expected. This page is written from their runs (`make pages PAGES=claims`); a
-test keeps it true. All times come from cost models (`cost:` in each scenario): they say what scheduling alone does on
-one GPU. One seed each unless it says otherwise; another moves ratios by some 10 %, more where a few long answers
-decide. Expected figures are derived where they can be, as the reason beside them says; the others are those of a
-first run, kept so that a change is seen.
+Each claim is a shipped scenario (`batchlab run {first}`). Its head holds the claim and the expected figures. This page
+is written from the runs (`make pages PAGES=claims`); a test keeps it true. All times come from cost models (`cost:` in
+each scenario), so they show what scheduling alone does on one GPU. Each run has one seed unless it says otherwise.
+Another seed moves ratios by some 10 %, and more where a few long answers decide. Expected figures are derived where
+that is possible, with the reason beside them. The others are those of a first run, kept so that a change is seen.
 
-`orca` stands for continuous batching in its plainest form, prompts in the same steps as decodes; `continuous` gives
-prompts steps of their own; `chunked_prefill` is vLLM's scheduler. All have the same slots as static batching, unless
-the claim is about slots. CV is the coefficient of variation, standard deviation over mean.
+`orca` is continuous batching in its plainest form, with prompts in the same steps as decodes. `continuous` gives
+prompts steps of their own. `chunked_prefill` is vLLM's scheduler. All have the same slots as static batching, unless
+the claim is about slots. CV is the coefficient of variation: standard deviation over mean.
 """
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import count, percent
+from scenarios.diagnosis.say import count
+from simulator.percent import percent
 from simulator.results.records import Floats
 from simulator.timing.cost import CostModel, StepShape
 

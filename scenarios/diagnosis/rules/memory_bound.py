@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import count, percent
+from scenarios.diagnosis.say import count
 from simulator.errors import InputError
+from simulator.percent import percent
 from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import percent
+from simulator.percent import percent
 from simulator.policies import DEFAULT_POLICY, PLAIN_POLICY
 from simulator.results.records import Floats
 

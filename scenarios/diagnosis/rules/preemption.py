@@ -7,7 +7,8 @@ import numpy as np
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.memory_bound import more_memory
-from scenarios.diagnosis.say import count, percent, seconds
+from scenarios.diagnosis.say import count, seconds
+from simulator.percent import percent
 from simulator.results.records import Floats
 
 STORM = 0.1

@@ -10,8 +10,8 @@ from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule, Value
 from scenarios.diagnosis.reuse import seen_before
 from scenarios.diagnosis.rules.memory_bound import more_memory
-from scenarios.diagnosis.say import percent
 from simulator.errors import InputError
+from simulator.percent import percent
 from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 

@@ -8,7 +8,8 @@ from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Rule, Value
 from scenarios.diagnosis.rules.admission_bound import free_slots
 from scenarios.diagnosis.rules.transient_overload import more_replicas
-from scenarios.diagnosis.say import count, percent, seconds
+from scenarios.diagnosis.say import count, seconds
+from simulator.percent import percent
 from simulator.results.records import Floats
 
 

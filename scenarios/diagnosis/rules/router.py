@@ -6,11 +6,12 @@ import numpy as np
 
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
-from scenarios.diagnosis.say import count, percent
+from scenarios.diagnosis.say import count
 from scenarios.diagnosis.timeline import covered
 from simulator.fleet.router import RouterFeatures
 from simulator.fleet.routers import router_class
 from simulator.metrics.window import run_end_s
+from simulator.percent import percent
 from simulator.results.records import Floats
 
 SLOWER = 1.25

@@ -8,7 +8,8 @@ from scenarios.assembly.engine_policy import with_chunks
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.rules.transient_overload import more_replicas
-from scenarios.diagnosis.say import count, percent, seconds
+from scenarios.diagnosis.say import count, seconds
+from simulator.percent import percent
 from simulator.results.records import Floats
 
 

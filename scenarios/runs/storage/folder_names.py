@@ -15,6 +15,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulator.named_class import split_class
+
 RUNS = Path("runs")  # below the working directory
 LONGEST = 120  # characters of a name; file systems allow 255 bytes
 _SECTIONS = ("engine.", "hardware.", "workload.")  # left out of a key: what follows is clear without it
@@ -37,8 +39,8 @@ def default_folder(*parts: str, changed: Sequence[str] = ()) -> Path:
 
 def policy_name(policy: str) -> str:
     """A policy as a part of a name: a user's own by file and class, for two files may have classes of one name."""
-    file, _, name = policy.rpartition(":")
-    return f"{Path(file).stem}.{name}" if file.endswith(".py") else policy
+    file, name = split_class(policy)
+    return f"{Path(file).stem}.{name}" if file else name
 
 
 def _changes(overrides: Sequence[str]) -> list[str]:

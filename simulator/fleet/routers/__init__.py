@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.errors import InputError, did_you_mean
+from simulator.errors import InputError
 from simulator.fleet.draws import Draws
-from simulator.named_class import named_class, names_in
-from simulator.parameters import MISSING, Parameter, parameters_of
+from simulator.named_class import check_given, named_class, names_in
+from simulator.parameters import Parameter, parameters_of
 
 if TYPE_CHECKING:
     from simulator.fleet.router import Router
@@ -54,16 +54,7 @@ def load_router(
     """
     given = parameters or {}
     cls = router_class(name, base)
-    known = router_parameters(name, base)
-    for key, value in given.items():
-        if key not in known:
-            takes = f"it takes: {', '.join(known)}" if known else "it takes no parameter"
-            raise InputError(f"router {name} does not use {key!r}", hint=f"{did_you_mean(key, known)}{takes}")
-        if (wrong := known[key].refusal(value)) is not None:
-            raise InputError(f"router {name} refuses its parameters: {key} {wrong}")
-    missing = [key for key, parameter in known.items() if parameter.default is MISSING and key not in given]
-    if missing and given:
-        raise InputError(f"router {name} needs {', '.join(missing)}")
+    check_given("router", name, router_parameters(name, base), given)
     try:
         router = cls(**given)
         if callable(start := getattr(router, "start", None)):

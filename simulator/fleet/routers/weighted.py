@@ -64,7 +64,7 @@ class Weighted:
         return chosen
 
     def _gains(self, request: ArrivingRequest, keys: list[Hashable], replicas: Replicas) -> dict[int, float]:
-        """What the cost of a replica is less for this request, by number; replicas that know nothing are left out."""
+        """The reduction of a replica's cost for this request, by number; replicas that know nothing are left out."""
         gains: dict[int, float] = {}
         if self.reads_caches:
             tokens = {load.index: load.cached_tokens(request) for load in replicas}
@@ -79,7 +79,7 @@ class Weighted:
         return gains
 
     def _least(self, gains: dict[int, float], replicas: Replicas) -> ReplicaLoad:
-        """Of the replicas that gain nothing the index knows the least: only the others are looked at."""
+        """The replica of least cost. The index knows the least of those that gain nothing; the others are looked at."""
         found = replicas.least(self._cost)
         least = (self._cost(found) - gains.get(found.index, 0.0), found.index)
         for number, gain in gains.items():

@@ -6,6 +6,7 @@ none of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,8 +24,23 @@ FRONT_END = FrontEnd(5.8e-3, 67e-6)
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
 
 
-def vllm_serve(policy: object, at: Deployment, *, chunked: bool = True, priority: bool = False) -> Command:
+def vllm_serve(policy: object, at: Deployment, *, priority: bool = False) -> Command:
     """Write `vllm serve` for any policy: a parameter that it does not have gets no flag."""
+    chunks = [] if _value(policy, "enable_chunked_prefill") is not False else ["--no-enable-chunked-prefill"]
+    remarks = ["vLLM v1 recomputes, and swaps nothing"] if _swaps(policy, at) else []
+    return Command(_flags(policy, at, chunks, priority), remarks)
+
+
+def serve_before_v1(policy: object, at: Deployment) -> Command:
+    """Write `vllm serve` of a version before v1: it swaps, and computes prompts in chunks only where it is told so."""
+    chunked = bool(_value(policy, "enable_chunked_prefill"))
+    text = _flags(policy, at, ["--enable-chunked-prefill" if chunked else "--no-enable-chunked-prefill"], False)
+    if _swaps(policy, at):
+        text += f" --swap-space {at.swap_space_gib:g}"
+    return Command(text, [f"prompts in {'chunks' if chunked else 'steps of their own'}: vLLM before v1"])
+
+
+def _flags(policy: object, at: Deployment, chunks: Sequence[str], priority: bool) -> str:
     value = partial(_value, policy)
     flags = [f"vllm serve {at.model}"]
     if at.tensor_parallel > 1:
@@ -35,8 +51,7 @@ def vllm_serve(policy: object, at: Deployment, *, chunked: bool = True, priority
     flags.append("--enable-prefix-caching" if at.enable_prefix_caching else "--no-enable-prefix-caching")
     if at.block_size != 16:
         flags.append(f"--block-size {at.block_size}")
-    if not chunked or value("enable_chunked_prefill") is False:
-        flags.append("--no-enable-chunked-prefill")
+    flags += chunks
     if priority or value("order") == "priority":
         flags.append("--scheduling-policy priority")
     if threshold := value("long_prefill_token_threshold"):
@@ -45,16 +60,7 @@ def vllm_serve(policy: object, at: Deployment, *, chunked: bool = True, priority
         flags.append("--enable-expert-parallel")
     if value("async_scheduling"):
         flags.append("--async-scheduling")
-    return Command(" ".join(flags), ["vLLM v1 recomputes, and swaps nothing"] if chunked and _swaps(policy, at) else [])
-
-
-def serve_before_v1(policy: object, at: Deployment) -> Command:
-    """Write `vllm serve` of a version before v1, which swaps, and has prompts in chunks where it is told so."""
-    chunked = bool(_value(policy, "enable_chunked_prefill"))
-    text, _ = vllm_serve(policy, at, chunked=chunked)
-    if _swaps(policy, at):
-        text += f" --swap-space {at.swap_space_gib:g}"
-    return Command(text, [f"prompts {'in chunks' if chunked else 'in steps of their own'}: vLLM before v1"])
+    return " ".join(flags)
 
 
 def _value(policy: object, key: str) -> object:

@@ -53,7 +53,7 @@ def on_one_axis(table: Floats, knots: Knots, value: float) -> float:
 
 
 def cut(table: Floats, knots: Knots, width: int, value: float) -> Floats:
-    """What is left of a table over its other axes, `width` numbers, at one value of its first."""
+    """Cut a table at one value of its first axis; `width` numbers over its other axes are left."""
     index, share = find(knots, value)
     start = index * width
     low = table[start : start + width]

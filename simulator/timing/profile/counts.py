@@ -22,14 +22,14 @@ cache does not hold them: all from sqrt(2) x a knee on, none up to the knee / sq
 
 
 def decode_counts(seqs: int, context: float) -> tuple[float, ...]:
-    """Those of a batch of decodes with this mean context."""
+    """Counts of a batch of decodes with this mean context."""
     return seqs, seqs * context, context
 
 
 def prompt_counts(
     chunks: int, tokens: int, pairs: float, longest: int, seqs: int = 0, context: float = 0.0, knee_keys: float = inf
 ) -> tuple[float, ...]:
-    """Those of prompt chunks, and of decodes that are computed in one kernel with them."""
+    """Counts of prompt chunks, and of decodes that are computed in one kernel with them."""
     keys = seqs * context
     missed = keys * min(1.0, max(0.0, log2(keys / knee_keys) + 0.5)) if keys > 0.5 * knee_keys else 0.0
     tiles = (chunks + seqs) * -(-tokens // (chunks * TILE))
@@ -37,7 +37,7 @@ def prompt_counts(
 
 
 def windowed_pairs(chunks: float, tokens: float, pairs: float, window: float) -> float:
-    """Of the (query, key) pairs of equal chunks, those within a window: the first queries of a chunk see less of it.
+    """The (query, key) pairs of equal chunks that lie within a window: the first queries of a chunk see less of it.
 
     A chunk's queries see from `cached` + 1 to `cached` + `each` keys, as many as its pairs say.
     """

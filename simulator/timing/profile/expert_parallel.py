@@ -26,7 +26,7 @@ LINK_LATENCY_US = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What collectives (NCCL) get between two GPUs: GB/s each way, and microseconds at least."""
+    """The bandwidth of collectives (NCCL) between two GPUs: GB/s each way, and microseconds at least."""
 
     gb_s: float
     latency_us: float

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.timing.profile.lookup import Lookup
 from simulator.timing.profile.surface import Curve, Surface
 
 
@@ -16,6 +17,10 @@ class Experts:
     surface: Surface
     experts: int
     top_k: int
+    lookup: Lookup = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lookup", self.surface.lookup(("tokens", "activated")))
 
     def activated(self, tokens: float) -> float:
         """Experts that so many tokens ask for when each chooses evenly: E (1 - (1 - k / E)^tokens)."""
@@ -24,13 +29,13 @@ class Experts:
 
     def us(self, tokens: float) -> float:
         """Microseconds of a layer."""
-        activated = self.activated(tokens)
-        return self.surface.us((tokens, activated), expert_features(tokens, activated))
+        place = (tokens, self.activated(tokens))
+        return self.lookup.us(place, place)
 
     def shared_us(self, tokens: float, ranks: int) -> float:
         """Microseconds of a rank's even share of the experts, for its share of the (token, expert) pairs."""
-        activated, share = self.activated(tokens) / ranks, tokens / ranks
-        return self.surface.us((share, activated), expert_features(share, activated))
+        place = (tokens / ranks, self.activated(tokens) / ranks)
+        return self.lookup.us(place, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""Lookups in the tables of a profile, one place at a time: plain classes, so that they can be compiled (setup.py).
-
-Where the first axis is a whole count, such as that of a step's decodes, what a table says over its other axes is kept
-for each count that it was asked for.
-"""
+"""Lookups in the tables of a profile, one place at a time: plain classes, so that they can be compiled (setup.py)."""
 
 from __future__ import annotations
 
@@ -24,10 +20,11 @@ from simulator.timing.profile.arithmetic import (
 )
 
 
-class PlainSurface:
-    """A `simulator.timing.profile.surface.Surface`: what its `us` gives, to the bit, for counts in a fixed order.
+class Lookup:
+    """Looks up one place of a `simulator.timing.profile.surface.Surface`, with the counts of its physics in order.
 
-    `spans` are the least and the largest value of each axis.
+    `spans` are the least and the largest value of each axis. Of a table over two axes, the first of which is a whole
+    count, the row of each count that was asked for is kept.
     """
 
     def __init__(self, correction: Floats, axes: Sequence[Knots], spans: Sequence[Span], kernel: Kernel) -> None:
@@ -35,52 +32,38 @@ class PlainSurface:
         self._axes = axes
         self._spans = spans
         self._kernel = kernel
+        self._keeps_rows = len(axes) == 2
+        self._rows: dict[float, tuple[Floats, float]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._correction, self._axes, self._spans, self._kernel)
 
-    def us(self, coordinates: Sequence[float], counts: Floats) -> float:
+    def us(self, coordinates: tuple[float, ...], counts: Floats) -> float:
         """Microseconds at one place."""
-        correction = on_many_axes(self._correction, self._axes, coordinates)
-        outside = 0.0
-        for (_, unit), (low, high), value in zip(self._axes, self._spans, coordinates, strict=True):
+        axes, spans = self._axes, self._spans
+        if self._keeps_rows:
+            row = self._rows.get(coordinates[0])
+            if row is None:
+                row = self._rows[coordinates[0]] = self._row(coordinates[0])
+            corrections, outside = row
+            value, knots = coordinates[1], axes[1]
+            correction = on_one_axis(corrections, knots, value)
+            low, high = spans[1]
             if not low <= value <= high:
-                outside += octaves_outside(low, high, unit, value)
+                outside += octaves_outside(low, high, knots[1], value)
+        else:
+            correction = on_many_axes(self._correction, axes, coordinates)
+            outside = 0.0
+            for (_, unit), (low, high), value in zip(axes, spans, coordinates, strict=True):
+                if not low <= value <= high:
+                    outside += octaves_outside(low, high, unit, value)
         return corrected(kernel_us(self._kernel, counts), correction, outside)
 
-
-class CountedSurface:
-    """The same over a count and one thing more."""
-
-    def __init__(self, correction: Floats, axes: tuple[Knots, Knots], spans: tuple[Span, Span], kernel: Kernel) -> None:
-        self._correction = correction
-        self._axes = axes
-        self._spans = spans
-        self._kernel = kernel
-        self._rows: dict[int, tuple[Floats, float]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._correction, self._axes, self._spans, self._kernel)
-
-    def us(self, count: int, value: float, counts: Floats) -> float:
-        """Microseconds at one place."""
-        row = self._rows.get(count)
-        if row is None:
-            row = self._rows[count] = self._row(count)
-        corrections, outside = row
-        knots = self._axes[1]
-        correction = on_one_axis(corrections, knots, value)
-        low, high = self._spans[1]
-        if not low <= value <= high:
-            outside += octaves_outside(low, high, knots[1], value)
-        return corrected(kernel_us(self._kernel, counts), correction, outside)
-
-    def _row(self, count: int) -> tuple[Floats, float]:
+    def _row(self, count: float) -> tuple[Floats, float]:
         """The corrections at a count, and how far outside of the grid it lies."""
         counts, others = self._axes
         low, high = self._spans[0]
-        corrections = cut(self._correction, counts, len(others[0]), count)
-        return corrections, octaves_outside(low, high, counts[1], count)
+        return cut(self._correction, counts, len(others[0]), count), octaves_outside(low, high, counts[1], count)
 
 
 class CountedSkew:

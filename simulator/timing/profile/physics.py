@@ -1,4 +1,4 @@
-"""What a kernel's time must look like whatever was measured: a launch, work that adds up, and the slowest resource.
+"""The form of a kernel's time: a launch, work that adds up, and the slowest resource.
 
     us = constant + sum(coefficient x feature) + pnorm(roof, roof, ...),   roof = sum(coefficient x feature)
 
@@ -45,7 +45,7 @@ class Physics:
         return total + powers ** (1.0 / self.p)
 
     def kernel(self, features: Sequence[str]) -> Kernel:
-        """The same for numbers in this order. ValueError where one is not among them."""
+        """This physics for numbers in this order. ValueError where one is not among them."""
 
         def placed(coefficients: Sum) -> Weights:
             return tuple((features.index(name), coefficient) for name, coefficient in coefficients)

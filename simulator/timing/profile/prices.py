@@ -12,7 +12,7 @@ from simulator.timing.profile.profile_schema import Curves, Profile
 
 
 class StepPrices:
-    """What `simulator.timing.profile.profile_cost.ProfileCost` says, and what it has worked out on the way.
+    """Prices of steps for `simulator.timing.profile.profile_cost.ProfileCost`, kept once they are computed.
 
     `sizes` are the batch sizes for which graphs were captured, ascending; `host_s` and `host_per_seq_s` what the host
     adds to a step and for each request in it.

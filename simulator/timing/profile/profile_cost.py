@@ -23,7 +23,7 @@ from simulator.timing.profile.remarks import remarks
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a scenario may say about a profile's server, beside the profile.
+    """Options of a profile's server that a scenario may give, beside the profile.
 
     `host_s` and `host_per_seq_s` replace the profile's seconds by which the host holds up a step, and those for each
     request in it (`simulator.servers` has those of real engines).

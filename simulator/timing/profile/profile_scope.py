@@ -1,4 +1,4 @@
-"""What a profile may price: the kernels of one model's shapes and precisions, on one GPU, for one parallelism.
+"""The scope of a profile: the kernels of one model's shapes and precisions, on one GPU, for one parallelism.
 
 A profile says the dimensions that it was fitted for (`dimensions`), or names a built-in model, and the precision of
 its kernels (`dtype`, `kv_dtype`). Anything else is refused in words: kernels of other shapes, of another precision or

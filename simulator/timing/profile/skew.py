@@ -1,4 +1,4 @@
-"""What a batch of unequal contexts costs beyond one of equal contexts with the same sum.
+"""The extra cost of a batch of unequal contexts, compared with equal contexts of the same sum.
 
 An attention kernel gives each sequence to a few blocks of threads; when the contexts differ, the longest are still
 being read while the rest has finished. The extra is measured with batches of two lengths, and per key by which the

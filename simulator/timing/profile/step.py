@@ -1,4 +1,4 @@
-"""What is known of a layer's attention: tables of its kernels' times, and how their times add up."""
+"""Tables of a layer's attention kernels, and how their times add up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts
 from simulator.timing.profile.features import decode_features
-from simulator.timing.profile.lookup import CountedSurface, PlainSurface
+from simulator.timing.profile.lookup import Lookup
 from simulator.timing.profile.surface import Array, Surface
 
 
@@ -18,13 +18,13 @@ class DecodeTable:
     """A layer's attention for decodes alone, over (decode_seqs, mean context)."""
 
     surface: Surface
-    counted: CountedSurface = field(init=False, repr=False, compare=False)
+    lookup: Lookup = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counted", self.surface.counted(DECODE_COUNTS))
+        object.__setattr__(self, "lookup", self.surface.lookup(DECODE_COUNTS))
 
     def us(self, seqs: int, context: float) -> float:
-        return self.counted.us(seqs, context, decode_counts(seqs, context))
+        return self.lookup.us((seqs, context), decode_counts(seqs, context))
 
     def us_many(self, seqs: float | Array, context: Array) -> Array:
         return self.surface.us_many((np.asarray(seqs, dtype=np.float64), context), decode_features(seqs, context))
@@ -40,10 +40,10 @@ class JointTable:
 
     surface: Surface
     knee_keys: float
-    plain: PlainSurface = field(init=False, repr=False, compare=False)
+    lookup: Lookup = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plain", self.surface.plain(PROMPT_COUNTS))
+        object.__setattr__(self, "lookup", self.surface.lookup(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class PrefillTable:
     window: float = inf
     windowed: float = 0.0
     cached_pairs: float = 0.0
-    counted: CountedSurface = field(init=False, repr=False, compare=False)
+    lookup: Lookup = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "counted", self.surface.counted(PROMPT_COUNTS))
+        object.__setattr__(self, "lookup", self.surface.lookup(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What is known of attention.
+    """The attention of a layer.
 
     Where prompts and decodes were measured apart, `launch_us` is counted once, and decodes take `beside` times as long
     beside prompts as alone.

@@ -15,13 +15,11 @@ from simulator.timing.profile.arithmetic import (
     Knots,
     PlainCurve,
     Span,
-    corrected,
     find,
     octaves_outside,
     on_curve,
-    on_many_axes,
 )
-from simulator.timing.profile.lookup import CountedSurface, PlainSurface
+from simulator.timing.profile.lookup import Lookup
 from simulator.timing.profile.physics import Physics
 
 Array = NDArray[np.float64]
@@ -94,27 +92,12 @@ class Surface:
         object.__setattr__(self, "_knots", tuple(axis.knots for axis in self.axes))
         object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
-    def us(self, coordinates: Sequence[float], features: Mapping[str, float]) -> float:
-        """Microseconds at one place."""
-        base: float = self.physics.us(features)
-        correction = on_many_axes(self.correction, self._knots, coordinates)
-        outside = 0.0
-        for axis, value in zip(self.axes, coordinates, strict=True):
-            outside += axis.octaves_outside(value)
-        return corrected(base, correction, outside)
-
-    def plain(self, features: Sequence[str]) -> PlainSurface:
-        """The same for features in this order. ValueError where the physics has another."""
-        return PlainSurface(self.correction, self._knots, self._spans, self.physics.kernel(features))
-
-    def counted(self, features: Sequence[str]) -> CountedSurface:
-        """The same, where there are two axes and the first is a count. ValueError for other axes, too."""
-        rows, columns = self._knots
-        least, most = self._spans
-        return CountedSurface(self.correction, (rows, columns), (least, most), self.physics.kernel(features))
+    def lookup(self, features: Sequence[str]) -> Lookup:
+        """Make a lookup for features in this order. ValueError where the physics has another feature."""
+        return Lookup(self.correction, self._knots, self._spans, self.physics.kernel(features))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
-        """Microseconds at many places, an array a coordinate; `us` up to the last bits.
+        """Microseconds at many places, an array a coordinate; a `lookup` up to the last bits.
 
         Arrays need not be of one shape: an axis given as a column and one given as a row make a grid of places, and
         what depends on one of them alone is worked out once.

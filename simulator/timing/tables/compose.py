@@ -230,7 +230,7 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
 
 
 def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[Part]) -> Skew | None:
-    """What unequal contexts add to a layer's attention, of which tables hold nothing."""
+    """Estimate the extra cost of unequal contexts, of which the tables hold nothing."""
     name = "unequal contexts"
     if tables.gpu in PACKED:
         parts.append(Part(name, ESTIMATED, "nothing: FlashAttention 3 splits the long ones"))

@@ -1,4 +1,4 @@
-"""What decodes cost in a step that computes prompts too, where both were measured apart only.
+"""The cost of decodes in a step that computes prompts too, where both were measured apart only.
 
 One kernel computes such a step. FlashAttention 2 computes each query head on its own there, where a kernel for decodes
 alone packs the query heads of a KV head into one tile: the keys are read again for each, mostly from the L2 cache. So

@@ -1,4 +1,4 @@
-"""What unequal contexts cost where no batch of them was measured: thread blocks, listed over the multiprocessors.
+"""The cost of unequal contexts where none was measured: thread blocks, listed over the multiprocessors.
 
 FlashAttention 2 gives a decoding sequence one block for each KV head (heads outermost), splits none once the blocks
 fill four fifths of twice the multiprocessors (num_splits_heuristic in flash_api.cpp), and starts each block where one
@@ -150,13 +150,13 @@ def _listed(blocks: list[float], places: int) -> Array:
 
 
 def _equal(blocks: int, places: int, length: float) -> Array:
-    """The same of so many equal blocks."""
+    """The time of so many equal blocks."""
     whole, more = divmod(blocks, places)
     return length * np.repeat([float(whole), whole + 1.0], [places - more, more])
 
 
 def _integral(ends: Array, least: float) -> float:
-    """Of max(blocks running / places, least) over the keys that each has read."""
+    """Integrate max(blocks running / places, least) over the keys that each block has read."""
     running = np.arange(len(ends), 0, -1) / len(ends)
     return float((np.maximum(running, least) * np.diff(ends, prepend=0.0)).sum())
 

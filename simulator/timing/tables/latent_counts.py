@@ -1,4 +1,4 @@
-"""What multi-head latent attention must do at least: its products, and the least time that a GPU can take for them."""
+"""Least work of multi-head latent attention: its products, and the least time that a GPU can take for them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def decode_least_us(
 def prompt_least_us(
     of: Dimensions, gpu: Gpu, dtype: str, kv_dtype: str, heads: Array, chunks: Array, each: Array
 ) -> Array:
-    """The same of a module for fresh prompts, whose attention is computed in bf16."""
+    """The least time of a module for fresh prompts, whose attention is computed in bf16."""
     del kv_dtype  # a fresh prompt reads no cache
     weights = _weights(of, heads) + up_projection(of) * heads
     pairs = chunks * 0.5 * each * (each + 1.0)

@@ -104,7 +104,7 @@ def expert_counts(tokens: Array, cell: Cell, weight_bytes: float) -> Mapping[str
 
 
 def cell_of(model: Model, tensor: int, expert: int) -> Cell:
-    """What a GPU holds of a layer where `tensor` GPUs divide the widths, or `expert` GPUs the experts."""
+    """The part of a layer on one GPU, where `tensor` GPUs divide the widths, or `expert` GPUs the experts."""
     return Cell(
         model.hidden, model.intermediate // tensor, model.experts // expert, model.experts, model.active_experts
     )

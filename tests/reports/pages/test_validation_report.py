@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.pages.validation_report import Facing, draw_validation, error_table, parts_table, percent, write_validation
+from reports.pages.validation_report import Facing, draw_validation, error_table, parts_table, write_validation
 from simulator.metrics.series import StepFunction
 from tests.command import tree
 
@@ -50,10 +50,6 @@ def test_the_table_has_both_sides_and_the_error() -> None:
     assert "output throughput" not in lines  # not known
     mean = float(lines["E2E mean"][1].replace(",", ""))
     assert mean == pytest.approx(LATENCY["e2e"].mean(), abs=1)
-
-
-def test_percent() -> None:
-    assert [percent(x) for x in (0.0123, -0.5, float("nan"))] == ["+1.2 %", "-50.0 %", "-"]
 
 
 def test_pictures_and_page_are_complete_and_equal_each_time(tmp_path: Path) -> None:

@@ -100,11 +100,11 @@ def test_another_policy_is_alike_where_every_request_is() -> None:
     assert experience.ratio(of_other_policy) == pytest.approx(10 / 8)
 
 
-def test_a_candidate_is_dear_beside_a_much_cheaper_one() -> None:
+def test_a_candidate_is_expensive_beside_a_much_cheaper_one() -> None:
     _, answer = known([1.0])
     experience = Experience()
-    assert not experience.is_dear(answer.candidate, 1e-6)  # nothing is known yet
+    assert not experience.is_expensive(answer.candidate, 1e-6)  # nothing is known yet
     experience.learn(answer, None, 10.0, 10.2)
-    assert experience.is_dear(answer.candidate, 0.4)
-    assert not experience.is_dear(answer.candidate, 0.6)
+    assert experience.is_expensive(answer.candidate, 0.4)
+    assert not experience.is_expensive(answer.candidate, 0.6)
     assert not experience.known

@@ -277,7 +277,7 @@ def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
 
 
 def test_advice_relieves_what_the_worst_requests_wait_for() -> None:
-    from scenarios.plan.advice import _changes
+    from scenarios.plan.advice import proposals
     from scenarios.plan.bottleneck import Shares
     from scenarios.plan.goal import Goal
 
@@ -288,7 +288,7 @@ def test_advice_relieves_what_the_worst_requests_wait_for() -> None:
         ({"compute": 0.2, "queueing": 0.6}, [seqs, budget]),
         ({"memory": 0.9, "compute": 0.05, "queueing": 0.05}, [{"hardware.gpu_memory_utilization": 0.95}, budget]),
     ):
-        assert list(_changes(candidate, late, Shares(shares)))[:2] == first
+        assert list(proposals(candidate, late, Shares(shares)))[:2] == first
 
 
 def test_a_change_is_a_candidate_of_its_own() -> None:

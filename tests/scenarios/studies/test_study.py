@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.studies.study import Study, find_study, load_study, parse_study, study_of
+from scenarios.studies.study import Study, find_study, load_study, study_of
 from scenarios.studies.study_axes import parse_vary
 from simulator.errors import InputError
 
@@ -61,10 +61,17 @@ def test_the_contracts_own_study(scenario: Path) -> None:
     assert first.seed == 2
 
 
-def test_a_study_written_and_read_again_has_the_same_runs(scenario: Path) -> None:
+def parsed(text: str, folder: Path) -> Study:
+    """The study that a text holds, as a file of `folder`."""
+    path = folder / "s.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_study(path)
+
+
+def test_a_study_written_and_read_again_has_the_same_runs(scenario: Path, tmp_path: Path) -> None:
     axes = [parse_vary("engine.max_num_seqs=1:64:5:log"), parse_vary("engine.policy=static,continuous")]
     study = study_of(str(scenario), axes, seeds=2)
-    again = parse_study(study.dump(), "study.yaml", Path("/nowhere"))
+    again = parsed(study.dump(), tmp_path)
     assert again.settings == study.settings
     assert again.seeds == study.seeds
     assert [again.scenario(setting, 1) for setting in again.settings] == [
@@ -81,15 +88,15 @@ def test_random_points_keep_their_range_in_the_file(scenario: Path) -> None:
     text = (
         f"scenario: {scenario}\nvary:\n  workload.classes.chat.arrival.rate: {{from: 1, to: 9, steps: 2}}\nsamples: 6\n"
     )
-    study = parse_study(text, "s.yaml", scenario.parent)
+    study = parsed(text, scenario.parent)
     assert len(study) == 6
-    assert parse_study(study.dump(), "s.yaml", scenario.parent).settings == study.settings
+    assert parsed(study.dump(), scenario.parent).settings == study.settings
 
 
 def test_points_one_by_one_and_files_beside_the_study(scenario: Path) -> None:
     (scenario.parent / "mine.py").write_text("class Mine: pass\n")
     text = f"scenario: {scenario}\npoints:\n  - {{engine.max_num_seqs: 2}}\n  - {{engine.policy: 'mine.py:Mine'}}\n"
-    study = parse_study(text, "s.yaml", scenario.parent)
+    study = parsed(text, scenario.parent)
     assert study.settings == ({"engine.max_num_seqs": 2}, {"engine.policy": f"{scenario.parent / 'mine.py'}:Mine"})
     assert study.keys == ("engine.max_num_seqs", "engine.policy")
 
@@ -134,6 +141,6 @@ def engine_value(study: Study, place: int, key: str) -> object:
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, place: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        parse_study(text, "s.yaml", tmp_path)
+        parsed(text, tmp_path)
     assert message in str(caught.value)
-    assert str(caught.value).startswith(f"s.yaml:{place}" if place else "s.yaml")
+    assert str(caught.value).removeprefix(f"{tmp_path}/").startswith(f"s.yaml:{place}" if place else "s.yaml")

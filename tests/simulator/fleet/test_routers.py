@@ -119,7 +119,7 @@ BROKEN = {
     "syntax": ("class Sticky:\n    def", "cannot be loaded: SyntaxError"),
     "needs arguments": (
         "class Sticky:\n    def __init__(self, n): ...\n    def choose(self, a, b): ...",
-        "cannot be made",
+        "needs n",
     ),
     "raises": ("class Sticky:\n    def choose(self, a, b):\n        return 1 / 0", r"mine\.py:3: ZeroDivisionError"),
     "chooses nothing": (

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from simulator.memory.blocks import BlockLedger, BlockManager, KVBlocks, OutOfBlocksError
+from simulator.memory.blocks import BlockLedger, BlockManager, OutOfBlocksError
 from tests.examples import examples
 
 
-def snapshot(blocks: KVBlocks) -> tuple[Any, ...]:
+def snapshot(blocks: BlockLedger | BlockManager) -> tuple[Any, ...]:
     """All of its state."""
     if isinstance(blocks, BlockManager):
         tables = {row: tuple(table) for row, table in blocks.tables.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.memory.blocks import OutOfBlocksError
+from simulator.memory.blocks import OutOfBlocksError, SwappableBlocks
 from simulator.memory.cache import Cache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.request_keys import RequestKeys
@@ -35,7 +35,8 @@ def test_it_is_a_cache_without_ids() -> None:
     ledger = PrefixLedger(8, 0, SIZE)
     assert isinstance(ledger, Cache)
     assert ledger.by_id is None
-    assert (ledger.num_free, ledger.num_blocks, ledger.num_free_host) == (8, 8, 0)
+    assert not isinstance(ledger, SwappableBlocks)
+    assert (ledger.num_free, ledger.num_blocks) == (8, 8)
 
 
 def test_what_is_used_together_is_one_run() -> None:
@@ -116,9 +117,6 @@ def test_what_cannot_be_raises_and_changes_nothing() -> None:
     attempts: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: ledger.allocate(1, 2), OutOfBlocksError, "row 1 asks for 2 blocks, 1 are free"),
         (lambda: ledger.grow(2, ()), OutOfBlocksError, "decoding asks for 2 blocks, 1 are free"),
-        (lambda: ledger.swap_out(0, 2), NotImplementedError, "prefix cache"),
-        (lambda: ledger.swap_in(0, 2), NotImplementedError, "prefix cache"),
-        (lambda: ledger.free_host(0, 2), NotImplementedError, "prefix cache"),
     ]
     for attempt, error, says in attempts:
         with pytest.raises(error, match=says):

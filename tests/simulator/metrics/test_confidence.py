@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.metrics.confidence import PERCENTILE_KEYS, run_means, run_percentiles
+from simulator.metrics.confidence import PERCENTILE_KEYS, run_percentiles
 from simulator.metrics.summary import summarize
 from simulator.results.records import Records
 from tests.records_maker import single_server
@@ -28,8 +28,6 @@ def test_the_values_are_the_summarys(warmup_s: float, cooldown_s: float) -> None
     for key, interval in found.items():
         assert summary[key] is None if not interval.n else interval.value == pytest.approx(summary[key], rel=1e-12)
         assert not interval.n or interval.low <= interval.value <= interval.high
-    for key, mean in run_means(records, warmup_s=warmup_s, cooldown_s=cooldown_s).items():
-        assert summary[key] is None if not mean.n else mean.mean == pytest.approx(summary[key], rel=1e-12)
     assert found["p50_e2el_ms"].n == summary["completed"]
 
 
@@ -40,7 +38,6 @@ def test_requests_count_in_the_order_of_arrival() -> None:
     columns = {name: getattr(records.requests, name)[order] for name in records.requests.__dataclass_fields__}
     shuffled = replace(records, requests=replace(records.requests, **columns))
     assert run_percentiles(shuffled) == run_percentiles(records)
-    assert run_means(shuffled) == run_means(records)
 
 
 def test_a_latency_that_no_request_has_has_no_interval() -> None:

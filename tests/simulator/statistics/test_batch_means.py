@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulator.statistics.batch_means import batch_error, batch_means_interval
+from simulator.statistics.batch_means import batch_error
+from tests.batch_means import batch_means_interval
 
 
 def series(seed: int, count: int, memory: float = 0.0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

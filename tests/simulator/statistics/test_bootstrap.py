@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from simulator.statistics.bootstrap import RESAMPLES, bootstrap_difference, bootstrap_percentile
+from simulator.statistics.bootstrap import RESAMPLES, bootstrap_difference
 from simulator.statistics.floats import Floats
+from simulator.statistics.intervals import Interval
 
 
 def written_out(values: Floats, percent: float) -> Floats:
@@ -20,6 +21,11 @@ def written_out(values: Floats, percent: float) -> Floats:
         sample = np.sort(np.repeat(values, weights[block]))
         found.append(sample[max(math.ceil(round(percent / 100 * len(sample), 9)), 1) - 1])
     return np.array(found)
+
+
+def bootstrap_percentile(values: Floats, percent: float, seed: int = 0) -> Interval:
+    """A percentile of one series: its difference from that of zeros."""
+    return bootstrap_difference(values, np.zeros(len(values)), percent, seed=seed)
 
 
 def series(count: int) -> Floats:

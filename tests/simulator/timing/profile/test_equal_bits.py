@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scenarios.profiles import shipped_profiles
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
-from simulator.timing.profile.arithmetic import on_many_axes
+from simulator.timing.profile.arithmetic import corrected, on_many_axes
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
 from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
 from simulator.timing.profile.features import decode_features, prompt_features
@@ -72,17 +72,17 @@ def test_rows_do_not_depend_on_which_was_asked_for_first() -> None:
 @pytest.mark.parametrize("surface", SURFACES)
 @given(COUNTS, VALUES)
 def test_a_surface_over_a_count_says_what_the_general_one_says(surface: Surface, count: int, value: float) -> None:
-    general = surface.us((count, value), decode_features(count, value))
+    physics: float = surface.physics.us(decode_features(count, value))
+    correction = on_many_axes(surface.correction, [axis.knots for axis in surface.axes], (count, value))
+    outside = sum([axis.octaves_outside(place) for axis, place in zip(surface.axes, (count, value), strict=True)], 0.0)
+    general = corrected(physics, correction, outside)
     counts = decode_counts(count, value)
-    assert surface.plain(DECODE_COUNTS).us((count, value), counts) == general
-    kept = surface.counted(DECODE_COUNTS)
-    assert kept.us(count, value, counts) == general
-    assert kept.us(count, value, counts) == general, "again, from what was kept"
+    kept = surface.lookup(DECODE_COUNTS)
+    assert kept.us((count, value), counts) == general
+    assert kept.us((count, value), counts) == general, "again, from what was kept"
 
 
-def test_only_a_surface_over_two_axes_has_a_count_and_one_thing_more() -> None:
-    with pytest.raises(ValueError, match="unpack"):
-        Surface((ROWS,), Physics(7.0), TABLE[:3]).counted(DECODE_COUNTS)
+def test_a_lookup_needs_every_count_of_the_physics() -> None:
     with pytest.raises(ValueError, match="not in tuple"):
         Physics(7.0, (("tiles", 1.0),)).kernel(DECODE_COUNTS)
 

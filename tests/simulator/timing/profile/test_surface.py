@@ -37,13 +37,13 @@ def test_a_surface_is_the_table_where_it_was_measured() -> None:
     for x in (1.0, 4.0, 16.0):
         for y in (0.0, 8.0):
             physics = PLAIN.us(features(x, y, 5.0))
-            assert found.us((x, y, 5.0), features(x, y, 5.0)) == pytest.approx(physics * math.exp(next(place)))
+            assert found.lookup("abc").us((x, y, 5.0), (x, y, 5.0)) == pytest.approx(physics * math.exp(next(place)))
 
 
 def test_between_cells_the_correction_is_between_theirs() -> None:
     found = surface()
     halfway = math.exp(0.5 * (math.log(2.0) + math.log(5.0))) - 1.0  # on the axis log(1 + x)
-    us = found.us((halfway, 0.0, 5.0), features(halfway, 0.0, 5.0))
+    us = found.lookup("abc").us((halfway, 0.0, 5.0), (halfway, 0.0, 5.0))
     assert us == pytest.approx(PLAIN.us(features(halfway, 0.0, 5.0)) * math.exp(0.5 * (0.1 + 0.3)))
 
 
@@ -51,15 +51,15 @@ def test_between_cells_the_correction_is_between_theirs() -> None:
 def test_one_place_and_many_agree(x: float, y: float, z: float) -> None:
     found = surface()
     many = found.us_many((np.array([x]), np.array([y]), np.array([z])), features(np.array([x]), np.array([y]), z))
-    assert found.us((x, y, z), features(x, y, z)) == pytest.approx(float(many[0]), rel=1e-9)
+    assert found.lookup("abc").us((x, y, z), (x, y, z)) == pytest.approx(float(many[0]), rel=1e-9)
 
 
 def test_far_outside_only_physics_speaks() -> None:
     found = surface()
     far = 16.0 * 2**FADE_OCTAVES
-    assert found.us((far, 8.0, 5.0), features(far, 8.0, 5.0)) == PLAIN.us(features(far, 8.0, 5.0))
+    assert found.lookup("abc").us((far, 8.0, 5.0), (far, 8.0, 5.0)) == PLAIN.us(features(far, 8.0, 5.0))
     near = 16.0 * 2 ** (FADE_OCTAVES / 2)
-    us = found.us((near, 8.0, 5.0), features(near, 8.0, 5.0))
+    us = found.lookup("abc").us((near, 8.0, 5.0), (near, 8.0, 5.0))
     assert us == pytest.approx(PLAIN.us(features(near, 8.0, 5.0)) * math.exp(0.2 / 2))
 
 

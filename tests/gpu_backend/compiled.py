@@ -1,6 +1,6 @@
-"""What the compiler makes of the kernels, without a GPU: registers, shared memory, spills and instructions.
+"""Compile the kernels without a GPU: registers, shared memory, spills and instructions.
 
-`python -m gpu_backend.bench.compiled` prints a table for the shapes that models have. Triton carries the assembler
+`python -m tests.gpu_backend.compiled` prints a table for the shapes that models have. Triton carries the assembler
 and the disassembler, so neither a GPU nor CUDA is needed; TRITON_INTERPRET must not be set.
 """
 
@@ -47,7 +47,7 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the kernels are compiled for: a model's heads and type, and the page."""
+    """The shape that the kernels are compiled for: a model's heads and type, and the page."""
 
     heads: int = 32
     kv_heads: int = 8
@@ -200,7 +200,7 @@ def _compile(
 
 
 def _disassembled(cubin: bytes) -> tuple[str, str]:
-    """What the cubin needs, and its instructions, by the cuobjdump that Triton carries."""
+    """The resources that a cubin needs, and its instructions, from the cuobjdump that Triton carries."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
