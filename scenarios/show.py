@@ -1,4 +1,4 @@
-"""How results show themselves: a line, a table for a notebook, pictures, a report.
+"""Results as a line, a table for a notebook, pictures, a report.
 
 This is where `scenarios` reaches `reports`, which is imported when it is used: a simulation draws nothing and loads no
 matplotlib.
@@ -48,7 +48,7 @@ class Shown:
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:
-    """Whether all runs saw the same requests and are held to the same SLO: only such runs can be ranked."""
+    """Return whether all runs saw the same requests and are held to the same SLO: only such runs can be ranked."""
     asked = [(run.scenario.workload, run.scenario.seed, run.scenario.resolve_slo()) for run in runs]
     return all(each == asked[0] for each in asked)
 

@@ -50,5 +50,5 @@ class DrawnRuns:
         return first if all(run.slo == first for run in self.runs) else None
 
     def any(self, has: Callable[[Records], bool]) -> bool:
-        """Whether this is true of the records of any run."""
+        """Return whether this is true of the records of any run."""
         return any(has(run.records) for run in self.runs)

@@ -128,7 +128,7 @@ def _page(
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
-    """How each run is, and what was found of it; nothing where nothing was looked for.
+    """The state and the findings of each run; nothing where there was no diagnosis.
 
     A card for runs of which the same is said.
     """
@@ -144,7 +144,7 @@ def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
 
 
 def _findings(run: ReportRun) -> list[str]:
-    """What was found of a run, a sentence or two each, in their order."""
+    """The findings of a run in their order, a sentence or two each."""
     words = []
     for place, (title, weight, when, evidence, remedy) in enumerate(run.findings, 1):
         first = f" First to try: {remedy}." if remedy else ""
@@ -153,7 +153,7 @@ def _findings(run: ReportRun) -> list[str]:
 
 
 def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) -> list[Markup]:
-    """By how much the runs differ from the first; nothing for a run alone."""
+    """The differences of the runs to the first; nothing for a run alone."""
     if not paired or len(runs) < 2:
         return []
     first = runs[0]
@@ -175,7 +175,7 @@ def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[st
 
 
 def _explorer(name: str) -> Markup:
-    """What takes a picture's place where a script can draw: it zooms."""
+    """The element that replaces a picture where a script can draw, and zooms."""
     if name == "timeline":
         return html.explorer(name, html.title_of(name))
     return html.explorer("slots", html.title_of(name), steps=True) if name == "gantt" else Markup()
@@ -213,7 +213,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
 
 
 def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:
-    """How each part of a step's time was come by, and what hangs on it; nothing where the runs do not say."""
+    """The source of each part of a step's time, and what depends on it; nothing where the runs do not say."""
     told = html.paragraphs([note for note in notes if is_of_steps(note)], "notes")
     return [told, *(html.table(rows, prose=True, title=title) for title, rows in cost_tables(summaries))]
 

@@ -1,4 +1,4 @@
-"""How evenly a fleet is loaded: the requests at each replica over time."""
+"""The balance of a fleet: the requests at each replica over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAP = "Blues"
 
 
 def has_replicas(records: Records) -> bool:
-    """Whether there is more than one replica to compare."""
+    """Return whether there is more than one replica to compare."""
     return records.replicas > 1
 
 
@@ -46,7 +46,7 @@ def loads(records: Records, end_s: float) -> Floats:
 
 
 def _there(records: Records, end_s: float) -> Bools:
-    """Whether each autoscaled replica is in use, in each bucket."""
+    """Return whether each autoscaled replica is in use, in each bucket."""
     edges = np.linspace(0.0, end_s, BUCKETS + 1)
     there = np.ones((records.replicas, BUCKETS), dtype=np.bool_)
     lives = records.lives
@@ -104,7 +104,7 @@ def _panel(axes: Axes, each: Floats, end_s: float, clock: Clock, top: float) -> 
 
 
 def _words(each: Floats) -> str:
-    """How far apart the replicas' means over time are."""
+    """The distance between the replicas' means over time, in words."""
     some = [row[np.isfinite(row)] for row in each]
     means = [float(row.mean()) for row in some if len(row)]
     if not means:

@@ -45,7 +45,7 @@ class Panel:
 
     @property
     def is_time(self) -> bool:
-        """Whether it is a latency, which says its own unit."""
+        """Return whether it is a latency, which says its own unit."""
         return self.column.unit == "ms"
 
     @property
@@ -54,7 +54,7 @@ class Panel:
 
     @property
     def dwarfed(self) -> bool:
-        """Whether one run would leave of another no bar to see."""
+        """Return whether one run would leave of another no bar to see."""
         some = [mean for mean in self.means if mean > 0]
         ends = [each.ends[1] for each in self.found.values() if math.isfinite(each.ends[1])]
         return self.column.better < 0 and bool(some) and max(ends) > DWARFED * min(some)

@@ -181,7 +181,7 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
 
 
 def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats], float]:
-    """Where curves lie along the axis, and its length: logarithms where it is logarithmic."""
+    """The curves as they lie along the axis, and its length: logarithms where it is logarithmic."""
     left, right = axes.get_xlim()
     if axes.get_xscale() == "log":
         return {label: np.log(np.maximum(each, left)) for label, each in at_ms.items()}, float(np.log(right / left))

@@ -22,7 +22,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", *OTHERS)
 
 
 def has_classes(records: Records) -> bool:
-    """Whether there are classes to compare, and few enough to be told apart."""
+    """Return whether there are classes to compare, and few enough to be told apart."""
     return 1 < len(np.unique(records.requests.class_index)) <= MOST_CLASSES
 
 

@@ -71,7 +71,7 @@ def occupancy(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -
 
 
 def occupied(records: Records, stay: Stays, from_s: float, to_s: float) -> Occupied:
-    """What each request of the window held at sampled times, and what was in use."""
+    """The blocks that each request of the window held at sampled times, and the blocks in use."""
     edges = np.linspace(from_s, to_s, SAMPLES + 1)
     time_s = (edges[:-1] + edges[1:]) / 2
     shown = stay.within(from_s, to_s)

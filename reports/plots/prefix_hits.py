@@ -19,7 +19,7 @@ BUCKETS = 60
 
 
 def has_hits(records: Records) -> bool:
-    """Whether the prefix cache ever had anything."""
+    """Return whether the prefix cache ever had anything."""
     return bool((records.requests.cached_tokens > 0).any())
 
 

@@ -49,7 +49,7 @@ def prefix_tree(prefixes: PrefixColumns, records: Records) -> Picture:
 
 
 def _told(prefixes: PrefixColumns) -> str:
-    """How many there are, and the beginning that most requests have, if half of them do."""
+    """The number of prefixes, and the one that most requests have, if half of them do."""
     count = len(prefixes.parent) - 1
     most = int(np.argmax(prefixes.requests[1:])) + 1
     text = f"{number(count)} prefixes of two requests or more"
@@ -80,7 +80,7 @@ def _shown(prefixes: PrefixColumns) -> Ints:
 
 
 def _deepest(prefixes: PrefixColumns, shown: Ints) -> float:
-    """Where the picture ends: below it lie three in a hundred of the repeated tokens."""
+    """The depth at which the picture ends: three per cent of the repeated tokens lie below it."""
     if not len(shown):
         return 1.0
     ends, requests = prefixes.to_tokens[shown], prefixes.requests[shown]

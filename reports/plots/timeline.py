@@ -68,7 +68,7 @@ def band(series: StepFunction, end_s: float, scale: float = 1.0, buckets: int = 
 
 
 def step_band(steps: Points, end_s: float, scale: float = 1.0, buckets: int = STEP_BUCKETS) -> Band:
-    """The same of the steps that began in each stretch. Where none did, of the one in flight; NaN where none was."""
+    """The band of the steps that began in each stretch. Where none began, the step in flight; NaN where none was."""
     edges = np.linspace(0.0, end_s, buckets + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     before = np.searchsorted(steps.time_s, middle, side="right") - 1

@@ -48,7 +48,7 @@ class Result:
 
     @property
     def label(self) -> str:
-        """What tables call the run: its policy."""
+        """The name of the run in tables: its policy."""
         return policies_label(self.scenario)
 
     def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:

@@ -115,7 +115,7 @@ def _few_cells(columns: Iterable[list[str] | str], rows: int) -> Iterator[Iterab
 
 
 def _cells(column: Column) -> list[str] | str:
-    """What CSV has of each value; one text where it is the same in all rows."""
+    """The CSV text of each value; one text where it is the same in all rows."""
     if isinstance(column, list):
         if column.count(column[0]) == len(column):
             return _quoted(column[0])

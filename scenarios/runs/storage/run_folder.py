@@ -298,7 +298,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
 
 
 def _write_array(out: IO[bytes], array: Callable[[], NDArray[Any]]) -> None:
-    """What numpy's `write_array` writes of a column, of which a piece is in memory at a time."""
+    """Write a column as numpy's `write_array` does, with one piece of it in memory at a time."""
     npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(array()))
     for piece in pieces_of(array):
         out.write(piece.tobytes())

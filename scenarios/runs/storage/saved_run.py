@@ -126,7 +126,7 @@ def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether `folder` holds a comparison, and not a single run."""
+    """Return whether `folder` holds a comparison, and not a single run."""
     return (folder / COMPARISON).is_file()
 
 
