@@ -62,7 +62,7 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 
 
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """The time that the host adds to a step and the front end to a latency, each with its source, where there is one."""
+    """The time that the host adds to a step and the front end to a latency, each with its source, if any."""
     found: dict[str, Any] = {}
     server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):
