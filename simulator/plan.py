@@ -13,7 +13,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, Protocol
 
-from simulator.division import cdiv as cdiv
+from simulator.division import cdiv as cdiv  # users' policies import it from here too
 from simulator.request import RequestView
 
 

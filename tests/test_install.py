@@ -103,7 +103,7 @@ def install(python: Path, source: Path, *options: str, **environment: str) -> su
     return subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_empty_environment_gets_the_compiled_core(python: Path, source: Path) -> None:
     done = install(python, source)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -112,7 +112,7 @@ def test_an_empty_environment_gets_the_compiled_core(python: Path, source: Path)
     assert said.endswith(", compiled core\n")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "environment", "why"),
     [

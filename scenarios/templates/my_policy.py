@@ -23,7 +23,8 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from simulator.plan import Chunk, StepPlan, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, StepPlan, View
 from simulator.request import RequestView
 
 

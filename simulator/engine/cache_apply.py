@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from simulator.division import cdiv
 from simulator.engine.block_growth import decoded, enter_decoded, take_decode_blocks
 from simulator.engine.state import ReplicaState
 from simulator.engine.view import Viewer
 from simulator.memory.cache import Cache
-from simulator.plan import Chunk, Preemption, StepPlan, View, cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, View
 from simulator.request import RequestView
 from simulator.request_state import DECODING, PREFILLING, RequestState, ScheduledChunk
 

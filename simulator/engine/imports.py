@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
-from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
 

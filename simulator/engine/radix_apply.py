@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from itertools import islice
 
+from simulator.division import cdiv
 from simulator.engine.block_growth import take_decode_blocks
 from simulator.engine.cache_apply import AppliedPlan
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_cache import RadixCache
-from simulator.plan import StepPlan, cdiv
+from simulator.plan import StepPlan
 from simulator.request import RequestView
 
 WAITING_PREFIX_REFRESH_INTERVAL = 32

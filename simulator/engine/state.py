@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from math import nan
 from typing import Final
 
+from simulator.division import cdiv
 from simulator.engine.clock import Clock
 from simulator.engine.decode_batch import DecodeBatch
 from simulator.engine.queue_prefixes import QueuePrefixes
@@ -23,7 +24,7 @@ from simulator.memory.prefix_cache import PrefixCache
 from simulator.memory.prefix_ledger import PrefixLedger
 from simulator.memory.radix_cache import RadixCache
 from simulator.named_class import USER_MODULE
-from simulator.plan import Chunk, OptionalMembers, Policy, Preemption, cdiv
+from simulator.plan import Chunk, OptionalMembers, Policy, Preemption
 from simulator.queues import make_queue
 from simulator.queues.fcfs import Fcfs
 from simulator.queues.in_turn import InTurn

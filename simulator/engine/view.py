@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_tree import Node
-from simulator.plan import BatchView, PrefixMatches, WaitingView, cdiv
+from simulator.plan import BatchView, PrefixMatches, WaitingView
 from simulator.request import RequestView
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.timing.cost import StepShape

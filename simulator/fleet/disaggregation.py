@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from simulator.division import cdiv
 from simulator.engine.aborts import computed_tokens
 from simulator.engine.clock import FOLLOW_UP, Clock
 from simulator.engine.completion import OnEnd
@@ -21,7 +22,6 @@ from simulator.engine.intake import Intake
 from simulator.engine.replica import Replica
 from simulator.fleet.dispatch import Dispatch
 from simulator.fleet.link import Link
-from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
 from simulator.results.recorder import Recorder

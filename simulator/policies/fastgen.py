@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
+from simulator.division import cdiv
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
 from simulator.request import RequestView
@@ -123,9 +124,6 @@ class Fastgen:
         last = decodes[-1] if decodes else next(iter(view.prefilling))
         left = tuple([request for request in decodes if request is not last])
         return StepPlan(preempt=(Preemption(last),), paused=left, note=left)
-
-
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

@@ -12,10 +12,11 @@ from itertools import takewhile
 from typing import ClassVar
 
 from simulator.parameters import check_parameters
-from simulator.plan import Holds, StepPlan, Traits, View
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.displacement import last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
+from simulator.policies.parts.plans import UNTIL_ARRIVAL
 from simulator.policies.parts.system import System
 from simulator.queues import Order
 from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit
@@ -55,7 +56,7 @@ class Fastserve:
     def plan(self, view: View) -> StepPlan:
         short = view.decode_blocks_needed > view.num_free_blocks
         if not (view.waiting or view.prefilling or short):
-            return _UNTIL_ARRIVAL
+            return UNTIL_ARRIVAL
         level = Quanta(self.min_quantum_tokens, self.prompt_tokens_per_quantum).level
         builder = PlanBuilder(
             view,
@@ -94,9 +95,6 @@ class Fastserve:
 def _below(builder: PlanBuilder, mine: int, level: Callable[[RequestView], int]) -> Iterable[RequestView]:
     """The running requests below level `mine`, the next victim first."""
     return takewhile(lambda other: level(other) > mine, builder.remaining())
-
-
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simulator.division import cdiv
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
@@ -52,8 +54,8 @@ class Orca:
         chunks = self._prompts(view, slots) if view.prefilling or view.waiting else []
         if not chunks:
             if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-                return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-            return _UNTIL_ARRIVAL
+                return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+            return UNTIL_ARRIVAL
         left = self.max_num_batched_tokens - sum([chunk.num_tokens for chunk in chunks])
         if left >= view.num_decoding:
             return StepPlan(prefill=tuple(chunks))
@@ -83,10 +85,6 @@ class Orca:
             beside -= tokens
             running += 1
         return chunks
-
-
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

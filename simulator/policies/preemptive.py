@@ -10,8 +10,7 @@ from typing import ClassVar
 
 from simulator.parameters import check_parameters
 from simulator.plan import Holds, StepPlan, Traits, View
-from simulator.policies.chunked_prefill.admission import AdmissionRule
-from simulator.policies.chunked_prefill.step import usual_step
+from simulator.policies.chunked_prefill.step import VllmLimits, fast_path
 from simulator.policies.parts.displacement import displaces_none, last_first
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.plan_builder import PlanBuilder
@@ -45,12 +44,12 @@ class Preemptive:
     max_num_batched_tokens: MaxNumBatchedTokens = 2048
     preemption_mode: PreemptionMode = "recompute"
     victim: Victim | None = None
-    _admission: AdmissionRule = field(init=False, repr=False, compare=False)
+    _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
-        rule = AdmissionRule(self.max_num_seqs, 0.0, tests_whole=True, in_chunks=True)
-        object.__setattr__(self, "_admission", rule)
+        limits = VllmLimits(self.max_num_batched_tokens, self.max_num_seqs, order="priority")
+        object.__setattr__(self, "_limits", limits)
         if self.preemption_mode == "pause" and self.victim not in (None, "lowest_priority"):
             raise ValueError(
                 f"preemption_mode pause goes with victim lowest_priority, not {self.victim}: "
@@ -63,7 +62,7 @@ class Preemptive:
 
     def plan(self, view: View) -> StepPlan:
         if len(view.running) <= self.max_num_seqs and not view.num_swapped and displaces_none(view):
-            plan = usual_step(view, self._admission, self.max_num_batched_tokens, 0, "priority")
+            plan = fast_path(view, self._limits)  # as `chunked_prefill` plans it
             if plan is not None:
                 return UNTIL_ARRIVAL if plan is UNTIL_CHANGE else plan  # an arrival may displace
         builder = PlanBuilder(

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from simulator.division import cdiv
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
 from simulator.policies.parts.decode_slots import chunks_under_way, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.victims import rank
@@ -65,8 +67,8 @@ class Sarathi:
         if victims or chunks:
             return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))
         if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return _UNTIL_ARRIVAL
+            return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+        return UNTIL_ARRIVAL
 
     def _victims(self, view: View) -> list[RequestView]:
         """Phase 1 of `_schedule` (:116): the batch is sorted by arrival, and prompts under way want no free block."""
@@ -93,10 +95,6 @@ class Sarathi:
             budget -= tokens
             running += 1
             chunks.append(Chunk(request, tokens))
-
-
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

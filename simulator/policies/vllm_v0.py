@@ -13,8 +13,9 @@ from typing import Annotated, ClassVar
 
 from annotated_types import doc
 
+from simulator.division import cdiv
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import Chunk, Holds, StepPlan, Traits, View
 from simulator.policies.parts.decode_slots import (
     blocks_to_resume,
     chunks_under_way,
@@ -23,6 +24,7 @@ from simulator.policies.parts.decode_slots import (
     without_slots,
 )
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
@@ -107,8 +109,8 @@ class VllmV0:
         if resume:
             return StepPlan(resume=resume)
         if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return _UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return _UNTIL_ARRIVAL
+            return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+        return UNTIL_ARRIVAL
 
     def _swapped(self, view: View) -> list[RequestView]:
         """The swapped requests in the order of their return: that of swap-out (:1113), else the queue's."""
@@ -212,10 +214,6 @@ class VllmV0:
 
 def _is_swapped(request: RequestView) -> bool:
     return request.is_swapped
-
-
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
 
 
 SYSTEM = System(

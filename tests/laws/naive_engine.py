@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from simulator.plan import BatchView, Policy, PrefixMatches, StepPlan, Traits, WaitingView, cdiv
+from simulator.division import cdiv
+from simulator.plan import BatchView, Policy, PrefixMatches, StepPlan, Traits, WaitingView
 from simulator.request import Request, RequestView
 from simulator.timing.cost import StepShape
 from tests.laws.naive_orders import NaiveOrder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import nan
 
-from simulator.plan import cdiv
+from simulator.division import cdiv
 from simulator.request import Request
 
 

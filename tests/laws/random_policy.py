@@ -6,7 +6,8 @@ import random
 import zlib
 from dataclasses import dataclass
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
 from simulator.request import RequestView
 
 MOST_PREEMPTIONS = 6  # of one request: so that a run ends

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulator.plan import Chunk, StepPlan, Traits, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, StepPlan, Traits, View
 
 MOST_LINES = 5_000  # no test needs more: an engine that goes on asking would hang
 

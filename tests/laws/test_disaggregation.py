@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scenarios.check.run_differences import differences
+from simulator.division import cdiv
 from simulator.engine.completion import OnEnd
 from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.link import LinkSpeed
 from simulator.memory.blocks import BlockLedger
-from simulator.plan import cdiv
 from simulator.results.records import Cause, Records, Status
 from simulator.simulate import Run, simulate_fleet
 from simulator.workload import Workload

@@ -1,22 +1,19 @@
 """vLLM's v1 scheduler (0.33.0, and what differed before): one token budget, running before waiting.
 
-The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py. A step hands out
+The rules are those of `Scheduler.schedule` in vllm/v1/core/sched/scheduler.py: see `step`. A step hands out
 `max_num_batched_tokens` first to the running requests in order of admission, then to the head of the queue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar
 
 from annotated_types import doc
 
 from simulator.parameters import Count, CountOrZero, check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.chunked_prefill.admission import AdmissionRule, admit, admit_next
-from simulator.policies.chunked_prefill.step import decodes_on, to_front, usual_step
-from simulator.policies.chunked_prefill.token_budget import split_budget
+from simulator.policies.chunked_prefill.step import VllmLimits, step
 from simulator.policies.chunked_prefill.versions import NEWEST, RULES, Version, check_version
 from simulator.policies.parts.parameters import (
     EnableChunkedPrefill,
@@ -60,7 +57,7 @@ class ChunkedPrefill:
     ] = False
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs, as vLLM does by default")] = False
     version: Version = NEWEST
-    _admission: AdmissionRule = field(init=False, repr=False, compare=False)
+    _limits: VllmLimits = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
     preempts: ClassVar[bool] = True
@@ -82,59 +79,28 @@ class ChunkedPrefill:
         slots = self.max_num_active_seqs or self.max_num_seqs
         if slots > self.max_num_seqs:
             raise ValueError(f"max_num_active_seqs must be at most max_num_seqs = {self.max_num_seqs}, not {slots}")
-        tests_whole = self.reserve_full_isl and RULES[self.version].tests_whole_prompt
-        passes_over = RULES[self.version].passes_over
-        rule = AdmissionRule(slots, self.watermark, tests_whole, self.enable_chunked_prefill, passes_over)
-        object.__setattr__(self, "_admission", rule)
+        rules = RULES[self.version]
+        limits = VllmLimits(
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            slots=slots,
+            order=self.order,
+            threshold=self.long_prefill_token_threshold,
+            is_adaptive=adaptive,
+            watermark=self.watermark,
+            in_chunks=self.enable_chunked_prefill,
+            tests_whole=self.reserve_full_isl and rules.tests_whole_prompt,
+            passes_over=rules.passes_over,
+            passes_itself=rules.passes_itself,
+            spares_lone_request=rules.spares_lone_request,
+        )
+        object.__setattr__(self, "_limits", limits)
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         """Without chunks, a prompt beyond the budget would wait for ever."""
         return None if self.enable_chunked_prefill else refuse_beyond_budget(request, self.max_num_batched_tokens)
 
     def plan(self, view: View) -> StepPlan:
-        if view.step_tokens is not None:
-            return self._admit_next(view, view.step_tokens)
-        threshold = self.long_prefill_token_threshold and self._threshold(view)
-        plan = usual_step(view, self._admission, self.max_num_batched_tokens, threshold, self.order)
-        return plan or self._hand_out(view, threshold)
-
-    def _threshold(self, view: View) -> int:
-        """Longest chunk of a prompt; 0 is no limit, as always for a lone request (since 0.33)."""
-        requests = len(view.running) + len(view.waiting)
-        threshold = self.long_prefill_token_threshold
-        if requests <= 1 and RULES[self.version].spares_lone_request:
-            return 0
-        if threshold and self.long_prefill_token_threshold_adaptive:
-            return max(threshold, self.max_num_batched_tokens // requests)
-        return threshold
-
-    def _admit_next(self, view: View, step_tokens: int) -> StepPlan:
-        """One admission, or none: a part of a step's plan. Its note are the requests that the step has passed over."""
-        budget = self.max_num_batched_tokens - step_tokens
-        passed = cast("tuple[RequestView, ...]", view.note or ())
-        if budget <= 0 or len(view.running) >= self._admission.slots or not view.waiting:
-            if passed:
-                return StepPlan(requeue=to_front(passed, self.order))
-            return decodes_on(view, self._admission, self.order)
-        chunk, passed = admit_next(view, self._admission, self._threshold(view), budget, passed)
-        if chunk is None:
-            if passed or not self._admission.lacks_blocks_alone:
-                return StepPlan(requeue=to_front(passed, self.order))
-            return decodes_on(view, self._admission, self.order)
-        return StepPlan(prefill=(chunk,), more=True, note=passed)
-
-    def _hand_out(self, view: View, threshold: int) -> StepPlan:
-        """The general case: budget or blocks do not suffice for all running requests."""
-        chunks, preempted, paused, budget, free = split_budget(
-            view, self.max_num_batched_tokens, threshold, self.order, RULES[self.version].passes_itself
-        )
-        more = not preempted and budget > 0 and view.caches_prefixes
-        passed: Sequence[RequestView] = ()
-        if not preempted and budget > 0 and not more:
-            passed = admit(view, self._admission, threshold, budget, free, chunks)
-        holds = decodes_on(view, self._admission, self.order).holds
-        requeue = to_front(passed, self.order)
-        return StepPlan(preempted, (), tuple(chunks), True, paused, holds, more=more, requeue=requeue)
+        return step(view, self._limits)
 
 
 SYSTEM = System(

@@ -1,26 +1,225 @@
-"""The step of a policy with one token budget where nothing lacks room: nearly every step is one.
+"""vLLM's `Scheduler.schedule`: one token budget, first for the running requests, then for the head of the queue.
 
-Every running request goes on, and heads of the queue enter. `token_budget` has the others.
+`step` is the rule; `_schedule_running` and `_schedule_waiting` are its two loops. `fast_path` gives the same plan where
+nothing lacks room, which is nearly every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, cast
 
-from simulator.plan import Chunk, StepPlan, View, cdiv
-from simulator.policies.chunked_prefill.admission import AdmissionRule, admit
-from simulator.policies.chunked_prefill.token_budget import share
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, prefill_plan
+from simulator.division import cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, View
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan
+from simulator.policies.parts.reservations import watermark_blocks
+from simulator.policies.parts.victims import rank
 from simulator.request import RequestView
 
 
-def usual_step(view: View, rule: AdmissionRule, max_tokens: int, threshold: int, order: str) -> StepPlan | None:
-    """The plan of a step of at most `max_tokens`, or None where budget or blocks do not suffice for all that runs.
+class VllmLimits(NamedTuple):
+    """The parameters that bound a step, and the rules in which releases of vLLM differ (`versions.Rules`)."""
 
-    `threshold` is the longest chunk of a prompt; 0 is no limit.
+    max_num_batched_tokens: int
+    slots: int  # running requests, at most
+    order: str
+    threshold: int = 0  # the longest chunk of a prompt; 0: no limit
+    is_adaptive: bool = False  # the threshold is never below an even share of the budget
+    watermark: float = 0.0  # fraction of the blocks that an admission leaves free while others run
+    in_chunks: bool = True  # a prompt beyond the budget is cut; else it waits for another step
+    tests_whole: bool = True  # a prompt enters only if all of it would fit, though it takes its first chunk's blocks
+    passes_over: bool = False  # without chunks, others behind a prompt beyond the budget need not wait with it
+    passes_itself: bool = True  # by priority, requests behind one that preempts itself go on
+    spares_lone_request: bool = True  # the threshold does not count for a lone request
+
+
+def step(view: View, limits: VllmLimits) -> StepPlan:
+    """The plan of a step: tokens for the running requests, then, if none was preempted, for the head of the queue.
+
+    What a prefix cache holds depends on what was just scheduled. So with a cache the queue's part of the plan is asked
+    for again after each admission (`StepPlan.more`).
+    """
+    if view.step_tokens is not None:
+        return _admit_next(view, limits, limits.max_num_batched_tokens - view.step_tokens)
+    plan = fast_path(view, limits)
+    if plan is not None:
+        return plan
+    chunks, preempted, paused, budget, free = _schedule_running(view, limits)
+    more = not preempted and budget > 0 and view.caches_prefixes
+    passed: list[RequestView] = []
+    if not preempted and budget > 0 and not more:
+        _schedule_waiting(view, limits, budget, free, chunks, passed)
+    return StepPlan(
+        preempt=preempted,
+        prefill=tuple(chunks),
+        paused=paused,
+        holds=_decodes_on(view, limits).holds,
+        more=more,
+        requeue=_to_front(passed, limits),
+    )
+
+
+def _schedule_running(
+    view: View, limits: VllmLimits
+) -> tuple[list[Chunk], tuple[Preemption, ...], tuple[RequestView, ...], int, int]:
+    """Tokens and blocks for the running requests in order of admission.
+
+    A request that lacks a block takes those of a victim: the latest admitted, or by `priority` the least important,
+    even one that has its tokens already. A request may be its own victim. Then the requests behind it get nothing,
+    except by `priority` with `passes_itself`: they are more important, and may fit.
+
+    Returns the chunks, preemptions and pauses of the step, and the tokens and blocks that it has left.
+    """
+    size = view.block_size
+    budget, free = limits.max_num_batched_tokens, view.num_free_blocks
+    threshold = _longest_chunk(view, limits)
+    by_priority = limits.order == "priority"
+    running = list(view.running)
+    scheduled: dict[RequestView, tuple[int, int]] = {}  # tokens and new blocks
+    preempted: list[Preemption] = []
+    victims: list[RequestView] = []
+    index = freed = 0
+    while index < len(running) and budget > 0:
+        request = running[index]
+        if request.output_tokens_so_far >= request.max_tokens:
+            index += 1  # its last token is being computed
+            continue
+        tokens = _share(request.num_tokens_to_compute, threshold, budget)
+        needed = cdiv(request.num_computed_tokens + tokens, size) - request.num_blocks
+        victim = None
+        while needed > free and victim is not request:
+            victim = max(running, key=rank) if by_priority else running[-1]
+            place = running.index(victim)
+            del running[place]
+            index -= place < index
+            victims.append(victim)
+            freed, before = view.blocks_freed(victims), freed
+            free += freed - before
+            returned, taken = scheduled.pop(victim, (0, 0))
+            budget += returned
+            free += taken
+            preempted.append(Preemption(victim, scheduled_tokens=returned))
+        if victim is request:
+            if by_priority and limits.passes_itself:
+                continue
+            break
+        scheduled[request] = (tokens, needed)
+        budget -= tokens
+        free -= needed
+        index += 1
+    chunks = [Chunk(request, tokens) for request, (tokens, _) in scheduled.items() if not request.is_decoding]
+    paused = tuple([request for request in running if request.is_decoding and request not in scheduled])
+    return chunks, tuple(preempted), paused, budget, free
+
+
+def _schedule_waiting(
+    view: View,
+    limits: VllmLimits,
+    budget: int,
+    free: int,
+    chunks: list[Chunk],
+    passed: list[RequestView],
+    *,
+    with_hits: bool = False,
+) -> None:
+    """Append chunks for the heads of the queue while slots, `budget` tokens and `free` blocks last.
+
+    Append to `passed` the requests that the step passes over. Those in it are passed over already. `with_hits`: admit
+    one request alone, with its prefix hits, for they decide what the next one finds in the cache.
+    """
+    slots, in_chunks, tests_whole = limits.slots, limits.in_chunks, limits.tests_whole
+    threshold = _longest_chunk(view, limits)
+    kept = watermark_blocks(limits.watermark, view.num_blocks + 1)  # vLLM's count of blocks includes the null block
+    size = view.block_size
+    running = len(view.running)
+    hits = unused = 0
+    for request in view.waiting:
+        if budget == 0 or running >= slots:
+            return
+        whole = request.num_tokens_to_compute
+        if with_hits:
+            if request in passed:
+                continue
+            hits, unused = view.prefix_hits(request)
+            whole -= hits * size
+        tokens = whole if not 0 < threshold < whole else threshold
+        if tokens > budget:
+            if not in_chunks:
+                if not limits.passes_over:
+                    return
+                passed.append(request)
+                continue
+            tokens = budget
+        if cdiv(whole if tests_whole else tokens, size) + unused + (kept if running else 0) > free:
+            return
+        chunks.append(chunk_of(request, tokens))
+        if with_hits:
+            return
+        free -= cdiv(tokens, size)
+        budget -= tokens
+        running += 1
+
+
+def _admit_next(view: View, limits: VllmLimits, budget: int) -> StepPlan:
+    """One admission, or none: a part of a step's plan. Its note is the requests that the step has passed over."""
+    passed = [*cast("tuple[RequestView, ...]", view.note or ())]
+    is_open = budget > 0 and len(view.running) < limits.slots and len(view.waiting) > 0
+    chunks: list[Chunk] = []
+    if is_open:
+        _schedule_waiting(view, limits, budget, view.num_free_blocks, chunks, passed, with_hits=True)
+    if chunks:
+        return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
+    if passed or (is_open and not _lacks_blocks_alone(limits)):
+        return StepPlan(requeue=_to_front(passed, limits))
+    return _decodes_on(view, limits)
+
+
+def _lacks_blocks_alone(limits: VllmLimits) -> bool:
+    """Whether a request that is not admitted lacks blocks, until others finish or fill what it would hit.
+
+    What is tested is then its whole prompt, less the blocks of it that running requests use. Decodes take free blocks,
+    and evict what no request uses: neither makes the prompt fit.
+    """
+    return limits.tests_whole and limits.in_chunks
+
+
+def _longest_chunk(view: View, limits: VllmLimits) -> int:
+    """The longest chunk of a prompt; 0 is no limit."""
+    threshold = limits.threshold
+    if not threshold:
+        return 0
+    requests = len(view.running) + len(view.waiting)
+    if requests <= 1 and limits.spares_lone_request:
+        return 0
+    return max(threshold, limits.max_num_batched_tokens // requests) if limits.is_adaptive else threshold
+
+
+def _share(tokens: int, threshold: int, budget: int) -> int:
+    """How many of a request's `tokens` are computed in a step; a threshold of 0 is none."""
+    if 0 < threshold < tokens:
+        tokens = threshold
+    return min(tokens, budget)
+
+
+def _decodes_on(view: View, limits: VllmLimits) -> StepPlan:
+    """The plan that only decodes: it holds until an arrival that could enter."""
+    if len(view.running) >= limits.slots or (limits.order == "fcfs" and view.waiting):
+        return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+    return UNTIL_ARRIVAL
+
+
+def _to_front(passed: Sequence[RequestView], limits: VllmLimits) -> tuple[RequestView, ...] | None:
+    """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
+    return tuple(reversed(passed)) if passed and limits.order == "fcfs" else None
+
+
+def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
+    """The plan of `step` where every running request goes on; None where budget or blocks do not suffice for that.
+
+    It walks no batch: of the running requests it looks at the one whose prompt is under way.
     """
     prefilling = view.prefilling
-    budget = max_tokens - view.num_decoding
+    budget = limits.max_num_batched_tokens - view.num_decoding
     free = view.num_free_blocks - view.decode_blocks_needed
     if budget < 0 or free < 0:
         return None
@@ -31,7 +230,7 @@ def usual_step(view: View, rule: AdmissionRule, max_tokens: int, threshold: int,
         if len(prefilling) > 1 or last not in prefilling:
             return None
         if budget:
-            tokens = share(last.num_tokens_to_compute, threshold, budget)
+            tokens = _share(last.num_tokens_to_compute, _longest_chunk(view, limits), budget)
             free -= cdiv(last.num_computed_tokens + tokens, view.block_size) - last.num_blocks
             if free < 0:
                 return None
@@ -39,21 +238,11 @@ def usual_step(view: View, rule: AdmissionRule, max_tokens: int, threshold: int,
             chunks.append(chunk_of(last, tokens))
     if budget > 0 and view.waiting:
         if view.caches_prefixes:
-            return StepPlan(prefill=tuple(chunks), more=True)
-        passed = admit(view, rule, threshold, budget, free, chunks) if len(view.running) < rule.slots else ()
-        if passed:
-            holds = decodes_on(view, rule, order).holds
-            return StepPlan(prefill=tuple(chunks), holds=holds, requeue=to_front(passed, order))
-    return prefill_plan(chunks) if chunks else decodes_on(view, rule, order)
-
-
-def decodes_on(view: View, rule: AdmissionRule, order: str) -> StepPlan:
-    """The plan that only decodes: it holds until an arrival that could enter."""
-    if len(view.running) >= rule.slots or (order == "fcfs" and view.waiting):
-        return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-    return UNTIL_ARRIVAL
-
-
-def to_front(passed: Sequence[RequestView], order: str) -> tuple[RequestView, ...] | None:
-    """Requests passed over return to the front of the queue, the last of them first (0.11.2, scheduler.py:630)."""
-    return tuple(reversed(passed)) if passed and order == "fcfs" else None
+            return step_plan(prefill=tuple(chunks), more=True)
+        if len(view.running) < limits.slots:
+            passed: list[RequestView] = []
+            _schedule_waiting(view, limits, budget, free, chunks, passed)
+            if passed:
+                holds = _decodes_on(view, limits).holds
+                return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
+    return step_plan(prefill=tuple(chunks)) if chunks else _decodes_on(view, limits)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from simulator.parameters import check_parameters
 from simulator.plan import StepPlan, Traits, View
-from simulator.policies.continuous.step import prefill_first
+from simulator.policies.continuous.step import step
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import System
 from simulator.policies.parts.vllm_server import LIKE_VLLM, serve_before_v1
@@ -33,7 +33,7 @@ class Continuous:
 
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-        return prefill_first(view, slots, self.max_num_batched_tokens, self.order)
+        return step(view, slots, self.max_num_batched_tokens, self.order)
 
 
 SYSTEM = System(

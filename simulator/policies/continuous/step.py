@@ -1,21 +1,22 @@
-"""Whole prompts first, in batches of their own; then all requests decode: continuous batching in its plain form."""
+"""Whole prompts first, in batches of their own; then all requests decode."""
 
 from __future__ import annotations
 
-from simulator.plan import Chunk, StepPlan, View, cdiv
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, prefill_plan
-from simulator.policies.parts.victims import make_room
+from simulator.division import cdiv
+from simulator.plan import Chunk, Preemption, StepPlan, View
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan
+from simulator.policies.parts.victims import first_to_leave
 
 
-def prefill_first(view: View, slots: int, max_tokens: int, order: str) -> StepPlan:
+def step(view: View, slots: int, max_tokens: int, order: str) -> StepPlan:
     """The plan of a step: prompts of at most `max_tokens` tokens if any can be computed, else decodes."""
     prefilling, waiting = view.prefilling, view.waiting
     if prefilling or waiting:
         chunks = _prompts(view, slots, max_tokens)
         if chunks:
-            return prefill_plan(chunks, decode=False)
+            return step_plan(prefill=tuple(chunks), decode=False)
     if view.decode_blocks_needed > view.num_free_blocks:
-        return StepPlan(preempt=make_room(view, order))
+        return StepPlan(preempt=_make_room(view, order))
     if len(view.running) >= slots or (waiting and order == "fcfs"):
         return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
     return UNTIL_ARRIVAL
@@ -49,3 +50,18 @@ def _prompts(view: View, slots: int, max_tokens: int) -> list[Chunk]:
         budget -= tokens
         running += 1
     return chunks
+
+
+def _make_room(view: View, order: str) -> tuple[Preemption, ...]:
+    """Preempt victims, to be recomputed, until the remaining decodes fit."""
+    size = view.block_size
+    needed = view.decode_blocks_needed
+    free = view.num_free_blocks
+    victims: list[Preemption] = []
+    for request in first_to_leave(view.running, order):
+        if needed <= free:
+            break
+        victims.append(Preemption(request))
+        free += request.num_blocks
+        needed -= request.num_computed_tokens % size == 0
+    return tuple(victims)

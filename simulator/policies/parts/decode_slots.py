@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import cast
 
-from simulator.plan import Chunk, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, View
 from simulator.request import RequestView
 
 

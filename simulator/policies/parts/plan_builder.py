@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.request import RequestView
 
 

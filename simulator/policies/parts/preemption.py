@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from annotated_types import doc
 
-from simulator.plan import View, cdiv
+from simulator.division import cdiv
+from simulator.plan import View
 from simulator.request import RequestView
 
 SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("how a victim leaves the batch")]

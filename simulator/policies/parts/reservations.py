@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.plan import cdiv
+from simulator.division import cdiv
 from simulator.request import RequestView
 
 

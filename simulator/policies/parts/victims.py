@@ -54,24 +54,6 @@ def first_to_leave(running: BatchView, order: str, victim: str | None = None) ->
     return sorted(running, key=VICTIMS[rule])[::-1]  # of equals the latest first
 
 
-def make_room(view: View, order: str) -> tuple[Preemption, ...]:
-    """Preempt victims, to be recomputed, until the remaining decodes fit.
-
-    For policies whose batch only decodes when memory runs out.
-    """
-    size = view.block_size
-    needed = view.decode_blocks_needed
-    free = view.num_free_blocks
-    victims: list[Preemption] = []
-    for request in first_to_leave(view.running, order):
-        if needed <= free:
-            break
-        victims.append(Preemption(request))
-        free += request.num_blocks
-        needed -= request.num_computed_tokens % size == 0
-    return tuple(victims)
-
-
 def preemptions(view: View, victims: Iterable[RequestView], mode: str) -> tuple[Preemption, ...]:
     """How these leave, in this order: by `mode` to the host as far as it has room and their prompt is computed."""
     free_host = view.num_free_host_blocks

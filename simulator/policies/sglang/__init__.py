@@ -19,8 +19,8 @@ from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs,
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import LIKE_SYNC
 from simulator.policies.sglang.new_tokens import allowed_tokens
-from simulator.policies.sglang.prefill_adder import PrefillLimits
-from simulator.policies.sglang.step import next_batch
+from simulator.policies.sglang.prefill_adder import SglangLimits
+from simulator.policies.sglang.step import step
 from simulator.request import RequestView
 from simulator.servers import Command, Deployment, Server
 from simulator.timing.host import Host
@@ -63,7 +63,7 @@ class Sglang:
     ignore_eos: Annotated[bool, doc("every client asks for answers of max_tokens, as benchmarks do")] = False
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: SGLang's overlap schedule")] = True
     order: OrderName = "fcfs"
-    _limits: PrefillLimits = field(init=False, repr=False, compare=False)
+    _limits: SglangLimits = field(init=False, repr=False, compare=False)
 
     caches_prefixes: ClassVar[bool] = True
     has_radix_tree: ClassVar[bool] = True
@@ -74,7 +74,7 @@ class Sglang:
             raise ValueError("chunked_prefill_size must be at least 1, or -1 for whole prompts, not 0")
         step = self.max_num_batched_tokens
         in_chunks = self.chunked_prefill_size != -1
-        limits = PrefillLimits(
+        limits = SglangLimits(
             slots=min(self.max_num_seqs, step),
             chunk=min(step, self.chunked_prefill_size or step) if in_chunks else step,
             begin=(self.max_prefill_tokens or step) if in_chunks else min(self.max_prefill_tokens or step, step),
@@ -110,7 +110,7 @@ class Sglang:
         )
 
     def plan(self, view: View) -> StepPlan:
-        return next_batch(view, self._limits)
+        return step(view, self._limits)
 
 
 SYSTEM = System(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from simulator.plan import cdiv
+from simulator.division import cdiv
 from simulator.request import RequestView
 
 INIT_NEW_TOKEN_RATIO = 0.7

@@ -9,14 +9,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from simulator.plan import Chunk, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, View
 from simulator.policies.parts.plans import chunk_of
 from simulator.policies.sglang.eos_forecast import EosForecast
 from simulator.policies.sglang.new_tokens import CLIP_MAX_NEW_TOKENS, tokens_to_come
 from simulator.request import RequestView
 
 
-class PrefillLimits(NamedTuple):
+class SglangLimits(NamedTuple):
     """The parameters of a policy that bound a prefill."""
 
     slots: int  # requests that may run: a decode step computes a token of each
@@ -46,7 +47,7 @@ class PrefillAdder:
     for rounding (`PrefillBudget.reserve`, prefill_budget.py:161). `ratio` is the new token ratio.
     """
 
-    def __init__(self, view: View, limits: PrefillLimits, ratio: float) -> None:
+    def __init__(self, view: View, limits: SglangLimits, ratio: float) -> None:
         slots, chunk, begin, in_chunks, mixes, knows_lengths, _ = limits
         self.view = view
         self.running = len(view.running) - len(view.prefilling)

@@ -1,7 +1,7 @@
-"""SGLang's step: the prompts that fit, in a batch of their own or beside the decodes; else the decodes.
+"""SGLang's `Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py (SGLang 0.5.23).
 
-`Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py and `ScheduleBatch.retract_decode` in
-schedule_batch.py beside it (SGLang 0.5.23). Line numbers without a file are those of scheduler.py.
+`step` is the rule. `PrefillAdder` (`prefill_adder`) chooses the prompts of a prefill. `_retract` is
+`ScheduleBatch.retract_decode` in schedule_batch.py. Line numbers without a file are those of scheduler.py.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from simulator.plan import Holds, Preemption, StepPlan, View
-from simulator.policies.parts.plans import UNTIL_ARRIVAL
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, step_plan
 from simulator.policies.sglang.new_tokens import fallen_ratio, first_ratio, ratio_after_retraction
-from simulator.policies.sglang.prefill_adder import PrefillAdder, PrefillLimits
+from simulator.policies.sglang.prefill_adder import PrefillAdder, SglangLimits
 from simulator.request import RequestView
 
 
@@ -23,17 +23,12 @@ class Note(NamedTuple):
     full: int = 0  # so many ran when a request found no room: none is tried until one of them has left
 
 
-_STEP: Final = Holds.STEP
 _ARRIVAL: Final = Holds.ARRIVAL
 _CHANGE: Final = Holds.CHANGE
-# One is made for every step: without the call of its own constructor.
-_new: Final = tuple.__new__
-_NOTE: Final = Note
-_PLAN: Final = StepPlan
 
 
-def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
-    """The plan of SGLang's scheduler."""
+def step(view: View, limits: SglangLimits) -> StepPlan:
+    """The plan of a step: the prompts that fit, in a batch of their own or beside the decodes; else the decodes."""
     prefilling, has_waiting = view.prefilling, len(view.waiting) > 0
     running = len(view.running) - len(prefilling)
     if not (running or prefilling or has_waiting):
@@ -57,22 +52,22 @@ def next_batch(view: View, limits: PrefillLimits) -> StepPlan:
         if adder.is_full:
             note = Note(note.ratio, note.since, running)
         else:
-            holds = _STEP
+            holds = Holds.STEP
     if view.decode_blocks_needed > view.num_free_blocks:
         if running > view.num_decoding:  # the running step's results will free memory (:4470)
             return StepPlan(decode=False, tried=tried, withheld=True, note=note)
         return _retract(view, limits, note, tried)
     if note.full or running >= limits.slots:
         holds = _CHANGE
-    return _new(_PLAN, ((), (), (), True, (), holds, None, False, note, tried, (), False, None, None))
+    return step_plan(holds=holds, note=note, tried=tried)
 
 
-def _adder(view: View, limits: PrefillLimits, note: Note) -> PrefillAdder:
+def _adder(view: View, limits: SglangLimits, note: Note) -> PrefillAdder:
     ratio = fallen_ratio(note.ratio, view.decode_steps - note.since, limits.conservativeness)
     return PrefillAdder(view, limits, ratio)
 
 
-def _prefill(view: View, limits: PrefillLimits, adder: PrefillAdder, note: Note) -> StepPlan:
+def _prefill(view: View, limits: SglangLimits, adder: PrefillAdder, note: Note) -> StepPlan:
     """A prefill step; decodes share it if they may and their blocks are left (:4383)."""
     running = adder.running
     mixes = adder.decodes > 0 and view.num_decoding > 0
@@ -88,12 +83,17 @@ def _prefill(view: View, limits: PrefillLimits, adder: PrefillAdder, note: Note)
     elif limits.mixes and view.prefilling:
         to_end = tuple([chunk.request for chunk in adder.chunks])
     # The ratio falls only where decodes are alone.
-    note = _new(_NOTE, (note.ratio, note.since + mixed, full))
-    chunks, tried, withheld = tuple(adder.chunks), tuple(adder.tried), mixes and not mixed
-    return _new(_PLAN, ((), (), chunks, mixed, (), _STEP, None, False, note, tried, to_end, withheld, None, None))
+    return step_plan(
+        prefill=tuple(adder.chunks),
+        decode=mixed,
+        note=Note(note.ratio, note.since + mixed, full),
+        tried=tuple(adder.tried),
+        to_end=to_end,
+        withheld=mixes and not mixed,
+    )
 
 
-def _retract(view: View, limits: PrefillLimits, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
+def _retract(view: View, limits: SglangLimits, note: Note, tried: tuple[RequestView, ...] | None) -> StepPlan:
     """Preempt victims until the remaining decodes fit; if none is left, the prompt begun goes on."""
     known = view.known_outputs
     # The smaller the longer it stays (`_get_decode_retraction_order`, schedule_batch.py:3542).

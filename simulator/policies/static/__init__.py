@@ -12,7 +12,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import System
-from simulator.policies.static.step import whole_batch
+from simulator.policies.static.step import step
 from simulator.request import RequestView
 
 
@@ -46,7 +46,7 @@ class Static:
 
     def plan(self, view: View) -> StepPlan:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-        return whole_batch(view, slots, self.max_num_batched_tokens, self.batch_timeout_s)
+        return step(view, slots, self.max_num_batched_tokens, self.batch_timeout_s)
 
 
 SYSTEM = System(

@@ -5,17 +5,18 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from simulator.plan import Chunk, StepPlan, View, cdiv
-from simulator.policies.parts.plans import UNTIL_CHANGE, chunk_of, prefill_plan
+from simulator.division import cdiv
+from simulator.plan import Chunk, StepPlan, View
+from simulator.policies.parts.plans import UNTIL_CHANGE, chunk_of, step_plan
 from simulator.request import RequestView
 
 _REST: Final = StepPlan()
 
 
-def whole_batch(view: View, slots: int, max_tokens: int, timeout_s: float) -> StepPlan:
+def step(view: View, slots: int, max_tokens: int, timeout_s: float) -> StepPlan:
     """The plan of a step of at most `max_tokens`; a batch starts when it is full, or `timeout_s` after it was begun."""
     if view.prefilling:
-        return prefill_plan(_continued(view, max_tokens), decode=False)
+        return step_plan(prefill=tuple(_continued(view, max_tokens)), decode=False)
     if len(view.running):
         return UNTIL_CHANGE
     if not view.waiting:
@@ -24,7 +25,7 @@ def whole_batch(view: View, slots: int, max_tokens: int, timeout_s: float) -> St
     deadline_s = view.waiting.head.arrival_s + timeout_s
     if not full and view.now_s < deadline_s:
         return StepPlan(wait_until_s=deadline_s)
-    return prefill_plan(_begun(batch, max_tokens), decode=False)
+    return step_plan(prefill=tuple(_begun(batch, max_tokens)), decode=False)
 
 
 def _formed(view: View, slots: int) -> tuple[list[RequestView], bool]:

@@ -8,20 +8,18 @@ memory to requests, the second gives the tokens of a step to those that have mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from annotated_types import doc
 
 from simulator.parameters import check_parameters
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View, cdiv
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import FRONT_END, LIKE_VLLM_0_15, SYNC
-from simulator.policies.tensorrt_llm.context_chunks import equal_progress, first_come_first_served, whole
-from simulator.policies.tensorrt_llm.step import ARRIVAL, pause, queue_by_arrival
+from simulator.policies.tensorrt_llm.step import TensorrtLlmLimits, step
 from simulator.request import RequestView
 from simulator.servers import Command, Deployment, Server
 from simulator.timing.host import Host
@@ -71,11 +69,22 @@ class TensorrtLlm:
     order: OrderName = "fcfs"
     context_chunking_policy: ContextChunkingPolicy = "first_come_first_served"
     async_scheduling: Annotated[bool, doc("plan a step while the one before runs: the overlap scheduler")] = False
+    _limits: TensorrtLlmLimits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
         if self.async_scheduling and not self._grants:
             raise ValueError("async_scheduling must be false with capacity_policy = max_utilization")
+        limits = TensorrtLlmLimits(
+            slots=min(self.max_num_seqs, self.max_num_batched_tokens),  # a decode step computes a token a slot
+            max_num_tokens=self.max_num_batched_tokens,
+            grants=self._grants,
+            alone=self.capacity_policy == "static_batch",
+            in_chunks=self.enable_chunked_prefill,
+            equal_progress=self.context_chunking_policy == "equal_progress",
+            by_arrival=self.order == "fcfs",
+        )
+        object.__setattr__(self, "_limits", limits)
 
     @property
     def traits(self) -> Traits:
@@ -91,10 +100,6 @@ class TensorrtLlm:
     def _grants(self) -> bool:
         return self.capacity_policy != "max_utilization"
 
-    @property
-    def _by_arrival(self) -> bool:
-        return self.order == "fcfs"
-
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         # A paused request computes what it has of its answer again with its prompt.
         longest = request.input_tokens if self._grants else most_tokens(request) - 1
@@ -106,70 +111,7 @@ class TensorrtLlm:
         return refuse_reservation(request, num_blocks, block_size) if self._grants else None
 
     def plan(self, view: View) -> StepPlan:
-        decoding = len(view.running) > len(view.prefilling)
-        if decoding and self.capacity_policy == "static_batch":
-            return _UNTIL_CHANGE
-        if not view.prefilling and not view.waiting and view.decode_blocks_needed <= view.num_free_blocks:
-            return _UNTIL_ARRIVAL
-        prompts, paused, is_full = self._with_memory(view)
-        chunks = self._chunks(view, prompts, paused) if prompts else ()
-        if paused:
-            return StepPlan(
-                preempt=tuple([Preemption(request) for request in paused]),
-                prefill=chunks,
-                requeue=queue_by_arrival(view, paused, chunks) if self._by_arrival else None,
-            )
-        if chunks:
-            return StepPlan(prefill=chunks)
-        if prompts and not self._grants:
-            return _STEP  # memory is given to them anew at each step, though no tokens are left
-        stuck = is_full or (prompts and not self.enable_chunked_prefill)
-        return _UNTIL_CHANGE if (stuck and self._by_arrival) or not self._free_slots(view) else _UNTIL_ARRIVAL
-
-    def _free_slots(self, view: View) -> int:
-        slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-        return max(0, slots - len(view.running))
-
-    def _with_memory(self, view: View) -> tuple[list[RequestView], list[RequestView], bool]:
-        """The prompts that have memory, the requests paused for that, and whether the next prompt finds none."""
-        free = view.num_free_blocks - view.decode_blocks_needed
-        if free < 0:
-            return *pause(view, self._free_slots(view), self._by_arrival), True
-        prompts: list[RequestView] = []
-        # The order of arrival (fcfs): only whole prompts overtake others, and decode from then on.
-        for request in chain(view.prefilling, islice(view.waiting, self._free_slots(view))):
-            if request not in view.prefilling:
-                free -= cdiv(most_tokens(request) if self._grants else request.num_tokens, view.block_size)
-            if free < 0:
-                overtaken = self._by_arrival and max(map(ARRIVAL, view.running), default=-1) > request.row
-                if overtaken and not self._grants:
-                    return *pause(view, self._free_slots(view), True), True
-                return prompts, [], True
-            prompts.append(request)
-        return prompts, [], False
-
-    def _chunks(self, view: View, prompts: list[RequestView], paused: list[RequestView]) -> tuple[Chunk, ...]:
-        """The tokens that each prompt gets in this step (`PyMicroBatchScheduler.schedule`)."""
-        budget = self.max_num_batched_tokens - view.num_decoding + sum([request.is_decoding for request in paused])
-        if not self.enable_chunked_prefill:
-            shares = whole(prompts, budget)
-        else:
-            unit = min(view.block_size, self.max_num_batched_tokens)
-            fill = equal_progress if self.context_chunking_policy == "equal_progress" else first_come_first_served
-            shares = fill(prompts, budget, unit)
-        grants = self._grants
-        return tuple(
-            [
-                Chunk(request, tokens, most_tokens(request) if grants else 0)
-                for request, tokens in zip(prompts, shares, strict=False)
-                if tokens
-            ]
-        )
-
-
-_STEP = StepPlan()
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+        return step(view, self._limits)
 
 
 SYSTEM = System(

@@ -7,19 +7,19 @@ The rules are those of `batching_task` in backends/v3/src/backend.rs and of `Sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, cast
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from annotated_types import doc
-from numpy import float32
 
+from simulator.division import cdiv
 from simulator.parameters import Count, CountOrZero, Factor, check_parameters
-from simulator.plan import Chunk, Holds, StepPlan, Traits, View, cdiv
+from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
 from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12
-from simulator.policies.tgi.step import granted_prompts, granted_tokens
+from simulator.policies.tgi.step import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
 from simulator.servers import Command, Deployment
 
@@ -58,9 +58,23 @@ class Tgi:
     max_batch_total_tokens: Annotated[Count | None, doc("KV tokens of a batch; null: the KV cache")] = None
     order: OrderName = "fcfs"
     enable_chunked_prefill: EnableChunkedPrefill = False
+    _limits: TgiLimits = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        limits = TgiLimits(
+            slots=min(self.max_num_seqs, self.max_num_batched_tokens),  # a decode step computes a token a slot
+            step_tokens=self.max_num_batched_tokens,
+            prefill_tokens=min(
+                self.max_num_batched_tokens, self.max_batch_prefill_tokens or self.max_num_batched_tokens
+            ),
+            total_tokens=self.max_batch_total_tokens,
+            waiting_served_ratio=self.waiting_served_ratio,
+            max_waiting_tokens=self.max_waiting_tokens,
+            in_chunks=self.enable_chunked_prefill,
+            order=self.order,
+        )
+        object.__setattr__(self, "_limits", limits)
 
     @property
     def traits(self) -> Traits:
@@ -73,7 +87,7 @@ class Tgi:
 
     def refuses(self, request: RequestView, num_blocks: int, block_size: int) -> str | None:
         if self.max_batch_total_tokens is not None:
-            of_total = _blocks_of(self.max_batch_total_tokens, block_size)
+            of_total = blocks_of(self.max_batch_total_tokens, block_size)
             if cdiv(granted_tokens(request), block_size) > min(of_total, num_blocks) == of_total:
                 return (
                     f"{request.input_tokens} input tokens and max_tokens = {request.max_tokens} exceed "
@@ -83,101 +97,7 @@ class Tgi:
         return refuse_reservation(request, num_blocks, block_size, granted_tokens(request))
 
     def plan(self, view: View) -> StepPlan:
-        if self.enable_chunked_prefill:
-            return self._plan_mixed(view)
-        if view.prefilling:  # one at most: it is longer than a prefill
-            budget = self._prefill_tokens(view)
-            chunks = [Chunk(request, min(request.num_tokens_to_compute, budget)) for request in view.prefilling]
-            return StepPlan(prefill=tuple(chunks), decode=False, note=view.note)
-        if not view.waiting:
-            return _UNTIL_ARRIVAL
-        running, decodes = len(view.running), view.decode_steps_since_admission
-        if running and not decodes and view.note != _FROM_IDLE:
-            return _DECODE
-        # The prefill was the first of `max_waiting_tokens` (backend.rs:160, :264).
-        steps_left = self.max_waiting_tokens - 1 - decodes
-        least = 0
-        if steps_left > 0:
-            least = int(float32(running) * float32(self.waiting_served_ratio))  # 32 bits, as in :194
-            if len(view.waiting) < least:
-                return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps_left)
-        batch = self._next_batch(view, self._prefill_tokens(view))
-        if not batch:
-            return self._until_room(view)
-        if len(batch) < least:
-            # Where one found no room, arrivals queue behind it.
-            is_stuck = self.order == "fcfs" and len(batch) < len(view.waiting)
-            return StepPlan(holds=Holds.CHANGE if is_stuck else Holds.ARRIVAL, hold_steps=steps_left)
-        return StepPlan(prefill=tuple(batch), decode=False, note=None if running else _FROM_IDLE)
-
-    def _plan_mixed(self, view: View) -> StepPlan:
-        """A step of a model that supports chunks: decodes, what is left of prompts, and every second time new ones."""
-        joined, shares = cast("_Note", view.note or _NOTHING)
-        chunks = [Chunk(request, tokens) for request, tokens in shares if request in view.prefilling]
-        new: list[Chunk] = []
-        if view.waiting and not (joined and view.running):
-            current = view.num_decoding + sum([chunk.num_tokens for chunk in chunks])
-            new = self._next_batch(view, self._prefill_tokens(view, current))
-        if chunks or new:
-            chunks += new
-            joins = bool(new and view.running)
-            return StepPlan(prefill=tuple(chunks), note=(joins, self._shares(chunks, view.num_decoding)))
-        if not view.waiting:
-            return _UNTIL_ARRIVAL
-        return _DECODE if joined else self._until_room(view)
-
-    def _shares(self, chunks: list[Chunk], decoding: int) -> tuple[tuple[RequestView, int], ...]:
-        """What is left of prompts behind these chunks, and its tokens in the next step (`generate_token`).
-
-        The requests that stop with this step still count; the prompt that came last is served first.
-        """
-        budget = self._max_prefill_tokens - (decoding + len(chunks) - 1)
-        shares: list[tuple[RequestView, int]] = []
-        for request, tokens, *_ in reversed(chunks):
-            left = request.num_tokens_to_compute - tokens
-            if left:
-                shares.append((request, max(1, min(left, budget))))
-                budget -= shares[-1][1]
-        return tuple(reversed(shares))
-
-    @property
-    def _slots(self) -> int:
-        return min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
-
-    @property
-    def _max_prefill_tokens(self) -> int:
-        return min(self.max_num_batched_tokens, self.max_batch_prefill_tokens or self.max_num_batched_tokens)
-
-    def _prefill_tokens(self, view: View, current: int = 0) -> int:
-        """Tokens of a prefill beside `current` others, in whole blocks (queue.rs:265)."""
-        padded = cdiv(max(0, self._max_prefill_tokens - current), view.block_size) * view.block_size
-        return min(self.max_num_batched_tokens - current, padded)
-
-    def _until_room(self, view: View) -> StepPlan:
-        """The head finds no room until a request has finished."""
-        return _UNTIL_CHANGE if self.order == "fcfs" or len(view.running) >= self._slots else _UNTIL_ARRIVAL
-
-    def _next_batch(self, view: View, left: int) -> list[Chunk]:
-        """The heads of the queue that fit: into slots, into what is left of a prefill, and into memory."""
-        slots = self._slots - len(view.running)
-        free = view.num_free_blocks
-        if self.max_batch_total_tokens is not None:
-            free -= max(0, view.num_blocks - _blocks_of(self.max_batch_total_tokens, view.block_size))
-        return granted_prompts(view, slots, left, free, in_chunks=self.enable_chunked_prefill)
-
-
-def _blocks_of(tokens: int, block_size: int) -> int:
-    """Blocks for requests among so many tokens: block 0 is kept for health checks (block_allocator.rs)."""
-    return tokens // block_size - 1
-
-
-# Whether new prompts have joined a batch with this step, and the tokens of prompts under way in the next.
-_Note = tuple[bool, tuple[tuple[RequestView, int], ...]]
-_NOTHING: _Note = (False, ())
-_FROM_IDLE = "prefilled from idle"
-_DECODE = StepPlan()
-_UNTIL_CHANGE = StepPlan(holds=Holds.CHANGE)
-_UNTIL_ARRIVAL = StepPlan(holds=Holds.ARRIVAL)
+        return step(view, self._limits)
 
 
 SYSTEM = System(

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan, View, cdiv
+from simulator.division import cdiv
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.request import RequestView
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from simulator.division import cdiv
 from simulator.engine.decode_batch import DecodeBatch
-from simulator.plan import cdiv
 from simulator.request import Request
 from simulator.request_state import RequestState
 from tests.examples import examples

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
-
 from simulator.engine.in_flight import decodes, shape_of
-from simulator.plan import Chunk, Holds, StepPlan
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, prefill_plan
+from simulator.plan import Chunk, Holds, Preemption, StepPlan
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan
 from simulator.request import RequestView
 from simulator.timing.cost import StepShape
 
@@ -19,11 +17,19 @@ def same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return type(one) is type(other) and one == other
 
 
-@pytest.mark.parametrize("decode", [True, False])
-def test_a_step_with_prompts(decode: bool) -> None:
-    chunk = chunk_of(REQUEST, 7)
-    assert same(chunk, Chunk(REQUEST, 7))
-    assert same(prefill_plan([chunk], decode=decode), StepPlan(prefill=(Chunk(REQUEST, 7),), decode=decode))
+def test_a_chunk() -> None:
+    assert same(chunk_of(REQUEST, 7), Chunk(REQUEST, 7))
+
+
+def test_a_plan_has_the_fields_and_defaults_of_its_constructor() -> None:
+    assert same(step_plan(), StepPlan())
+    others: dict[str, Any] = {"decode": False, "more": True, "withheld": True}
+    others |= dict.fromkeys(("resume", "paused", "tried", "to_end", "requeue"), (REQUEST,))
+    others |= {"preempt": (Preemption(REQUEST),), "prefill": (Chunk(REQUEST, 7),), "holds": Holds.CHANGE}
+    others |= {"wait_until_s": 2.5, "note": "kept", "hold_steps": 3}
+    assert others.keys() == set(StepPlan._fields)
+    for name, other in others.items():
+        assert same(step_plan(**{name: other}), StepPlan(**{name: other})), name
 
 
 def test_steps_of_decodes_alone() -> None:

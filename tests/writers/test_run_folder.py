@@ -28,7 +28,7 @@ from simulator.results.shared_prefixes import PrefixColumns
 from tests.command import SMALL, batchlab, small
 from tests.records_maker import tell
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 RARE = {"preempted_before", "aborted"}
 """Keys of a decision that an ordinary run has none of."""
 
