@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reports.drawing.report_run import ReportRun
 from reports.drawing.style import Picture, Style
-from reports.report_run import ReportRun
 from reports.verdict.shown_metrics import Summaries
 from simulator.metrics.slo import Slo
 from simulator.results.records import Records

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports import definitions
 from reports.drawing.plot import DrawnRuns
+from reports.drawing.report_run import ReportRun
 from reports.drawing.style import Picture, Style, styles
 from reports.files import write
 from reports.html import pieces as html
 from reports.interactive.data import page_data
 from reports.interactive.pointed import marks_data
-from reports.pictures import plots
+from reports.pages.pictures import plots
 from reports.plots.cdf import Curve, all_curves, quantities
-from reports.report_run import ReportRun
+from reports.tables import definitions
 from reports.tables.basis import provenance_words
 from reports.tables.cost_parts import cost_tables, is_of_steps
 from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences

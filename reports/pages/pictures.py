@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.drawing.plot import DrawnRuns, Plot
+from reports.drawing.report_run import ReportRun
 from reports.drawing.style import Style
-from reports.report_run import ReportRun
 from simulator.named_class import constants_in
 
 
