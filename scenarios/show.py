@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FindingsText:
     """What was found of a run (`scenarios.diagnosis`), in words: its state, a line or two for a terminal, and rows of
     finding, weight, time, evidence and remedy."""
 
@@ -41,7 +41,7 @@ class Shown:
     scenario_yaml: str
     records: Records  # of the first seed
     summaries: Sequence[Mapping[str, Any]]
-    told: Told | None = None
+    findings: FindingsText | None = None
     workload: Workload | None = None  # the requests, where they are at hand
     prefixes: PrefixColumns | None = None  # that their prompts share, where they are not
     folder: Path | None = None  # its run folder, where it is known
@@ -116,7 +116,7 @@ def report_run(run: Shown) -> ReportRun:
         scenario_yaml=run.scenario_yaml,
         slo=run.scenario.resolve_slo(),
         **run.scenario.measure.window(run.records),
-        state="" if run.told is None else run.told.state,
-        findings=() if run.told is None else run.told.rows,
+        state="" if run.findings is None else run.findings.state,
+        findings=() if run.findings is None else run.findings.rows,
         prefixes=run.prefixes or shared_prefixes(run.workload, run.records),
     )

@@ -21,7 +21,7 @@ CLASS_PATTERN = r"^.+\.py:[^\W\d]\w*$"
 """A user's own class: `path.py:Class`."""
 
 USER_MODULE = "batchlab_user_"
-"""What the names of modules begin with that a user's own files are loaded as."""
+"""The beginning of the names of modules that hold a user's own files."""
 
 
 @cache

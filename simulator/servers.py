@@ -1,4 +1,4 @@
-"""What a real server is beside its policy: what it adds around the kernels of a step, and the command that starts it.
+"""A real server beside its policy: what it adds around the kernels of a step, and the command that starts it.
 
 A policy's file has its server as `SERVER` (`simulator.policies.server_of`). Where nothing was published, the figures
 are vLLM's and say so: the form is known to fit, the numbers are a default to be replaced by one's own.
@@ -20,7 +20,7 @@ _NEWEST: Since = (10**9,)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a server is started with besides its policy's parameters. `model` is what its model flag takes."""
+    """The settings of a server besides its policy's parameters. `model` is the value of its model flag."""
 
     model: str
     tensor_parallel: int
@@ -40,7 +40,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What an engine adds to a step (`host`) and between its clients and a step (`front_end`), and how it is started.
+    """A server: what it adds to a step (`host`) and between clients and a step (`front_end`), and how it is started.
 
     An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
     before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.

@@ -14,8 +14,8 @@ from hypothesis import settings
 PROFILES = ("default", "long", "more")
 PROFILE = os.environ.get("BATCHLAB_HYPOTHESIS", "default")
 # `make test` takes one example of so many, and at least so many of each law.
-ONE_OF = 5
-FEWEST = 6
+ONE_OF = 10
+FEWEST = 5
 
 
 def number(count: int, profile: str = PROFILE) -> int:

@@ -102,9 +102,10 @@ def given() -> list[tuple[str, str]]:
 def test_every_command_of_the_pages_is_one() -> None:
     """Its verb is there, and so are its flags."""
     assert len(given()) > 40
+    whole: Any = get_command(app)
     for page, text in given():
         words = shlex.split(text, comments=True)[1:]
-        command: Any = get_command(app)
+        command = whole
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         assert not hasattr(command, "commands") or words[:1] == ["--install-completion"], f"{page}: {text}"

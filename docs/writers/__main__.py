@@ -16,6 +16,7 @@ from docs.writers import (
     run_folder,
     studies,
     systems,
+    trace_formats,
 )
 from docs.writers.accuracy import compute as accuracy
 from docs.writers.claims import page as claims
@@ -48,6 +49,7 @@ WRITERS: dict[str, Callable[[], None]] = {
     "run-folder": _text(run_folder.page, DOCS / "run-folder.md"),
     "schema": _text(json_schema.text, json_schema.FILE),
     "systems": _text(systems.page, DOCS / "systems.md"),
+    "traces": lambda: trace_formats.write(DOCS / "traces.md"),
     "claims": _text(claims.page, DOCS / "claims.md"),
     "gallery": lambda: gallery.write(DOCS),
     **{name: _study(study) for name, study in studies.studies().items()},

@@ -31,7 +31,7 @@ def explain(
     of the run (report.html) and explain.json go to a folder, which may be that of the run.
     """
     from scenarios.diagnosis.what_if import explain as find
-    from scenarios.diagnosis.words import data, explained_told
+    from scenarios.diagnosis.words import data, with_findings
     from scenarios.runs.storage.output import output, same_scenario
     from scenarios.runs.storage.run_folder import EXPLANATION, REPORT, SCENARIO, to_json
     from scenarios.runs.storage.saved_run import read_summary, single_run
@@ -54,7 +54,7 @@ def explain(
             if not (out / SCENARIO).is_file():
                 (folder / SCENARIO).write_text(found.result.scenario_yaml, encoding="utf-8", newline="\n")
             shown: Any = found.result.shown()
-            write_pictures(folder, [explained_told(shown, found)], found.result.notes)
+            write_pictures(folder, [with_findings(shown, found)], found.result.notes)
     console.out(to_json(data(found)) if json else _text(found, console.terminal))
     if out is not None:
         (console.note if json else console.out)(f"\nreport: {out / REPORT}\n")

@@ -42,7 +42,7 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
         for run in runs
     }
     parts = [verdict_table(summaries, slo, known, terminal, paired=paired)]
-    if found := [run for run in runs if run.told is not None]:
+    if found := [run for run in runs if run.findings is not None]:
         parts.append(_findings(found, terminal))
     if paired and len(runs) > 1:
         parts += _difference_lines(runs, cuts, terminal)
@@ -65,10 +65,11 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
 def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
     """The runs with what is found of the first seed of each."""
     from scenarios.diagnosis.diagnose import diagnose
-    from scenarios.diagnosis.words import told
+    from scenarios.diagnosis.words import findings_text
 
     return [
-        replace(run, told=told(diagnose(run.scenario, run.records, run.summaries[0], run.workload))) for run in runs
+        replace(run, findings=findings_text(diagnose(run.scenario, run.records, run.summaries[0], run.workload)))
+        for run in runs
     ]
 
 
@@ -79,12 +80,12 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
     of_first = " (first seed)" if len(runs[0].summaries) > 1 else ""
     lines = [terminal.paint("Diagnosis", "title") + of_first]
     for run in runs:
-        told = run.told.lines if run.told is not None else ()
+        said = run.findings.lines if run.findings is not None else ()
         begin = f"{run.label}: " if len(runs) > 1 else ""
         lines += [
-            wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(told)
+            wrapped(f"{begin if not place else ''}{line}", terminal.prose_width) for place, line in enumerate(said)
         ]
-    ill = next((run for run in runs if run.told is not None and run.told.rows), None)
+    ill = next((run for run in runs if run.findings is not None and run.findings.rows), None)
     if ill is not None:
         place = "RUN_DIR" if ill.folder is None else shlex.quote(ill.folder.as_posix())
         lines.append(terminal.paint(f"batchlab explain {place} tries what helps.", "dim"))

@@ -1,4 +1,4 @@
-"""From a run to its findings, the worst first."""
+"""Diagnose a run: its findings, the worst first."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _ALWAYS = tuple(rule for rule in RULES if rule.name in ("padding", "prefix-cache
 
 
 def _seconds(claim: Claim, evidence: Evidence) -> Floats:
-    """What the claim accounts for of each late request's seconds, as far as they count against its limit."""
+    """Return the seconds of each late request that the claim explains, as far as they count against its limit."""
     late = evidence.late
     waited = 0.0 if claim.waited_s is None else np.where(late.waits, claim.waited_s, 0.0)
     slowed = 0.0 if claim.slowed_s is None else np.where(late.paces, claim.slowed_s, 0.0)

@@ -1,4 +1,4 @@
-"""What rules look at: a run's rows and late requests, and what its steps would cost otherwise. All of it is columns."""
+"""The evidence that rules look at: a run's rows, its late requests and the prices of its steps, as columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of each replica: what its steps cost, by its cost model, and what it may hold.
+    """The step costs and the limits of each replica.
 
     `base_s` is a step that decodes one token behind one, which reads the weights and little else: what a step costs
     however small its batch. `token_s` is what a prompt token adds in a step full of them. `budget` bounds the tokens
@@ -65,7 +65,7 @@ class Evidence:
 
     @cached_property
     def replica(self) -> Ints:
-        """Of each late request; 0 where it came to none."""
+        """The replica of each late request; 0 where it came to none."""
         return np.maximum(self.records.requests.replica[self.late.row], 0)
 
     @cached_property
@@ -80,7 +80,7 @@ class Evidence:
 
     @cached_property
     def base_row_s(self) -> Floats:
-        """What each row's steps would cost with a batch of one."""
+        """The seconds of each row's steps with a batch of one."""
         rows = self.records.rows
         return np.minimum(rows.repeat * self.prices.base_s[rows.replica], self.row_s)
 
@@ -101,7 +101,7 @@ class Evidence:
 
     @cached_property
     def traits(self) -> Traits:
-        """What the policy says of itself, as it is configured."""
+        """The traits of the policy as it is configured."""
         return policy_traits(self.scenario)
 
     @cached_property
@@ -111,13 +111,13 @@ class Evidence:
 
     @cached_property
     def no_slot(self) -> Bools:
-        """Of the others, rows in which every slot is taken."""
+        """Rows in which every slot is taken, though memory is free."""
         rows = self.records.rows
         return ~self.no_memory & (rows.running >= self.prices.slots[rows.replica])
 
     @cached_property
     def no_tokens(self) -> Bools:
-        """Of the others, rows that compute prompts and have no room among a step's tokens for another one."""
+        """Rows with memory and slots that compute prompts and have no tokens left for another one."""
         rows, late = self.records.rows, self.late.row
         prompt = float(self.records.requests.input_tokens[late].mean()) if len(late) else 1.0
         full = rows.tokens + prompt > self.prices.budget[rows.replica]
@@ -125,24 +125,24 @@ class Evidence:
 
     @cached_property
     def held_back(self) -> Bools:
-        """Of the others: slots, memory and tokens are there, and a request that waits is still not begun."""
+        """Rows with slots, memory and tokens in which a waiting request is still not begun."""
         return ~self.no_memory & ~self.no_slot & ~self.no_tokens
 
     @cached_property
     def seen_s(self) -> Floats:
-        """Of each row its seconds times the late requests that waited for their first token in it."""
+        """The seconds of each row times the late requests that waited for their first token in it."""
         return self._times_late(self.late.from_s, self.late.first_s)
 
     @cached_property
     def paced_s(self) -> Floats:
-        """Of each row its seconds times the late requests that were between their first and their last token in it."""
+        """The seconds of each row times the late requests that were between first and last token in it."""
         return self._times_late(self.late.first_s, self.late.last_s)
 
     def _times_late(self, from_s: Floats, to_s: Floats) -> Floats:
         return np.asarray(self.row_s * self.inside(self.replica, from_s, to_s))
 
     def inside(self, replica: Ints, from_s: Floats, to_s: Floats) -> Ints:
-        """Of each row how many of these stretches of time, each of a replica, hold its middle."""
+        """Count, for each row, the stretches of time of its replica that hold its middle."""
         rows, place = self.records.rows, self.timeline.place
         middle = place(rows.replica, (rows.start_s + rows.end_s) / 2)
         came, gone = np.sort(place(replica, from_s)), np.sort(place(replica, to_s))
@@ -167,7 +167,7 @@ class Evidence:
 
     @cached_property
     def prompt_token_s(self) -> float:
-        """What a prompt token added to the steps of this run: nearly nothing where steps wait for memory anyway."""
+        """The seconds that a prompt token added to this run's steps; nearly 0 where steps wait for memory anyway."""
         rows = self.records.rows
         prompts = rows.prefill_tokens > 0
         tokens = float(np.dot(rows.repeat[prompts], rows.prefill_tokens[prompts]))
@@ -200,25 +200,25 @@ class Evidence:
         return Timeline(self.records, first, run_end_s(self.records))
 
     def queued_s(self, rows: Bools | Floats) -> Floats:
-        """Of each late request the seconds in the queue that fall into these rows of its replica."""
+        """Return each late request's seconds in the queue that fall into these rows of its replica."""
         return self.timeline.seconds(rows, self.replica, self.late.from_s, self.late.begun_s)
 
     def before_first_s(self, rows: Bools | Floats) -> Floats:
-        """The same of the seconds until its first token."""
+        """Return each late request's seconds until its first token that fall into these rows of its replica."""
         return self.timeline.seconds(rows, self.replica, self.late.from_s, self.late.first_s)
 
     def after_first_s(self, rows: Bools | Floats) -> Floats:
-        """The same of the seconds from its first token to its last."""
+        """Return each late request's seconds from first to last token that fall into these rows of its replica."""
         return self.timeline.seconds(rows, self.replica, self.late.first_s, self.late.last_s)
 
     def resting_s(self) -> Floats:
-        """Of each late request the seconds in the queue while its replica computed nothing."""
+        """Return each late request's seconds in the queue while its replica computed nothing."""
         rows = self.records.rows
         waited = self.late.begun_s - self.late.from_s
         return np.asarray(np.maximum(waited - self.queued_s(np.ones(len(rows.repeat))), 0.0))
 
     def covered_queue_s(self, starts: Floats, ends: Floats, of: Ints, *, until_first: bool = False) -> Floats:
-        """Of each late request the seconds waited inside any of the intervals, the i-th of them on replica `of[i]`."""
+        """Return each late request's seconds of waiting inside the intervals, the i-th of them on replica `of[i]`."""
         found = np.zeros(len(self.late.row))
         to_s = self.late.first_s if until_first else self.late.begun_s
         for replica in np.unique(of).tolist():

@@ -1,4 +1,4 @@
-"""What a rule says of a run, and what diagnosis makes of it."""
+"""A rule's claim about a run, and the finding that diagnosis makes of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a rule found: for every late request the seconds of its lateness that the cause accounts for.
+    """A rule's claim: the seconds of every late request's lateness that a cause explains.
 
     `waited_s` lie before its first token and `slowed_s` after it. `lost` is the share of `lost_of` (the GPU time, or
     the tokens that it computed) that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it
@@ -74,7 +74,7 @@ class Finding:
 
     @property
     def late(self) -> bool:
-        """Whether it made requests late."""
+        """True if it made requests late."""
         return self.explains > 0
 
 
@@ -92,5 +92,5 @@ class Findings:
 
     @property
     def healthy(self) -> bool:
-        """Whether the SLO is kept and nothing was found."""
+        """True if the SLO is kept and nothing was found."""
         return not self.found and not self.broken

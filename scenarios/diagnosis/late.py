@@ -48,7 +48,7 @@ class Late:
 
     @property
     def share(self) -> float:
-        """Of the counted requests."""
+        """The share of the counted requests that are late."""
         return len(self.row) / self.counted if self.counted else 0.0
 
 
@@ -103,12 +103,12 @@ def late_requests(
 
 
 def _until_s(records: Records, rows: Ints) -> Floats:
-    """When each of these requests was lost, if it was: that it was released, or the end of the run."""
+    """Return when each of these requests was lost: as it was released, or at the end of the run."""
     return _known_or(records.requests.released_s[rows], lambda _: run_end_s(records))
 
 
 def _from_s(records: Records, rows: Ints, served_s: float) -> Floats:
-    """From when each of these requests waited; of one that was refused, as long ago as requests are served."""
+    """Return from when each of these requests waited; a refused one as long ago as requests are served."""
     arrival_s = records.requests.arrival_s[rows]
     return np.where(records.requests.status[rows] == Status.REJECTED, arrival_s - served_s, arrival_s)
 
@@ -184,7 +184,7 @@ def _strictest(slo: Slo, names: Sequence[str]) -> float:
 
 
 def _broken(records: Records, limits: Slo | None, summary: Mapping[str, Any], counted: Bools, row: Ints) -> bool:
-    """Whether the SLO's targets are missed; without any, whether more are late than is tolerated, also of a class."""
+    """Return whether the SLO's targets are missed; without targets, whether more are late than is tolerated."""
     if MET in summary and not summary[MET]:
         return len(row) > 0
     if MET in summary:

@@ -1,4 +1,4 @@
-"""How much of each prompt was seen before: what a prefix cache could have found."""
+"""The share of each prompt that was seen before, which a prefix cache could have found."""
 
 from __future__ import annotations
 

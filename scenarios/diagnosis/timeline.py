@@ -21,7 +21,7 @@ class Timeline:
         self._places = places
 
     def place(self, replica: Ints, time_s: Floats) -> Floats:
-        """Where these moments of these replicas lie on the axis."""
+        """Return the places of these moments of these replicas on the axis."""
         return np.asarray(replica * self._length_s + np.clip(time_s - self._begin_s, 0.0, self._length_s))
 
     def seconds(self, weight: Floats | Bools, replica: Ints, from_s: Floats, to_s: Floats) -> Floats:

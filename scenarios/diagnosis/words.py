@@ -9,7 +9,7 @@ from typing import Any
 from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value
 from scenarios.diagnosis.say import count, moment, rounded
 from scenarios.diagnosis.what_if import WORSE, Explanation, WhatIf
-from scenarios.show import Shown, Told
+from scenarios.show import FindingsText, Shown
 from simulator.metrics.table import METRICS
 from simulator.percent import percent
 
@@ -30,14 +30,14 @@ def headline(found: Findings) -> str:
 
 
 def weight(each: Finding) -> str:
-    """What the finding explains, or what it lost."""
+    """Return the share that the finding explains, or that it lost."""
     if each.late:
         return f"explains {percent(each.explains)} of the late requests"
     return f"costs {percent(each.severity)} of the {each.claim.lost_of}"
 
 
 def when(each: Finding) -> str:
-    """From when to when: 32 s to 217 s."""
+    """Return its time: 32 s to 217 s."""
     return f"{moment(each.from_s)} to {moment(each.to_s)}"
 
 
@@ -52,7 +52,7 @@ def short(found: Findings) -> list[str]:
     return lines
 
 
-def told(found: Findings) -> Told:
+def findings_text(found: Findings) -> FindingsText:
     """The findings as a report and a terminal show them."""
     rows = tuple(
         (
@@ -61,11 +61,11 @@ def told(found: Findings) -> Told:
         )
         for each in found.found
     )  # fmt: skip
-    return Told(capital(headline(found)), tuple(short(found)), rows)
+    return FindingsText(capital(headline(found)), tuple(short(found)), rows)
 
 
 def capital(text: str) -> str:
-    """The text with a capital."""
+    """Return the text with a capital letter."""
     return text[:1].upper() + text[1:]
 
 
@@ -81,7 +81,7 @@ def _yaml(value: Value) -> str:
 
 
 def outcome(tried: WhatIf) -> str:
-    """What a remedy gained and what it cost, in a sentence."""
+    """Return a sentence with a remedy's gain and cost."""
     if tried.error is not None:
         return f"could not be tried: {tried.error}"
     before, after = (percent(n / max(tried.requests, 1)) for n in (tried.late_before, tried.late_after))
@@ -109,7 +109,7 @@ def _moved(key: str, before: Any, after: Any) -> str:
 
 
 def data(explained: Explanation) -> dict[str, Any]:
-    """What `--json` prints and explain.json holds."""
+    """Return the content of `--json` and of explain.json."""
     found, result = explained.findings, explained.result
     return {
         "scenario": result.scenario.name,
@@ -164,11 +164,11 @@ def _remedy(remedy: Remedy, tried: WhatIf | None) -> dict[str, Any]:
     }
 
 
-def explained_told(shown: Shown, explained: Explanation) -> Shown:
+def with_findings(shown: Shown, explained: Explanation) -> Shown:
     """The run with its findings for a page, each with what became of its remedies."""
-    plain = told(explained.findings)
+    plain = findings_text(explained.findings)
     rows = []
     for row, tried in zip(plain.rows, explained.tried, strict=True):
         remedies = [f"{change_text(trial.remedy.change)} ({trial.remedy.why}) - {outcome(trial)}" for trial in tried]
         rows.append((*row[:4], "; then ".join(remedies) if remedies else row[4]))
-    return replace(shown, told=Told(plain.state, plain.lines, tuple(rows)))
+    return replace(shown, findings=FindingsText(plain.state, plain.lines, tuple(rows)))

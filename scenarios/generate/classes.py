@@ -100,7 +100,7 @@ def _closed_loop(
 
 
 def _clients(config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: int) -> tuple[Client, ...]:
-    """How the clients of each class behave; empty where all wait for ever."""
+    """Return the clients of each class; none where all wait for ever."""
     found = [entry.client or config.client for entry in classes]
     if not any(found):
         return ()

@@ -1,4 +1,4 @@
-"""Which shared text each prompt begins with."""
+"""Draw the shared text that each prompt begins with."""
 
 from __future__ import annotations
 

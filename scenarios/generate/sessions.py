@@ -45,7 +45,7 @@ class Chains:
 
 
 def chains(classes: Sequence[ClassConfig], seed: int, time_s: Floats, class_index: Ints, pause_s: Floats) -> Chains:
-    """What the arrivals at `time_s` begin; `class_index` is their class, `pause_s` the `delay_s` of the first."""
+    """Draw the chains that begin at `time_s`; `class_index` is their class, `pause_s` the first request's `delay_s`."""
     count = np.ones(len(time_s), dtype=np.int64)
     number = np.zeros(len(time_s), dtype=np.int64)
     later: dict[int, tuple[Floats, Bools]] = {}
@@ -141,7 +141,10 @@ def _prompts(new_tokens: Ints, answers: Ints, place: Ints, grows: Bools) -> Ints
 def _contents(
     workload: Workload, drawn: Chains, sessions: Sequence[str | None], grows: Bools
 ) -> Sequence[PromptContent | None] | None:
-    """What a prefix cache can know. A session shares what its first prompt shares; a growing one is one sequence."""
+    """Return each prompt's content for a prefix cache.
+
+    A session shares what its first prompt shares; a growing one is one sequence.
+    """
     if workload.content is None and not grows.any():
         return None
     given = workload.content or [None] * len(sessions)

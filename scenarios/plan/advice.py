@@ -25,7 +25,7 @@ _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 
 
 def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
-    """What to change, in a sentence; with `tried`, of a few changes the one that a run shows to help most."""
+    """Advise a change in a sentence; with `tried`, the one of a few that a run shows to help most."""
     if answer.binding is None:
         return ""
     changes = [
@@ -88,7 +88,7 @@ def _is_near(factor: float) -> bool:
 
 
 def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
-    """What one more replica would do."""
+    """Say what one more replica would do."""
     if answer.candidate.scenario.fleet is not None:
         return "Another GPU, or a larger fleet."
     more = answer.replicas + 1

@@ -1,4 +1,4 @@
-"""What a plan says of a candidate, and the JSON of it."""
+"""A plan's answer about a candidate, and its JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Answer:
 
     @property
     def headroom(self) -> float | None:
-        """How much more load fits before a goal fails, as a share of the load; negative where it is too much."""
+        """The further load that fits before a goal fails, as a share of the load; negative if that is too much."""
         return None if self.bounds is None else self.bounds.value / self.load - 1
 
     @property
@@ -116,7 +116,7 @@ class Plan:
 
 
 def feasible(answers: Sequence[Answer]) -> list[Answer]:
-    """Those that meet every goal."""
+    """Return the answers that meet every goal."""
     return [answer for answer in answers if answer.feasible]
 
 

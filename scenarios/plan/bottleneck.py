@@ -1,4 +1,4 @@
-"""What the requests that bind a goal wait for, measured on a run: shares of their time by cause.
+"""The bottleneck: for what the requests that bind a goal wait, as shares of their time in a run.
 
 The worst requests of the goal are followed through the run. In the queue, the cause is the full batch (`queueing`), the
 full KV cache (`memory`), or whatever the steps that they wait for take. In service, it is the resource that the steps
@@ -91,7 +91,7 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
 
 
 def _phases(goal: Goal) -> tuple[bool, tuple[str, ...]]:
-    """Whether the goal's time begins in the queue, and which parts of the service are in it."""
+    """Return whether the goal's time begins in the queue, and which parts of the service are in it."""
     return {
         "ttft": (True, ("first",)),
         "queue_time": (True, ()),

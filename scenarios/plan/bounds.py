@@ -1,4 +1,4 @@
-"""How sure a rate is: an interval at 95 % for it, and whether two candidates can be told apart.
+"""The uncertainty of a rate: its interval at 95 %, and whether two candidates can be told apart.
 
 Two sources of doubt, by the traffic.
 
@@ -115,7 +115,7 @@ def _requests(trial: Trial) -> int:
 
 
 def _weights(requests: int) -> Floats:
-    """How often each block is drawn: one row a draw, one column a block."""
+    """Draw the number of times that each block is taken: one row a draw, one column a block."""
     blocks = max(min(BLOCKS, requests // _LEAST_IN_A_BLOCK), 1)
     drawn = stream(0, "", "plan bootstrap").multinomial(blocks, np.full(blocks, 1 / blocks), DRAWS)
     return drawn.astype(np.float64)
@@ -131,7 +131,7 @@ def _crossings(trials: Sequence[Trial], goals: Sequence[Goal], weights: Floats) 
 
 
 def _crossing(rates: Floats, excess: Floats) -> float:
-    """Where the last stretch from below 0 to above it crosses 0."""
+    """Return where the last stretch from below 0 to above it crosses 0."""
     below = np.flatnonzero(excess <= 0)
     last = len(rates) - 1
     if len(below) and below[-1] < last:

@@ -71,7 +71,7 @@ def find_config(
 def _between(
     lab: Laboratory, answers: Sequence[Answer], load: float, seeds: Sequence[int], experience: Experience
 ) -> list[Answer]:
-    """Where no candidate holds: one between the steps of the grid that misses by less, if there is one.
+    """Try candidates between the steps of the grid where none holds, for one that misses by less.
 
     A budget of tokens trades the time to the first token against the gaps between the next ones, so the largest rate
     lies where both limits are met by as little. The neighbours of the budget with the largest rate are tried where it
@@ -127,8 +127,10 @@ def _seen(lab: Laboratory, candidate: Candidate, load: float, piece: int) -> _Se
 
 
 def _different(seen: Sequence[_Seen], base: Scenario) -> list[_Seen]:
-    """Of those with the same results to the last bit the one that changes least of the scenario, in their order: a
-    batch that never fills is the same whatever its largest size."""
+    """Keep, of candidates with equal results, the one that changes least of the scenario. Order stays.
+
+    A batch that never fills is the same whatever its largest size.
+    """
     found: dict[tuple[object, ...], _Seen] = {}
     for each in seen:
         key = each.score, each.values
@@ -138,7 +140,7 @@ def _different(seen: Sequence[_Seen], base: Scenario) -> list[_Seen]:
 
 
 def _changes(candidate: Candidate, base: Scenario) -> int:
-    """How many keys of the engine a candidate sets to something else than the scenario."""
+    """Count the keys of the engine that a candidate sets to another value than the scenario."""
     keys = [key for key in candidate.settings if key.startswith("engine.") and key != POLICY]
     changed = [key for key in keys if candidate.settings[key] != base.engine.parameter(key.removeprefix("engine."))]
     return len(changed) + (candidate.scenario.engine.policy != base.engine.policy)

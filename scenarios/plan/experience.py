@@ -1,4 +1,4 @@
-"""What the search for one candidate's rate teaches about the next one's."""
+"""Rates of earlier candidates, which shorten the search for the next one's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Known:
     answer: Answer
 
     def is_in(self, trials: Sequence[Trial]) -> bool:
-        """Whether these trials came out as its own did at the same rates, request by request."""
+        """Return whether these trials came out as its own did at the same rates, request by request."""
         own = {(trial.rate, trial.replicas, trial.seed): trial for trial in self.answer.trials}
         return all(
             (twin := own.get((trial.rate, trial.replicas, trial.seed))) is not None and _are_equal(trial, twin)
@@ -36,7 +36,7 @@ class Known:
 
 @dataclass(slots=True)
 class Experience:
-    """What earlier candidates teach: `ratios` are rates of whole runs over those of short ones, by policy."""
+    """Rates of earlier candidates. `ratios` are rates of whole runs over those of short ones, by policy."""
 
     ratios: dict[str, float] = field(default_factory=dict)
     best: float = 0.0  # requests per second and USD per hour, the most so far
@@ -56,7 +56,7 @@ class Experience:
         return None
 
     def is_expensive(self, candidate: Candidate, rate: float) -> bool:
-        """Whether its requests cost many times those of another candidate."""
+        """Return whether its requests cost many times those of another candidate."""
         price = candidate.usd_per_hour(candidate.scenario.replicas)
         return price is not None and price > 0 and rate / price * _EXPENSIVE < self.best
 

@@ -1,4 +1,4 @@
-"""What `--out` gets: the plan as JSON, and a scenario for each of the best candidates that `batchlab run` takes."""
+"""The files of `--out`: the plan as JSON, and a scenario for each of the best candidates."""
 
 from __future__ import annotations
 

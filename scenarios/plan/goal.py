@@ -1,4 +1,4 @@
-"""What a plan has to meet: limits on metrics of a run, of all requests or of one class."""
+"""The goals of a plan: limits on metrics of a run, of all requests or of one class."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Goal:
         return float(self.statistic[1:]) / 100 if re.fullmatch(r"p\d+", self.statistic) else None
 
     def holds(self, value: Value) -> bool:
-        """Whether a value is within the limit. One that is undefined is not."""
+        """Return whether a value is within the limit. An undefined value is not."""
         if value is None or math.isnan(value):
             return False
         return value >= self.limit if self.at_least else value <= self.limit
 
     def excess(self, value: Value) -> float:
-        """How far a value is beyond the limit, as the logarithm of a ratio: above 0 it misses, below there is room.
+        """Return the logarithm of value over limit: above 0 the value misses, below 0 there is room.
 
         Of shares near 1, the ratio is that of what they lack: 0.98 instead of 0.99 is as far as twice a latency.
         """

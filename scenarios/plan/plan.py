@@ -97,7 +97,7 @@ def _answers(
     progress: Callable[..., None] | None,
 ) -> list[Answer]:
     """The answers of candidates. Short runs of all come first; then whole ones, of the most promising first: what it
-    costs elsewhere says how exactly the rate of a dear one need be known."""
+    costs elsewhere says how exactly the rate of an expensive one must be known."""
     found: dict[int, Answer] = {}
     shorts: dict[int, ShortRate] = {}
     for place, candidate in enumerate(candidates if find == "rate" else ()):
@@ -125,7 +125,7 @@ def _answers(
 
 
 def _refused(candidate: Candidate, load: float, error: InputError) -> Answer:
-    """What is wrong with a candidate's scenario alone, as its answer. Raises `error` where it is not."""
+    """Return an answer that says what is wrong with a candidate's scenario. Raises `error` if it is not at fault."""
     if error.file is not None:  # a flag, or the user's own file
         raise error
     return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
@@ -149,7 +149,7 @@ def _one(
 
 
 def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:
-    """What is said of a workload that is too short for its goals."""
+    """Warn of a workload that is too short for its goals."""
     count = len(traffic.workload(traffic.rate, traffic.scenario.seed))
     tails = [goal.text for goal in goals if goal.quantile is not None and goal.quantile >= 0.99]
     if not tails or count >= _FEW:

@@ -29,7 +29,7 @@ TOLERANCE = 0.02
 _OF_INTERVAL = 0.2
 _WIDEST = 0.06  # bracket
 _EXPENSIVE = 0.2  # bracket of a candidate whose requests cost many times those of another: its interval covers it
-_DEAR_DRAWN = 0.1  # of drawn traffic, where the interval is that of the seeds alone
+_EXPENSIVE_DRAWN = 0.1  # of drawn traffic, where the interval is that of the seeds alone
 _SHORT_TOLERANCE = 0.1
 SLOPE = 2.0  # of the excess over the logarithm of the rate, before two runs tell it
 FARTHEST = 4096.0  # factor between the scenario's rate and the smallest or largest that is tried
@@ -42,7 +42,7 @@ STEP_TIMES = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ShortRate:
-    """What the short runs of a candidate saw: their largest rate, None where none holds."""
+    """The largest rate of a candidate's short runs; None where none holds."""
 
     short: float | None
 
@@ -70,8 +70,8 @@ def find_rate(
     start = guess if short is None else short * experience.ratio(candidate)
     assert start is not None, "without a guess, there is a short rate"
     is_expensive = experience.is_expensive(candidate, start)
-    dear = _DEAR_DRAWN if lab.traffic.is_random else _EXPENSIVE
-    search = _Search(lab, candidate, 1 + (dear if is_expensive else TOLERANCE))
+    share = _EXPENSIVE_DRAWN if lab.traffic.is_random else _EXPENSIVE
+    search = _Search(lab, candidate, 1 + (share if is_expensive else TOLERANCE))
     if alike is None:
         first = search.whole(start, seeds[0], _FIRST_STEP, slope=SLOPE)
     else:  # its own bracket, if it is the same
@@ -149,7 +149,7 @@ def piece_of(lab: Laboratory) -> int:
 
 
 def too_little(trial: Trial) -> bool:
-    """Whether a run fails for want of load alone: every goal that it misses grows with the load."""
+    """Return whether a run fails for want of load alone: every goal that it misses grows with the load."""
     missed = trial.missed
     return bool(missed) and all(goal.at_least and goal.metric in OF_LOAD for goal in missed)
 
@@ -259,5 +259,5 @@ def _without_rate(lab: Laboratory, candidate: Candidate, load: float) -> Answer:
 
 
 def causes(trial: Trial, candidate: Candidate, binding: Goal) -> Shares:
-    """What the requests that bind a goal wait for in a run; nothing without its records."""
+    """Return for what the requests that bind a goal wait in a run; nothing without its records."""
     return Shares({}) if trial.records is None else shares(trial.records, candidate, binding)

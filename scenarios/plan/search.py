@@ -24,11 +24,11 @@ _LONGEST = 2.0  # factor between two rates on the way to a bracket
 
 
 class Probed(Protocol):
-    """What a probe gives back."""
+    """The result of a probe."""
 
     @property
     def holds(self) -> bool:
-        """Whether the rate is within the limits."""
+        """True if the rate is within the limits."""
 
     @property
     def excess(self) -> float:
@@ -99,7 +99,7 @@ def _known(tolerance: float | Callable[[Sequence[tuple[float, P]]], float], prob
 
 
 def _foreseen(probes: list[tuple[float, P]], tolerance: float, usual: float, slope: float | None) -> float:
-    """How far to go in the logarithm: a little beyond where the excess is foreseen to cross 0, or else `usual`.
+    """Return a stride in the logarithm: a little beyond where the excess should cross 0, or else `usual`.
 
     It is foreseen by a line through the last two probes, or by `slope` from the only one.
     """

@@ -135,7 +135,7 @@ def _applicable(base: Scenario, setting: Setting, has_policies: bool) -> Iterato
 
 
 def _splits(around: Scenario) -> list[Setting]:
-    """The same GPUs as replicas of another size: 4 as one replica of four, two of two; nothing of a fleet of groups."""
+    """Split the same GPUs into replicas of other sizes: 4 as one of four, two of two. A fleet stays as it is."""
     if around.fleet is not None:
         return [{}]
     ranks, gpus = around.hardware.tensor_parallel, around.hardware.tensor_parallel * around.replicas

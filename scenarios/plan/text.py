@@ -113,7 +113,7 @@ def _line(label: str, answer: Answer) -> tuple[str, ...]:
 
 
 def below(plan: Plan) -> list[str]:
-    """What is said of the best candidate under the table, a line each."""
+    """Return the lines about the best candidate under the table."""
     if not plan.answers:
         return []
     best = plan.answers[0]

@@ -40,7 +40,7 @@ _OVER = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a goal's value is made of, request by request in order of arrival; NaN where a request does not count.
+    """The requests' own values of a goal's metric, in order of arrival; NaN where a request does not count.
 
     Empty where the metric is none of single requests: it is then taken as it is.
     """
@@ -50,7 +50,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a run. `values` has one entry a goal, `STEADY` last; empty where the run was stopped."""
+    """The outcome of a run. `values` has one entry a goal, `STEADY` last; empty where the run was stopped."""
 
     rate: float
     replicas: int
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was given up early."""
+        """True if the run was given up early."""
         return not self.values
 
     @property
@@ -102,7 +102,7 @@ class Laboratory:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget is over."""
+        """True if the budget is over."""
         return self.cpu_s >= self._budget_s
 
     def run(

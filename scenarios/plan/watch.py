@@ -38,7 +38,7 @@ class HopelessError(Exception):
 
 @dataclass(slots=True)
 class _Account:
-    """How much of a goal's allowance is left; `counts` says which requests it is about."""
+    """The allowance that a goal has left; `counts` says which requests count."""
 
     counts: Bools
     cost: Callable[[RequestState, Status], float]
@@ -46,7 +46,7 @@ class _Account:
 
 
 def watcher(goals: Sequence[Goal], scenario: Scenario, workload: Workload) -> Watch | None:
-    """What ends a run of the scenario on this workload by `HopelessError`; None where no goal can be given up."""
+    """Return the watch that ends a run on this workload by `HopelessError`; None where no goal can be given up."""
     if workload.answers_back or scenario.fleet is not None or scenario.measure.warmup_s == "auto":
         return None  # the number of requests that count, or what a replica knows of one, is not certain
     accounts = [found for goal in goals if (found := _account(goal, scenario, workload)) is not None]

@@ -77,7 +77,7 @@ class Arrival(Strict):
 
     @property
     def ends(self) -> bool:
-        """Whether the profile ends at 0, so that only finitely many requests arrive."""
+        """Return whether the profile ends at 0, so that only finitely many requests arrive."""
         if self.profile is None or rate_profile.period_of(self.profile) is not None:
             return False
         return rate_profile.points_of(self.profile)[-1][1] == 0

@@ -1,4 +1,4 @@
-"""What a scenario may say of clients that do not wait for ever."""
+"""The `client:` of a workload: timeouts and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario may say of random times, such as the pause before a next question: a number, or a distribution."""
+"""Random times of a scenario, such as the pause before a next question: a number, or a distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scenario may say of token counts: the distributions by their key `dist`, each with optional bounds.
+"""Token counts of a scenario: the distributions by their key `dist`, each with optional bounds.
 
 Bounds condition a distribution, they do not clip it: no mass piles up on them, every length between them keeps its
 relative weight (so the mean moves a little). Where no `min` is given it is 1. Lengths are whole tokens: a continuous
@@ -183,7 +183,7 @@ class LogNormalPareto(_LogNormalBody):
 
     @property
     def threshold(self) -> float:
-        """Where the tail starts, in tokens."""
+        """The start of the tail, in tokens."""
         if self.tail_from is not None:
             return self.tail_from
         mu, sigma = self.mu_sigma()

@@ -192,7 +192,7 @@ def _read_model_config(document: _Document) -> None:
 
 
 def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath = ()) -> None:
-    """The same for the model in `holder`, which stands under `around`."""
+    """Replace the path in the model of `holder`, which stands under `around`."""
     from simulator.hardware.model_config import is_config, read_model_config
 
     written = holder.get("model")

@@ -1,4 +1,4 @@
-"""What of a run is measured."""
+"""The `measure:` of a scenario: the part of a run that is measured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measure(Strict):
         return warmup_cut(records) if self.warmup_s == "auto" else None
 
     def window(self, records: Records) -> dict[str, float]:
-        """What is cut off a run, as the metrics take it."""
+        """The parts that are cut off a run, as the metrics take them."""
         found = self.warmup(records)
         warmup_s = self.warmup_s if found is None else found.cut_s
         assert warmup_s != "auto"

@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Where the figures are from, what its class is called, the trace's own rate, its sources, its lengths.
+    """A published trace: the source of its figures, the name of its class, its own rate, its arrivals, its lengths.
 
     `rate` is in requests per second, None where none was published; `lengths` are the keys `input`, `output` and
     `corr` of a class.

@@ -1,4 +1,4 @@
-"""How a rate changes with time: a factor on it, as points of one's own or as a shape with a name.
+"""The `profile:` of arrivals: a factor on the rate that changes with time, as points or as a shape with a name.
 
 A shape is a shorthand: it stands for points `[t_s, factor]`, and some shapes come again after a period.
 """

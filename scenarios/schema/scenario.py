@@ -282,7 +282,7 @@ class Scenario(Strict):
         return _find_gpu(gpu) if isinstance(gpu, str) else _custom_gpu(gpu)
 
     def resolve_host(self) -> Host:
-        """What the host adds to a step: as the scenario says, the rest as the policy's engine does by default.
+        """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.
 
         A kind of cost that has the host in its own times adds nothing by default.
         """
@@ -301,7 +301,7 @@ class Scenario(Strict):
         return Host(step_s, usual.per_seq_s if own.per_seq_s is None else own.per_seq_s, "the scenario")
 
     def resolve_front_end(self) -> FrontEnd:
-        """What lies between clients and engine, nothing without the key."""
+        """The front end between clients and engine; nothing without the key."""
         from simulator.front_end import FrontEnd
         from simulator.policies import server_of
 

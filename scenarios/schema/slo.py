@@ -53,7 +53,7 @@ class ClassSlo(_Targets):  # type: ignore[valid-type,misc] # a base class made f
     _shown: ClassVar[frozenset[str]] = frozenset()  # keys that are written out even where nothing is given
 
     def slo(self) -> Slo:
-        """As the metrics take it."""
+        """The SLO as the metrics take it."""
         targets = {key: limit for key in TARGETS if (limit := getattr(self, key)) is not None}
         limits = {key: getattr(self, key) for key in _Limits.model_fields}
         return Slo(**limits, targets=targets, attainment=self.attainment)
@@ -93,7 +93,7 @@ class SloConfig(ClassSlo):
     _shown: ClassVar[frozenset[str]] = frozenset({"ttft_ms", "tpot_ms", "e2el_ms"})
 
     def slo(self) -> Slo:
-        """As the metrics take it."""
+        """The SLO as the metrics take it."""
         return replace(super().slo(), classes={name: each.slo() for name, each in self.classes.items()})
 
     @model_validator(mode="after")

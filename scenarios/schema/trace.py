@@ -106,11 +106,11 @@ class TraceWorkload(Strict):
 
     @property
     def path(self) -> Path:
-        """Where the trace is: absolute, if the scenario came from `load`."""
+        """The trace's path: absolute, if the scenario came from `load`."""
         return Path(self.trace.path)
 
     def options(self, seed: int) -> TraceOptions:
-        """How to read it; `seed` is of the sample and the jitter."""
+        """The options of the reader; `seed` is for the sample and the jitter."""
         from scenarios.traces.options import TraceOptions
 
         settings = self.trace.model_dump(exclude={"path", "arrival", "sessions"})

@@ -1,4 +1,4 @@
-"""Where the arguments of `vllm serve` belong in a scenario, for those that `engine:` does not take itself."""
+"""Hints for arguments of `vllm serve` that `engine:` does not take: the keys where they belong."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ BELONGS: Mapping[str, str] = {
 
 
 def where(argument: str) -> str | None:
-    """Where an argument of `vllm serve` belongs, as a hint; None for any other word. Hyphens count as underscores."""
+    """Return the key of an argument of `vllm serve`, as a hint; None for other words. Hyphens count as underscores."""
     name = argument.removeprefix("--").replace("-", "_")
     return f"vLLM's {name} {BELONGS[name]}" if name in BELONGS else None

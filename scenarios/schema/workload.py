@@ -1,4 +1,4 @@
-"""What a scenario may say of a generated workload: its classes, when their requests arrive and how long they are.
+"""The `workload:` of a scenario that is drawn: its classes, when their requests arrive and how long they are.
 
 How rates and shares relate. A class either has its own `arrival`: then its rate is the class's own, and the
 workload is the superposition of independent processes. Or `arrival` stands once at the workload: then every class
@@ -95,7 +95,7 @@ class PresetClass(Strict):
     client: Annotated[ClientConfig | None, doc("timeouts and retries; null: the workload's")] = None
 
     def complete(self, *, shares: bool) -> tuple[ClassConfig, ...]:
-        """What the preset stands for, in a workload whose classes share its arrivals or not."""
+        """Return the classes that the preset stands for, in a workload whose classes share its arrivals or not."""
         preset = PRESETS[self.preset]
         given = {key: getattr(self, key) for key in self.model_fields_set & set(ClassConfig.model_fields)}
         lengths = {**preset.lengths, **{key: value for key, value in given.items() if value is not None}}

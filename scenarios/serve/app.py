@@ -64,7 +64,7 @@ class Service:
         return kind(self._engine, ticket, shape, self._refusal)
 
     def _refusal(self, ticket: Ticket) -> RefusedError:
-        """Why a ticket gets no answer."""
+        """Return why a ticket gets no answer."""
         if ticket.rejected is Cause.TOO_LARGE:
             return RefusedError(400, "The KV cache can never hold this request.", "max_tokens")
         if ticket.rejected is not None:

@@ -1,4 +1,4 @@
-"""What a request's body may say: OpenAI's keys, and those that vLLM adds. Keys without a meaning here are ignored."""
+"""The keys of a request's body: OpenAI's, and those that vLLM adds. Keys without a meaning here are ignored."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _Call = TypeVar("_Call", bound=BaseModel)
 
 
 class StreamOptions(BaseModel):
-    """What a stream says beside the text."""
+    """Options of a stream beside the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
 
 
 class Call(BaseModel):
-    """What both kinds of completions take."""
+    """The keys that both kinds of completions take."""
 
     model_config = ConfigDict(extra="ignore")
 

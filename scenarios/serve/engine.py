@@ -46,7 +46,7 @@ class Ticket:
         self._waiter: asyncio.Future[None] | None = None
 
     async def news(self) -> list[News]:
-        """What is new; waits for it. Empty where nothing more comes: all answers are there, or none will be."""
+        """Wait for news and return them; empty when nothing more comes: all answers are there, or none will be."""
         if not self._news and self.open and not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -58,7 +58,7 @@ class Ticket:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was rejected, or cannot be answered."""
+        """True if it was rejected, or cannot be answered."""
         return self.rejected is not None or self.broken
 
     def deliver(self, choice: int, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""What the scenario's own requests say of a call: how long its answer is, and its priority."""
+"""The length and the priority of a call's answer, taken from the scenario's own requests."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _LAGS = 100_000  # the last half an hour of them
 
 
 class Meters:
-    """What the server counts. `reasons` says, by row, why an answer ends."""
+    """The server's counters. `reasons` says, by row, why an answer ends."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -113,7 +113,7 @@ class Meters:
         self._lags.append(max(0.0, seconds))
 
     def lag_text(self) -> str:
-        """How late timers were, in a sentence."""
+        """Return a sentence on how late timers were."""
         lags = sorted(self._lags)
         if not lags:
             return "event loop lag: not measured"
@@ -179,7 +179,7 @@ class Meters:
 
 
 class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looked into
-    """What is read off the replicas when it is asked for."""
+    """Values that are read off the replicas when they are asked for."""
 
     def __init__(self, model: str, live: Live) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""What is sent back: a whole answer, or a stream of server-sent events, in OpenAI's shapes as vLLM fills them."""
+"""Replies: a whole answer, or a stream of server-sent events, in OpenAI's shapes as vLLM fills them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How an answer is written: as a completion of a text, or of a chat."""
+    """The shape of an answer: a completion of a text, or of a chat."""
 
     submission: Submission
     model: str
@@ -81,7 +81,7 @@ class Shape:
         return found + self._event([{"index": index, **said, "logprobs": None, "finish_reason": reason}], usage)
 
     def last(self) -> bytes:
-        """What ends a stream: the usage where it was asked for, and the mark that it is over."""
+        """Return the end of a stream: the usage where it was asked for, and the mark that it is over."""
         if not self.wants_usage:
             return _DONE
         return self._event([], self.usage([choice.tokens for choice in self.submission.choices])) + _DONE

@@ -27,7 +27,7 @@ _KEEP_ALIVE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; port 0 is any that is free."""
+    """The address to listen at; port 0 is any that is free."""
 
     host: str = "127.0.0.1"
     port: int = 8000

@@ -1,4 +1,4 @@
-"""From a call to requests of the simulation: how many tokens go in, and how many come out."""
+"""Turn a call into requests of the simulation: how many tokens go in, and how many come out."""
 
 from __future__ import annotations
 

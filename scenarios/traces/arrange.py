@@ -76,17 +76,17 @@ def zero_of(in_ns: bool, first: float, options: TraceOptions) -> float:
 
 
 def count_late(stamps: NDArray[np.int64] | NDArray[np.float64]) -> int:
-    """How many come after a later one."""
+    """Count the rows that come after a later one."""
     return int(np.count_nonzero(stamps < np.maximum.accumulate(stamps)))
 
 
 def late_note(late: int) -> str:
-    """What is said of rows that were out of order."""
+    """Return the notes about rows that were out of order."""
     return f"{plural(late, 'row')} came after a later arrival and moved up (a stable sort)"
 
 
 def tick_notes(equal: int, steps: int, others: Floats) -> list[str]:
-    """What is said where most of the `steps` between arrivals are 0, and `others` are those that are not."""
+    """Return the note for arrivals of which most `steps` are 0; `others` are the steps that are not."""
     if equal <= _BURSTY * steps:
         return []
     tick = float(np.median(others)) if len(others) else 0.0
@@ -138,7 +138,7 @@ def _jitter(count: int, seed: int, after: Ints | None) -> Floats:
 
 
 def _moved(after: Ints, order: Ints) -> Ints:
-    """The same after the rows were put into another order."""
+    """The rows in another order."""
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
     moved = after[order]

@@ -21,7 +21,7 @@ Kept = tuple[int, int, float, int, int, Extra | None]
 
 @dataclass(slots=True)
 class Cut:
-    """What became of the rows that are not kept, counted while they are read."""
+    """Count the rows that are not kept, by reason, while they are read."""
 
     rows_seen: int = 0
     before: int = 0

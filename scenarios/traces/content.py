@@ -28,7 +28,7 @@ class Contents:
 
 
 def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -> Contents | None:
-    """As `part_contents`, of all rows of a trace."""
+    """Do what `part_contents` does, for all rows of a trace."""
     inferred, dropped = BlockSizes(), Tally(file, options.strict)
     inferred.add_rows(columns.inputs, columns.extra)
     found = part_contents(columns, inputs, options, file, inferred, dropped)
@@ -38,7 +38,7 @@ def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -
 
 
 def block_notes(inferred: BlockSizes, dropped: Tally) -> list[str]:
-    """What is said of the block hashes of a whole trace."""
+    """Return the notes about the block hashes of a whole trace."""
     size = [f"block hashes of {inferred.size} tokens each"] if inferred.rows else []
     return size + [f"dropped the hashes of {text}" for text in dropped.texts()]
 

@@ -1,4 +1,4 @@
-"""Which format a trace has, by what is in it and never by its name.
+"""Find the format of a trace, by what is in it and never by its name.
 
 CSV is decided by the header (exact names first, then without regard to case), JSON Lines by the keys of the first
 object, anything else by how its text begins, a folder by the names of its files. What is not recognised ends in an
@@ -23,7 +23,7 @@ from scenarios.traces.rows import RowError, json_object, split_csv, tokens, toke
 from simulator.errors import InputError
 
 SAMPLE_LINES = 1000
-"""How many lines a format may look at before it says how the file is read."""
+"""The lines that a format may look at before it says how the file is read."""
 
 _BEGINNING_LINES, _BEGINNING_CHARACTERS = 60, 100_000  # what `TraceFormat.begins` is matched against
 
@@ -89,7 +89,7 @@ def in_folder(path: Path, options: TraceOptions) -> Detected | None:
 
 
 def _kind(first: str, sample: Sequence[Line], options: TraceOptions) -> FileKind:
-    """What the file looks like. An object that goes on over lines is a text, where a format is known by such a text."""
+    """Return the file's kind. An object that goes on over lines is a text, where a format is known by such a text."""
     if first.lstrip()[0] == "{":
         try:
             json_object(first)
@@ -178,7 +178,7 @@ def _header(first: str, file: str, line: int) -> tuple[str, ...]:
 
 
 def _positions(header: Sequence[str], wanted: Sequence[str], file: str, line: int) -> dict[str, int]:
-    """Where each wanted column lies: by its exact name, else by its name without regard to case."""
+    """Return the place of each wanted column: by its exact name, else by its name without regard to case."""
     positions = {}
     for name in wanted:
         places = [i for i, column in enumerate(header) if column == name]

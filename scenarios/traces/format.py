@@ -18,10 +18,10 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 UNIT_NS: dict[str, int] = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 FileKind = Literal["csv", "jsonl", "text"]
-"""What a file looks like: CSV with a header, an object a line, or neither."""
+"""The look of a file: CSV with a header, an object a line, or neither."""
 
 Clock = Literal["utc", "ticks", "run"]
-"""What times count: nanoseconds since 1970 UTC; nanoseconds from an origin of the file's own; or seconds since the
+"""The meaning of times: nanoseconds since 1970 UTC; nanoseconds from an origin of the file's own; or seconds since the
 start of the run that the trace describes, whose 0 is kept. A row's arrival is an int on the first two, a float on the
 third."""
 
@@ -34,12 +34,12 @@ class Signature:
     lacks: tuple[str, ...] = ()
 
     def fits(self, names: Sequence[str]) -> bool:
-        """Whether the names mark the format."""
+        """Return whether the names mark the format."""
         have = frozenset(names)
         return have.issuperset(self.has) and have.isdisjoint(self.lacks)
 
     def folded(self) -> Signature:
-        """The same without regard to case."""
+        """Return whether the names mark the format, without regard to case."""
         return Signature(tuple(map(str.casefold, self.has)), tuple(map(str.casefold, self.lacks)))
 
 
@@ -110,7 +110,8 @@ class TraceFormat:
     `json_if_asked` where the format was given); or, for what has neither, if its text matches `begins`; or, for a
     folder, if the name of a file in it matches `in_folder`. Of a CSV file `columns` are read, optional
     ones included; others are named in a note unless `names_unread` is False. `times` says in words what its times
-    are, `units` which `time_unit` may be given for it. `sources` are public traces of the format.
+    are, `also` what is read besides times and lengths, `units` which `time_unit` may be given for it. `sources` are
+    public traces of the format.
     """
 
     name: str
@@ -124,5 +125,6 @@ class TraceFormat:
     columns: tuple[str, ...] = ()
     names_unread: bool = True
     times: str = ""
+    also: str = ""
     units: tuple[TimeUnit, ...] = ()
     sources: tuple[Source, ...] = ()

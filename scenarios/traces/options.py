@@ -1,4 +1,4 @@
-"""How a trace is to be read."""
+"""The options of reading a trace."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TraceOptions:
 
     @property
     def arranges(self) -> bool:
-        """Whether requests are moved or scaled, not only chosen."""
+        """Return whether requests are moved or scaled, not only chosen."""
         scales = (self.rate_scale, self.input_scale, self.output_scale)
         return self.jitter_s > 0 or self.loop > 1 or self.max_tokens is not None or scales != (1.0, 1.0, 1.0)
 

@@ -45,7 +45,7 @@ class Reading:
 
 
 def load(path: Path, options: TraceOptions) -> Reading:
-    """As `read_trace`, with the facts about the file beside the workload."""
+    """Do what `read_trace` does, and return the facts about the file beside the workload."""
     file = str(path)
     skipped, cut = Tally(file, options.strict), Cut()
     with open_trace(path, options) as found:

@@ -1,4 +1,4 @@
-"""What to say of a trace file that is not read: what was seen in it, which format is nearest, what to do."""
+"""The error for a trace file that is not read: what is in it, which format is nearest, what to do."""
 
 from __future__ import annotations
 

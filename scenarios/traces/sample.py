@@ -24,7 +24,7 @@ class Sample:
         self._draws: list[float] = []
 
     def keeps(self, extra: Extra | None) -> bool:
-        """Whether the next request is kept; `extra` holds its optional columns."""
+        """Return whether the next request is kept; `extra` holds its optional columns."""
         session = extra.get("session_id") if extra else None
         if session is not None:
             digest = hashlib.blake2b(session.encode(), digest_size=8, key=self._key).digest()

@@ -68,7 +68,7 @@ class Turns:
         return arrival_ns, max(0, arrival_ns - (last.arrival_ns if last.end_ns is None else last.end_ns))
 
     def remarks(self) -> list[str]:
-        """What to say of the sessions once the rows have been read."""
+        """Return the notes about the sessions, once the rows have been read."""
         notes = []
         if self._untimed:
             what = "without a time of its own arrives" if self._untimed == 1 else "without times of their own arrive"

@@ -1,4 +1,4 @@
-"""Where the public traces come from: none is shipped, each is fetched from its source."""
+"""The sources of public traces: none is shipped, each is fetched from its source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def where_from() -> str:
 
 
 def public_source_hint(file: str) -> str | None:
-    """How to get a missing file that is called like a public trace, gzipped or not; None for any other name."""
+    """Return how to get a missing file that is called like a public trace, gzipped or not; None for any other name."""
     wanted = _plain(file)
     for _, source in public_traces():
         if wanted in (_plain(source.file), f"mooncake{_plain(source.file)}"):

@@ -1,4 +1,4 @@
-"""What is said of a trace as a whole: its headline, the zero of its times, and why nothing of it can be used."""
+"""Sentences about a whole trace: its headline, the zero of its times, and why nothing of it can be used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def origin(trace: OpenTrace, zero: float) -> list[str]:
 
 
 def file_notes(found: Detected, zero: float, skipped: Tally, cut: Cut) -> list[str]:
-    """What the file said of itself, and what of it is left out."""
+    """Return the notes about the file, and about what of it is left out."""
     return [
         *found.notes,
         *origin(found.trace, zero),
@@ -66,7 +66,7 @@ def twice(name: str, line: int, first: int, file: str) -> InputError:
 
 
 def follows_notes(followers: int) -> Sequence[str]:
-    """What is said of requests that follow an answer."""
+    """Return the notes about requests that follow an answer."""
     if not followers:
         return []
     verb = "follows" if followers == 1 else "follow"

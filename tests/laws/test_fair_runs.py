@@ -76,8 +76,8 @@ def test_the_gap_in_whole_runs(policy: str, seed: int) -> None:
 def test_first_come_first_served_does_not_keep_to_it(policy: str) -> None:
     """A flood of one class before another, and the bound is broken: it is the order that keeps it."""
     chosen: Any = make_policy(policy, 3, 64)
-    scenario = Scenario(crowd(1, 400), chosen, Memory(10_000, 4), Linear(0.01, 1e-4))
-    flood = replace(scenario, workload=replace(scenario.workload, arrival_s=np.zeros(400)))
+    scenario = Scenario(crowd(1, 200), chosen, Memory(10_000, 4), Linear(0.01, 1e-4))
+    flood = replace(scenario, workload=replace(scenario.workload, arrival_s=np.zeros(200)))
     fair = replace(flood, policy=replace(chosen, order="vtc"))
     assert gaps(fair, 1.0, 2.0) <= 2 * 2.0 * 3 * 34 < gaps(flood, 1.0, 2.0)
 

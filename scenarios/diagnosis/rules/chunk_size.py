@@ -62,7 +62,7 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
     without = evidence.plain_step_for_late_s()
 
     def longer(than_s: float) -> Floats:
-        """Of each row the share of its steps that is beyond this, where they compute prompts beside answers."""
+        """Return the share of each row's steps beyond this time, where they compute prompts beside answers."""
         return np.where(prompts, np.maximum(1 - than_s / np.maximum(step_s, 1e-12), 0.0), 0.0)
 
     busy_s = max(float(evidence.row_s.sum()), 1e-12)

@@ -24,7 +24,7 @@ gains little."""
 
 
 def gain_of(fixed: float, factor: float) -> float:
-    """How much more a batch `factor` times as large serves, where `fixed` is the share of a step that it shares."""
+    """Return how much more a batch `factor` times as large serves; `fixed` is the share of a step that stays."""
     return factor / (fixed + (1 - fixed) * factor)
 
 

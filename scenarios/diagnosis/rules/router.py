@@ -19,7 +19,7 @@ SLOWER = 1.25
 
 
 def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
-    """When a replica had no queue, a free slot and the blocks that a late request takes: also while it did nothing."""
+    """Find the times at which a replica had no queue, a free slot and blocks for a late request."""
     rows, slots = evidence.records.rows, evidence.prices.slots
     free = (rows.waiting == 0) & (rows.running < slots[rows.replica]) & ~evidence.no_memory
     starts, ends = [rows.start_s[free]], [rows.end_s[free]]
@@ -39,7 +39,7 @@ def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
 
 
 def _slowed_s(evidence: Evidence) -> Floats:
-    """Of each late request the seconds after its first token that its replica took longer than the mean of all."""
+    """Return each late request's seconds after its first token by which its replica was slower than the mean."""
     rows, late = evidence.records.rows, evidence.late
     decoding = rows.decoding > 0
     n = evidence.records.replicas

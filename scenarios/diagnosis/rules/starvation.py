@@ -18,7 +18,7 @@ MOSTLY = 2 / 3
 
 
 def passed_over_s(evidence: Evidence) -> Floats:
-    """Of every request the seconds that it waited longer than in order of arrival, with the same times of beginning.
+    """Return the seconds that each request waited longer than it would have in order of arrival.
 
     A replica began its requests at certain times; in order of arrival, the k-th to come would have begun at the k-th of
     these. What some wait longer, others wait less: the sum is the same.

@@ -16,7 +16,7 @@ _PIECES = 100  # of that time
 
 
 def is_transient(evidence: Evidence) -> bool:
-    """Whether lateness is an episode: in at most half of the time in which requests come, most of them are late."""
+    """Return whether most requests are late in at most half of the time in which requests come."""
     if evidence.overload is None or bool(evidence.summary.get("saturated")):
         return False
     arrivals = evidence.records.requests.arrival_s
@@ -58,7 +58,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def more_replicas(evidence: Evidence) -> list[Remedy]:
-    """As many replicas as the worst backlog asked for, at least one more."""
+    """Propose as many replicas as the worst backlog asked for, at least one more."""
     now = evidence.scenario.num_replicas
     if evidence.scenario.fleet is not None:
         return [Remedy({"replicas": 2.0}, "twice the replicas of each group")]

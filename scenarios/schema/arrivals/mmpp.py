@@ -128,7 +128,7 @@ class Mmpp(Arrival):
 
 
 def _connected(leads: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> bool:
-    """Whether every state can be reached from every other."""
+    """Return whether every state can be reached from every other."""
     reached = leads | np.eye(len(leads), dtype=np.bool_)
     for _ in range(len(leads)):
         reached = (reached.astype(np.int64) @ reached.astype(np.int64)) > 0

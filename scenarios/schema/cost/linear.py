@@ -40,7 +40,7 @@ class LinearCostConfig(Strict):
         return linear if scenario.host is None else WithHost(linear, scenario.resolve_host())
 
     def takes_host(self, scenario: Priced) -> bool:
-        """Whether the engine's host is added by default: it is in `base_s`."""
+        """Return whether the engine's host is added by default: it is in `base_s`."""
         return False
 
     @model_validator(mode="after")

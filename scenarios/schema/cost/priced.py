@@ -1,4 +1,4 @@
-"""What a cost model may ask of the scenario whose steps it prices."""
+"""The scenario as its cost model sees it."""
 
 from __future__ import annotations
 

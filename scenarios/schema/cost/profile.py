@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from simulator.timing.profile import Profile
 
 ASSUMED = "assumed"
-"""Where a profile's host comes from, if it was not measured with it."""
+"""The source of a profile's host times, if they were not measured with it."""
 
 GRAPH_TOKENS = 512
 """The largest batch for which vLLM captures CUDA graphs, unless twice max_num_seqs is less (vLLM 0.19)."""
@@ -91,7 +91,7 @@ class ProfileCostConfig(Strict):
         return ProfileCost(profile, options)
 
     def takes_host(self, scenario: Priced) -> bool:
-        """Whether the engine's host is added by default: not where whole steps were measured, the host's part too."""
+        """Return whether the engine's host is added by default: measured whole steps have it already."""
         if self.path is None:
             return True  # shipped profiles are of kernels
         try:

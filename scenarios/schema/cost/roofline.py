@@ -39,5 +39,5 @@ class RooflineCostConfig(Strict):
         )
 
     def takes_host(self, scenario: Priced) -> bool:
-        """Whether the engine's host is added by default."""
+        """Return whether the engine's host is added by default."""
         return True

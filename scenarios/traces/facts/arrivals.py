@@ -66,7 +66,7 @@ class _Windows:
 
 @dataclass(slots=True)
 class ArrivalSums:
-    """What is summed up of arrivals, which come in ascending order."""
+    """Sums over arrivals, which come in ascending order."""
 
     _first: float | None = None
     _last: float = 0.0
@@ -107,7 +107,7 @@ class ArrivalSums:
 
     @property
     def gaps(self) -> int:
-        """How many gaps lie between the arrivals."""
+        """The number of gaps between the arrivals."""
         return self._gaps
 
     def steps(self) -> Floats:

@@ -35,7 +35,7 @@ class LengthFacts:
 
 @dataclass(slots=True)
 class LengthTable:
-    """How often each length occurs: 16 bytes a different length, however many rows there are."""
+    """Count how often each length occurs: 16 bytes a different length, however many rows there are."""
 
     _values: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     _counts: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -16,7 +16,7 @@ MOST_BLOCKS = 1_500_000
 
 @dataclass(frozen=True, slots=True)
 class PrefixFacts:
-    """What a prefix cache that forgets nothing could reuse, from the block hashes; only earlier requests count.
+    """The reuse that a prefix cache without a limit could have, from the block hashes; only earlier requests count.
 
     `token_hit_ratio` counts prompt tokens in leading blocks that were seen before, `hit_share_quartiles` is that
     share per request, `top_block_requests` how many requests hold the block that most requests hold.
@@ -94,5 +94,5 @@ class PrefixHits:
         )
 
     def notes(self) -> list[str]:
-        """What to say where the facts are left out."""
+        """Return the note for a trace whose facts are left out."""
         return [f"no prefix figures: more than {MOST_BLOCKS:,} different blocks"] if self.too_many else []

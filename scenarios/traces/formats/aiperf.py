@@ -94,5 +94,6 @@ FORMAT = TraceFormat(
     ),
     json_if_asked=(Signature(()),),
     times="timestamp and delay are numbers of milliseconds",
+    also="sessions with `delay`; prompts as text, estimated",
     units=("ms", "s", "us", "ns"),
 )

@@ -48,7 +48,7 @@ class Stamps:
         return nanoseconds
 
     def remarks(self) -> list[str]:
-        """What to say of a file that mixes date-times with and without an offset."""
+        """Return the note for a file that mixes date-times with and without an offset."""
         if self.naive and self.with_offset:
             return [f"{plural(self.naive, 'date-time')} without an offset read as UTC, like the others"]
         return []

@@ -71,5 +71,6 @@ FORMAT = TraceFormat(
     open=_open,
     json=(Signature(("chat_id", "parent_chat_id")),),
     times="timestamp is a number of seconds",
+    also="`hash_ids` of 16 tokens, conversations as trees, `type` as class",
     units=("s", "ms", "us", "ns"),
 )

@@ -92,5 +92,6 @@ FORMAT = TraceFormat(
     columns=tuple(_COLUMNS),
     names_unread=False,  # what the run made of the requests
     times="arrival_time_us is in microseconds",
+    also="SLO class, priority, sessions, prefix groups, deadlines; errors and timeouts are set aside",
     units=("us",),
 )

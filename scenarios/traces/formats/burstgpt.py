@@ -53,5 +53,6 @@ FORMAT = TraceFormat(
     csv=(Signature(REQUIRED),),
     columns=(*REQUIRED, *_OPTIONAL, *_DERIVED),
     times="Timestamp is in seconds from 0:00 of the first day",
+    also="`Model` as class; sessions and the duration of answers (third release)",
     units=("s", "ms", "us", "ns"),
 )

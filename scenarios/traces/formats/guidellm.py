@@ -18,7 +18,7 @@ def _open(head: Head) -> OpenTrace:
 
 
 def stamps_unit(head: Head) -> tuple[TimeUnit, str | None]:
-    """What the timestamps of a file without hashes count in, and the note about it. Raises InputError in doubt."""
+    """Return the unit of the timestamps of a file without hashes, and a note. Raises InputError in doubt."""
     if (given := given_unit(head)) is not None:
         return given
     if head.asked:
@@ -48,5 +48,6 @@ FORMAT = TraceFormat(
     json=(Signature(LENGTHS, lacks=("chat_id", "hash_ids", "session_id")),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of seconds",
+    also="times may be milliseconds, by their steps",
     units=("s", "ms", "us", "ns"),
 )

@@ -35,5 +35,6 @@ FORMAT = TraceFormat(
     csv=(Signature(LENGTHS),),
     columns=LENGTHS,
     times="timestamp is a number of seconds",
+    also="times may be milliseconds, by their steps",
     units=("s", "ms", "us", "ns"),
 )

@@ -124,5 +124,6 @@ FORMAT = TraceFormat(
     json=(Signature(REQUIRED), Signature(("session_id", "sub_requests"))),
     columns=COLUMNS,
     times="arrival_time_ns is in nanoseconds",
+    also="token ids or block ids; sessions of calls with the durations of tools",
     units=("ns",),
 )

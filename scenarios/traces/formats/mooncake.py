@@ -85,6 +85,7 @@ FORMAT = TraceFormat(
     json=(Signature((*LENGTHS, "hash_ids"), lacks=("chat_id", "session_id")),),
     json_if_asked=(Signature(LENGTHS),),
     times="timestamp is a number of milliseconds",
+    also="`hash_ids` of 512 tokens, or of the size that their numbers fit",
     units=("s", "ms", "us", "ns"),
     sources=(
         Source(

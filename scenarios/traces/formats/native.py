@@ -76,7 +76,7 @@ def _open(head: Head) -> OpenTrace:
 
 
 def _arrivals_in(time_unit: TimeUnit | None) -> Callable[[object, str], float]:
-    """What reads an arrival in seconds; other units are those of a log whose columns were renamed."""
+    """Return the reader of an arrival in seconds; a log whose columns were renamed may have other units."""
     if time_unit in (None, "s"):
         return seconds
     a_second = UNIT_NS["s"] / UNIT_NS[time_unit]
@@ -165,5 +165,7 @@ FORMAT = TraceFormat(
     ),
     columns=(*REQUIRED, *OPTIONAL),
     times="arrival_time_s is in seconds",
+    also="every optional column: names, classes, priorities, caps, deadlines, sessions, shared prefixes, "
+    "token ids; times are kept",
     units=("s",),
 )

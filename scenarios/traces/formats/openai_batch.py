@@ -62,4 +62,5 @@ FORMAT = TraceFormat(
     open=_open,
     json=(Signature(("custom_id", "method", "url", "body")),),
     times="it has no arrival times",
+    also="prompts, estimated; answers run to their `max_tokens`",
 )

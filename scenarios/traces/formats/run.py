@@ -43,5 +43,6 @@ FORMAT = TraceFormat(
     columns=tuple(dict.fromkeys((*REQUIRED, *_KEPT))),
     names_unread=False,  # what the run made of the requests
     times="arrival_s is in seconds",
+    also="the requests.csv.gz of a run: names, classes, priorities, caps; finished requests only; times are kept",
     units=("s",),
 )

@@ -41,4 +41,5 @@ FORMAT = TraceFormat(
         Signature(("request_id", "input_length", "hash_ids", "img_ids"), lacks=("timestamp",)),
     ),
     times="it has no arrival times",
+    also="lengths of a batch",
 )

@@ -212,4 +212,5 @@ FORMAT = TraceFormat(
     in_folder=_CHUNK,
     names_unread=False,
     times="its windows are in seconds",
+    also="a folder of ServeGen's clients, each a class, or one of its tables; arrivals are drawn",
 )

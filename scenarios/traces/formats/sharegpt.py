@@ -48,4 +48,5 @@ FORMAT = TraceFormat(
     open=_open,
     begins=re.compile(r'\s*\[.*"conversations"', re.DOTALL),
     times="it has no arrival times",
+    also="the first human turn and its answer, estimated",
 )

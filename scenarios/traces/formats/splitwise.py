@@ -46,5 +46,6 @@ FORMAT = TraceFormat(
     csv=(Signature(REQUIRED),),
     columns=(*REQUIRED, *_OPTIONAL),
     times="arrival_timestamp is in seconds",
+    also="applications as classes",
     units=("s", "ms", "us", "ns"),
 )

@@ -25,4 +25,5 @@ FORMAT = TraceFormat(
     csv=(Signature(LENGTHS, lacks=("arrived_at",)),),
     columns=(*LENGTHS, *DERIVED),
     times="it has no arrival times",
+    also="lengths of a batch",
 )

@@ -105,5 +105,7 @@ FORMAT = TraceFormat(
     json=(Signature(("t", "in", "out")), Signature(("id", "requests"))),
     begins=re.compile(r'\s*\{(?=.*"requests"\s*:\s*\[).*"(t|type)"\s*:', re.DOTALL),
     times="t is in seconds",
+    also="`hash_ids` of 64 tokens within a conversation, turns, `api_time`, `think_time`; times count "
+    "from each conversation's start",
     units=("s",),
 )

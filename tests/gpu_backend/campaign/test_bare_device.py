@@ -45,6 +45,7 @@ def bare(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_campaign_needs_nothing_else(tmp_path: Path) -> None:
     """From the kernel's rows to a fit in the same process."""
     done = bare("--device", "cpu", "--out", str(tmp_path), "--parts", "checks,ceilings,fit")

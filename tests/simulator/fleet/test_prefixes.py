@@ -78,16 +78,17 @@ def test_a_weighted_sum_weighs() -> None:
 
 def test_a_session_stays_and_few_move_when_a_replica_joins() -> None:
     router = load_router("session_affinity")
-    before = [router.choose(asking(i, [1], f"s{i}"), replicas(*[0] * 9)).index for i in range(2000)]
-    again = [router.choose(asking(i + 5000, [1], f"s{i}"), replicas(*[0] * 9)).index for i in range(2000)]
+    nine, ten = replicas(*[0] * 9), replicas(*[0] * 10)
+    before = [router.choose(asking(i, [1], f"s{i}"), nine).index for i in range(2000)]
+    again = [router.choose(asking(i + 5000, [1], f"s{i}"), nine).index for i in range(2000)]
     assert before == again
-    after = [router.choose(asking(i, [1], f"s{i}"), replicas(*[0] * 10)).index for i in range(2000)]
+    after = [router.choose(asking(i, [1], f"s{i}"), ten).index for i in range(2000)]
     moved = [new for old, new in zip(before, after, strict=True) if old != new]
     assert set(moved) == {9}, "only to the one that joined"
     assert 100 < len(moved) < 320
     counts = [before.count(i) for i in range(9)]
     assert min(counts) > 100
-    alone = {router.choose(asking(i, [1]), replicas(*[0] * 9)).index for i in range(200)}
+    alone = {router.choose(asking(i, [1]), nine).index for i in range(200)}
     assert len(alone) == 9, "requests without a session spread"
 
 

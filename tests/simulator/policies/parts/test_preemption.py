@@ -406,7 +406,7 @@ def means(*overrides: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
 def test_auto_is_not_worse_than_the_better(seed: int) -> None:
     """Where neither way is better for everybody, nor where one is by far."""
     mixed = means(f"seed={seed}")
