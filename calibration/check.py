@@ -21,14 +21,14 @@ TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "join
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ProfileReport:
     """Lines for a person; `complaints` are what makes the profile unfit."""
 
     lines: tuple[str, ...]
     complaints: tuple[str, ...]
 
 
-def check_profile(path: Path) -> Report:
+def check_profile(path: Path) -> ProfileReport:
     """Read a profile (InputError where that fails), describe it, and try it on steps of growing size."""
     profile = read_profile(path)
     document = profile.document
@@ -49,10 +49,10 @@ def check_profile(path: Path) -> Report:
     for part in document.get("rejected", ()):
         lines.append(f"rejected as impossible: {part['count']:,} of {part['of']:,} rows of {part['kind']}")
     lines += _errors(profile.document)
-    return Report(tuple(lines), tuple(_complaints(profile)))
+    return ProfileReport(tuple(lines), tuple(_complaints(profile)))
 
 
-def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 1) -> Report:
+def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 1) -> ProfileReport:
     """Read tables (InputError where that fails), and say what can be composed of them, and how well.
 
     With a model: how each part of it is come by on so many GPUs. InputError that names what the tables lack.
@@ -100,7 +100,7 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
         profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)
         lines.append(f"{described(model)}, tensor_parallel {tensor_parallel}:")
         lines += [f"  {part}" for part in parts_of(profile)]
-    return Report(tuple(lines), ())
+    return ProfileReport(tuple(lines), ())
 
 
 def _errors(document: Mapping[str, Any]) -> list[str]:

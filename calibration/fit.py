@@ -12,7 +12,7 @@ from calibration.document import of_curve, of_experts, of_skew, of_surface
 from calibration.gemm import gemm_surface
 from calibration.kernels import DECODE, EXPERTS, JOINT_AXES, PREFILL, find_knee, joint
 from calibration.rows import KernelRows, Table, select
-from calibration.schedule import Launch, find_launch, scheduled_surface
+from calibration.schedule import KernelLaunch, find_launch, scheduled_surface
 from calibration.scope import check_scope
 from calibration.skew_fit import fit_skew
 from calibration.solvers import nnls
@@ -181,7 +181,7 @@ def _all_reduce(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
     return curve(tokens, table["us"] * 2 * model.layers), "measured"
 
 
-def fit_attention(table: Table, launch: Launch | None = None) -> dict[str, Any]:
+def fit_attention(table: Table, launch: KernelLaunch | None = None) -> dict[str, Any]:
     """The attention part of a profile: a decode surface, and one for prompts, joint where they were measured so."""
     alone = (table["chunk"] == 0) & (table["seqs"] > 0)
     if not alone.any():
@@ -208,7 +208,7 @@ def decode_surface(table: Table) -> Surface:
     return fit_surface(DECODE, [table["seqs"], table["context"]], table["us"])
 
 
-def joint_surface(table: Table, launch: Launch | None = None) -> tuple[Surface, float]:
+def joint_surface(table: Table, launch: KernelLaunch | None = None) -> tuple[Surface, float]:
     """Joint attention over (chunk, cached, seqs, context), and the knee of its physics.
 
     Rows that fill no grid are fitted by the GPU's schedule, where `launch` says what that is.

@@ -19,7 +19,7 @@ from calibration.fit import GRID, decode_surface, joint_surface, prefill_surface
 from calibration.gemm import GEMM, SMALLEST, gemm_surface
 from calibration.kernels import DECODE, JOINT_AXES, PREFILL, joint
 from calibration.rows import KernelRows, Table, select
-from calibration.schedule import Launch, find_launch
+from calibration.schedule import KernelLaunch, find_launch
 from calibration.surface_fit import Kernel
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
@@ -91,7 +91,7 @@ def _reachable(rows: KernelRows, model: Model, gpu: Gpu) -> KernelRows:
     return rows.keep("attention", keys <= left / model.kv_bytes_per_token(rows.tensor_parallel))
 
 
-def _tests(rows: KernelRows, reachable: KernelRows, launch: Launch | None) -> Iterator[_Test]:
+def _tests(rows: KernelRows, reachable: KernelRows, launch: KernelLaunch | None) -> Iterator[_Test]:
     fit_joint = partial(_fit_joint, launch=launch)
     attention = rows.table("attention")
     alone = (attention["chunk"] == 0) & (attention["seqs"] > 0)
@@ -126,7 +126,7 @@ def _fit_gemm(table: Table) -> tuple[Surface, Kernel]:
     return gemm_surface(table), GEMM
 
 
-def _fit_joint(table: Table, launch: Launch | None) -> tuple[Surface, Kernel]:
+def _fit_joint(table: Table, launch: KernelLaunch | None) -> tuple[Surface, Kernel]:
     surface, knee = joint_surface(table, launch)
     return surface, joint(knee)
 
@@ -197,7 +197,7 @@ def _errors(test: _Test, train: Mask, rest: Mask) -> Array:
     return np.asarray(predicted / tested["us"] - 1.0)
 
 
-def _unmixed(table: Table, launch: Launch | None) -> Array:
+def _unmixed(table: Table, launch: KernelLaunch | None) -> Array:
     """Errors on mixed steps where none was measured: prompts and decodes apart, added, the launch counted once."""
     decoding = table["seqs"] > 0
     prompting = table["chunk"] > 0

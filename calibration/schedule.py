@@ -52,7 +52,7 @@ MOST_CELLS_FITTED = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """A model's heads on one GPU, and the blocks that the GPU runs at once."""
 
     heads: int
@@ -67,15 +67,15 @@ class Launch:
         return self.l2_bytes / (4 * self.head_dim)
 
 
-def find_launch(model: Model, gpu: Gpu, ranks: int) -> Launch | None:
+def find_launch(model: Model, gpu: Gpu, ranks: int) -> KernelLaunch | None:
     """The launch of a model on one of `ranks` GPUs; None where the GPU's or the model's kernels are others."""
     if gpu.name not in L2_MIB or model.kv_lora_rank:
         return None
     heads = max(1, model.heads // ranks)
-    return Launch(heads, model.local_kv_heads(ranks), model.head_dim, CHIPS[gpu.name].sms, L2_MIB[gpu.name] << 20)
+    return KernelLaunch(heads, model.local_kv_heads(ranks), model.head_dim, CHIPS[gpu.name].sms, L2_MIB[gpu.name] << 20)
 
 
-def scheduled_surface(launch: Launch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:
+def scheduled_surface(launch: KernelLaunch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:
     """A joint surface over a grid that spans these few rows: the schedule's times, corrected by its residuals."""
     _, start, physics = min(
         (_fit(launch, coordinates, us, start) for start in STARTS), key=lambda found: found[0]
@@ -95,7 +95,7 @@ def scheduled_surface(launch: Launch, axes: Sequence[str], coordinates: Sequence
     return Surface(found, plain, tuple(correction.tolist()))
 
 
-def features(launch: Launch, coordinates: Sequence[Array], start: float) -> Mapping[str, Array]:
+def features(launch: KernelLaunch, coordinates: Sequence[Array], start: float) -> Mapping[str, Array]:
     """Counts of joint steps (chunk, cached, seqs, context): empty tiles, decodes, waves in keys, bytes in 10^3."""
     chunk, cached, seqs, context = coordinates
     keys = seqs * context
@@ -128,7 +128,7 @@ def _padded(keys: float) -> float:
     return -(-keys // TILE) * TILE
 
 
-def _fit(launch: Launch, coordinates: Sequence[Array], us: Array, start: float) -> tuple[float, float, Physics]:
+def _fit(launch: KernelLaunch, coordinates: Sequence[Array], us: Array, start: float) -> tuple[float, float, Physics]:
     found = features(launch, coordinates, start)
     physics = fit_physics(SHAPE, found, us)
     return float(np.abs(np.log(np.asarray(physics.us(found)) / us)).mean()), start, physics

@@ -21,7 +21,7 @@ from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
-from gpu_backend.work import Part, Swap, Work, null_work, step_arrays
+from gpu_backend.work import ScheduledPart, Swap, Work, null_work, step_arrays
 from simulator.hardware.models import Model
 
 _CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
@@ -188,7 +188,7 @@ class Backend:
         """The step's forward pass, prepared: a call without arguments that may be done over."""
         return self._prepared(work.parts, len(work.decodes))[0]
 
-    def launchable(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], str]:
+    def launchable(self, parts: tuple[ScheduledPart, ...], decodes: int) -> tuple[Callable[[], Tensor], str]:
         """The forward pass of some parts, decodes first, and how it is launched: what `Device.seconds` takes."""
         forward, _, kind = self._prepared(parts, decodes)
         return forward, kind
@@ -197,7 +197,7 @@ class Backend:
         """Logits of the tokens sampled, nothing timed and no graph used."""
         return self.decoder.logits(self.decoder.prepare(step_arrays(work.parts, len(work.decodes), self.block_size)))
 
-    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
+    def _prepared(self, parts: tuple[ScheduledPart, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
         """The forward pass as a call without arguments, how many of its rows are real, and how it is launched."""
         rows = step_arrays(parts, decodes, self.block_size)
         if self._graphs is not None and decodes == len(parts):

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_backend.backend import Backend
 from gpu_backend.probes import Grid
-from gpu_backend.work import Part
+from gpu_backend.work import ScheduledPart
 from simulator.lockstep.canary import ControlStep
 
 _CONTEXT = 1024  # at most, of a control's decodes
@@ -48,11 +48,11 @@ class Controls:
         return found
 
 
-def _parts(step: ControlStep, pages: list[int], block_size: int) -> tuple[int, tuple[Part, ...]]:
+def _parts(step: ControlStep, pages: list[int], block_size: int) -> tuple[int, tuple[ScheduledPart, ...]]:
     """The number of decodes, and all parts. The page that a decode writes to, its last, is the null block."""
     drawn = cycle(pages)
     read = -(-step.context // block_size) - 1
-    parts = [Part(row, step.context - 1, [0], [*islice(drawn, read), 0]) for row in range(step.decodes)]
+    parts = [ScheduledPart(row, step.context - 1, [0], [*islice(drawn, read), 0]) for row in range(step.decodes)]
     wide = (0,) * -(-step.chunk // block_size)
-    parts += [Part(step.decodes, 0, [0] * step.chunk, wide)] if step.chunk else []
+    parts += [ScheduledPart(step.decodes, 0, [0] * step.chunk, wide)] if step.chunk else []
     return step.decodes, tuple(parts)

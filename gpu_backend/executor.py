@@ -16,7 +16,7 @@ from gpu_backend.checks import Checks
 from gpu_backend.controls import Controls
 from gpu_backend.device import STEADY
 from gpu_backend.tokens import answer_tokens, prompt_tokens
-from gpu_backend.work import Part, Swap, Work
+from gpu_backend.work import ScheduledPart, Swap, Work
 from simulator.errors import InputError
 from simulator.lockstep.canary import Canary
 from simulator.lockstep.lockstep_run import DeviceStep
@@ -30,7 +30,7 @@ CHECK_EVERY = 25
 
 
 @dataclass(slots=True)
-class Story:
+class RequestTrace:
     """The device's account of one request. `tokens` are its prompt and answer so far, without padding.
 
     `sampled` is what the model answered, and `best` the two best logits of each token. A finished request that computes
@@ -78,7 +78,7 @@ class DeviceExecutor:
         began: float = 1.0,
     ) -> None:
         self.backend = backend
-        self.stories: dict[int, Story] = {}
+        self.stories: dict[int, RequestTrace] = {}
         self.measured: list[DeviceStep] = []
         self._seed = seed
         self._checks = Checks(backend.pool) if debug else None
@@ -168,7 +168,7 @@ class DeviceExecutor:
             story.host_table = []
         return _swap(out), _swap(back)
 
-    def _decodes(self, step: Step) -> tuple[Part, ...]:
+    def _decodes(self, step: Step) -> tuple[ScheduledPart, ...]:
         """The requests that compute one token, finished ones in their slots among them."""
         tables = _blocks(step).tables
         parts = []
@@ -178,10 +178,10 @@ class DeviceExecutor:
             assert is_held or live.num_computed_tokens == story.computed
             story.table = list(tables[live.row])
             token = story.tokens[story.computed - story.padding]
-            parts.append(Part(live.row, story.computed, [token], story.table, story.padding, is_held=is_held))
+            parts.append(ScheduledPart(live.row, story.computed, [token], story.table, story.padding, is_held=is_held))
         return tuple(parts)
 
-    def _chunk(self, step: Step, live: RequestState, tokens: int, padded: int) -> Part:
+    def _chunk(self, step: Step, live: RequestState, tokens: int, padded: int) -> ScheduledPart:
         """A prompt chunk: of padding, prompt and, after a preemption, the answer so far."""
         story = self._story(step, live)
         assert story.computed in (0, live.base_computed), f"row {live.row} has {story.computed} tokens in its pages"
@@ -190,9 +190,11 @@ class DeviceExecutor:
         story.table = list(_blocks(step).tables[live.row])
         begin = max(0, live.base_computed - story.padding)
         ids = [0] * padded + story.tokens[begin : begin + tokens - padded]
-        return Part(live.row, story.computed, ids, story.table, story.padding, tokens == live.num_tokens_to_compute)
+        return ScheduledPart(
+            live.row, story.computed, ids, story.table, story.padding, tokens == live.num_tokens_to_compute
+        )
 
-    def _story(self, step: Step, live: RequestState) -> Story:
+    def _story(self, step: Step, live: RequestState) -> RequestTrace:
         story = self.stories.get(live.row)
         if story is None:
             model = self.backend.model
@@ -204,7 +206,7 @@ class DeviceExecutor:
             prompt = prompt_tokens(request, model.vocab, self._seed).tolist()
             answer = answer_tokens(request, model.vocab)
             known = None if answer is None else answer.tolist()
-            story = self.stories[live.row] = Story(prompt, len(prompt), request.output_tokens, known)
+            story = self.stories[live.row] = RequestTrace(prompt, len(prompt), request.output_tokens, known)
         return story
 
     # Committing

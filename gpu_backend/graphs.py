@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpu_backend.decoder import Decoder, Inputs
 from gpu_backend.device import Device
-from gpu_backend.work import Attention, Part, StepArrays, step_arrays
+from gpu_backend.work import Attention, ScheduledPart, StepArrays, step_arrays
 
 
 @runtime_checkable
@@ -71,6 +71,6 @@ class DecodeGraphs:
         cache_tokens = pool.num_blocks * pool.block_size
         reserved = self._attention.reserve(size, self._max_context, cache_tokens=cache_tokens)
         inputs = Inputs(zeros[0], zeros[1], all_of_them, reserved)
-        dummy = [Part(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
+        dummy = [ScheduledPart(row, 0, [0], (0,)) for row in range(size)]  # writes to the null page
         self._fill(inputs, step_arrays(dummy, size, pool.block_size))
         return _Captured(inputs, self._device.capture(lambda: self._decoder.sampled(inputs)))

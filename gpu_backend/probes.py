@@ -12,7 +12,7 @@ import numpy as np
 from gpu_backend.backend import Backend
 from gpu_backend.fp8 import random_pages
 from gpu_backend.operators import Operators
-from gpu_backend.work import Part, Work, step_arrays
+from gpu_backend.work import ScheduledPart, Work, step_arrays
 from simulator.timing.cost import StepShape
 
 
@@ -179,7 +179,7 @@ class Probes:
         ends = np.cumsum([0, *pages])
         vocab = self._backend.model.vocab
         parts = [
-            Part(row, before, self._random.integers(0, vocab, tokens).tolist(), drawn[start:stop].tolist())
+            ScheduledPart(row, before, self._random.integers(0, vocab, tokens).tolist(), drawn[start:stop].tolist())
             for row, ((before, tokens), (start, stop)) in enumerate(zip(wanted, pairwise(ends), strict=True))
         ]
         return Work(tuple(parts[: len(contexts)]), tuple(parts[len(contexts) :]))

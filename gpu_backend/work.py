@@ -20,7 +20,7 @@ Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScheduledPart:
     """One request's part of a step: `tokens` (ids), behind `computed` KV tokens, in the pages `table`.
 
     The first `padding` KV tokens are padding, which no token attends to. `samples`: the last token's logits are wanted.
@@ -49,13 +49,13 @@ class Swap:
 class Work:
     """The work of a step, in order: pages to the host, pages from the host, then decodes and prompt chunks together."""
 
-    decodes: tuple[Part, ...] = ()
-    chunks: tuple[Part, ...] = ()
+    decodes: tuple[ScheduledPart, ...] = ()
+    chunks: tuple[ScheduledPart, ...] = ()
     swap_out: Swap = Swap()
     swap_in: Swap = Swap()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ScheduledPart, ...]:
         return self.decodes + self.chunks
 
     @property
@@ -94,9 +94,9 @@ def null_work(decodes: int, context: int, chunk: int, behind: int, block_size: i
     It reads and writes what means nothing, so it may be done at any time.
     """
     table = (0,) * -(-context // block_size)
-    parts = [Part(row, context - 1, [0], table) for row in range(decodes)]
+    parts = [ScheduledPart(row, context - 1, [0], table) for row in range(decodes)]
     wide = (0,) * -(-(behind + chunk) // block_size)
-    return Work(tuple(parts), (Part(decodes, behind, [0] * chunk, wide),) if chunk else ())
+    return Work(tuple(parts), (ScheduledPart(decodes, behind, [0] * chunk, wide),) if chunk else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class StepArrays:
         return len(self.context)
 
 
-def step_arrays(parts: Sequence[Part], decodes: int, block_size: int) -> StepArrays:
+def step_arrays(parts: Sequence[ScheduledPart], decodes: int, block_size: int) -> StepArrays:
     """The parts as arrays, the first `decodes` of them decodes of one token each."""
     lengths = np.array([len(part.tokens) for part in parts], dtype=np.int64)
     computed = np.array([part.computed for part in parts], dtype=np.int64)

@@ -133,7 +133,7 @@ def _has_bits(values: Array) -> bool:
     return values.dtype.kind == "V" or bool(values.view(f"u{values.itemsize}").any())
 
 
-class Kept:
+class StoredColumns:
     """A dataclass of columns, of which those in files are mapped anew each time that they are asked for."""
 
     __slots__ = ("_in_files",)

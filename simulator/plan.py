@@ -155,10 +155,6 @@ class View(Protocol):
         """Running requests that decode."""
 
     @property
-    def num_held(self) -> int:
-        """Finished requests that keep their slot (`Traits.keeps_finished`)."""
-
-    @property
     def note(self) -> object:
         """`StepPlan.note` of the previous plan; None at first."""
 
@@ -201,6 +197,13 @@ class View(Protocol):
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """Device blocks that come free when all of these running requests leave; shared ones may not."""
+
+    def decoding_last_first(self) -> Iterator[RequestView] | None:
+        """The decoding requests in the order of the queue, the last first, or None.
+
+        Only a queue whose policy displaces running requests keeps such a list, and it leaves out paused requests:
+        None where it has fewer requests than decode.
+        """
 
     def recompute_s(self, request: RequestView, *, mixed: bool = True) -> float | None:
         """Predicted seconds that computing its prompt and its answer so far adds to a step of the present decodes.

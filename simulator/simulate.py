@@ -20,7 +20,7 @@ from simulator.fleet.link import LinkSpeed
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.routers import load_router
 from simulator.fleet.run_ahead import RunAhead
-from simulator.fleet.windows import Here
+from simulator.fleet.windows import LocalReplicas
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.memory.blocks import BlockLedger, KVBlocks
 from simulator.metrics.slo import Slo
@@ -147,7 +147,7 @@ def simulate_fleet(
         if looks:
             RunAhead(workload, fleet).serve()
         else:
-            place = Here(fleet) if workers is None else workers.place(fleet)
+            place = LocalReplicas(fleet) if workers is None else workers.place(fleet)
             serve_apart(workload.requests(), fleet, chosen, signal_interval_s, place)
         fleet.abandon()
         records = recorder.records(workload, fleet.groups)

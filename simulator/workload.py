@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.client import Client
-from simulator.columns import Kept, joined
+from simulator.columns import StoredColumns, joined
 from simulator.request import PromptContent, Request
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class ClosedLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload(Kept):
+class Workload(StoredColumns):
     """Requests sorted by arrival (ties in file order), one row each.
 
     `arrival_s` counts from the first arrival of the source. `max_tokens` is the client's cap, which ends an answer

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
-from gpu_backend.executor import DeviceExecutor, Story
+from gpu_backend.executor import DeviceExecutor, RequestTrace
 from gpu_backend.fp8 import random_pages
-from gpu_backend.work import Part, Work
+from gpu_backend.work import ScheduledPart, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate
@@ -24,7 +24,7 @@ MIXTURE = custom_model({**DIMENSIONS, "experts": 4, "active_experts": 2})
 WORKLOAD = make_workload([0.0, 0.0, 0.001], [(5, 3), (18, 4), (9, 2)])
 
 
-def stories(policy: str, model: Model = MODEL, **options: Any) -> dict[int, Story]:
+def stories(policy: str, model: Model = MODEL, **options: Any) -> dict[int, RequestTrace]:
     executor = DeviceExecutor(Backend(model, Cpu(1), 40, 4, **options), debug=True)
     simulate(
         WORKLOAD,
@@ -50,7 +50,7 @@ def main() -> None:
 def fp8_apart() -> float:
     """How far logits of a step are apart, weights and pages in fp8, by torch's operators and by kernels."""
     model = custom_model({**DIMENSIONS, "dtype_bytes": 1, "kv_dtype_bytes": 1})
-    step = Work((Part(0, 9, [5], (3, 4, 5)),), (Part(1, 4, [7] * 9, (6, 7, 8, 9)),))
+    step = Work((ScheduledPart(0, 9, [5], (3, 4, 5)),), (ScheduledPart(1, 4, [7] * 9, (6, 7, 8, 9)),))
     logits = []
     for name in ("torch", "triton"):
         backend = Backend(model, Cpu(1), 40, 4, seed=3, attention=name, pointwise=name)

@@ -10,7 +10,7 @@ import torch
 
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
-from gpu_backend.executor import DeviceExecutor, Story
+from gpu_backend.executor import DeviceExecutor, RequestTrace
 from simulator.hardware.models import Model, custom_model
 from simulator.memory.blocks import BlockManager
 from simulator.memory.prefix_cache import PrefixCache
@@ -61,7 +61,7 @@ def serve(
     return executor, run.records
 
 
-def differences(expected: dict[int, Story], found: dict[int, Story]) -> list[str]:
+def differences(expected: dict[int, RequestTrace], found: dict[int, RequestTrace]) -> list[str]:
     """Where two runs gave a request other tokens, or the same with other logits.
 
     Where the best two logits are closer than what rounding does to them, either token is right, and what follows is
@@ -75,7 +75,7 @@ def differences(expected: dict[int, Story], found: dict[int, Story]) -> list[str
     return said
 
 
-def _differences(row: int, one: Story, other: Story) -> Sequence[str]:
+def _differences(row: int, one: RequestTrace, other: RequestTrace) -> Sequence[str]:
     if len(one.sampled) != len(other.sampled):
         return [f"row {row} has {len(one.sampled)} and {len(other.sampled)} tokens"]
     for place, (a, b) in enumerate(zip(one.best, other.best, strict=True)):

@@ -19,10 +19,10 @@ from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.device import open_device
-from gpu_backend.executor import DeviceExecutor, Story
+from gpu_backend.executor import DeviceExecutor, RequestTrace
 from gpu_backend.fp8 import E4M3, quantised_rows, quantised_weight, random_pages
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
-from gpu_backend.work import KVScales, Part, Swap, Work, step_arrays
+from gpu_backend.work import KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model
 from simulator.memory.blocks import BlockManager, KVBlocks
@@ -85,7 +85,7 @@ def serve(
     return executor
 
 
-def check_same(expected: Mapping[int, Story], found: Mapping[int, Story], what: str) -> None:
+def check_same(expected: Mapping[int, RequestTrace], found: Mapping[int, RequestTrace], what: str) -> None:
     """Raise AssertionError unless both gave every request the same tokens.
 
     Where the best two logits are closer than rounding, either token is right, and what follows is another sequence.
@@ -114,7 +114,9 @@ def graphs_give_eager_logits(device: str) -> None:
         for backend in (eager, captured):
             random_pages(backend.pool.kv, 7)
         pages = np.split(random.permutation(128) + 1, np.cumsum([-(-keys // 16) for keys in context]))
-        parts = tuple([Part(row, keys - 1, [row + 5], pages[row].tolist()) for row, keys in enumerate(context)])
+        parts = tuple(
+            [ScheduledPart(row, keys - 1, [row + 5], pages[row].tolist()) for row, keys in enumerate(context)]
+        )
         one, two = eager.run(Work(parts)), captured.run(Work(parts))
         apart = np.abs(np.array(one.best) - np.array(two.best)).max()
         assert apart <= CLOSE, f"contexts {context}: best logits differ by {apart:.2g}"
@@ -125,7 +127,7 @@ def kernels_between_give_the_same_logits(device: str) -> None:
     if default_pointwise(device) == "torch":
         raise Skipped("torch's operators are what this device uses")
     made = open_device(device, 1)
-    parts = (Part(0, 40, [5], (3, 4, 5)), Part(1, 16, [7] * 21, (6, 7, 8)))
+    parts = (ScheduledPart(0, 40, [5], (3, 4, 5)), ScheduledPart(1, 16, [7] * 21, (6, 7, 8)))
     best = []
     for name in ("torch", "triton"):
         backend = Backend(MODEL, made, 16, 16, seed=3, pointwise=name)
@@ -226,9 +228,9 @@ def fp8_pages_are_read_as_they_are(device: str) -> None:
     random_pages(kv, 1)
     order = (np.random.default_rng(0).permutation(39) + 1).tolist()
     parts = [
-        Part(0, 99, [0], order[:7]),
-        Part(1, 30, [0] * 25, order[7:11]),
-        Part(2, 0, [0] * 70, order[11:16]),
+        ScheduledPart(0, 99, [0], order[:7]),
+        ScheduledPart(1, 30, [0] * 25, order[7:11]),
+        ScheduledPart(2, 0, [0] * 70, order[11:16]),
     ]
     rows = step_arrays(parts, 1, 16)
     tokens = len(rows.token)
@@ -258,9 +260,9 @@ def offsets_beyond_32_bits(device: str) -> None:
     attention = open_attention(default_attention(device), shape, device, dtype)
     high = np.random.default_rng(0).permutation(1400) + blocks - 1450
     parts = [
-        Part(0, 999, [0], high[:63].tolist()),
-        Part(1, 30, [0] * 200, high[100:115].tolist()),
-        Part(2, 4999, [0], high[200:513].tolist()),
+        ScheduledPart(0, 999, [0], high[:63].tolist()),
+        ScheduledPart(1, 30, [0] * 200, high[100:115].tolist()),
+        ScheduledPart(2, 4999, [0], high[200:513].tolist()),
     ]
     rows = step_arrays([parts[0], parts[2], parts[1]], 2, 16)
     tokens = len(rows.token)

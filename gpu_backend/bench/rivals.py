@@ -18,7 +18,7 @@ from torch import Tensor
 from gpu_backend.attention.backends import ATTENTION, open_attention
 from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.bench.cases import HEAD_DIM, HEADS, KV_HEADS, PAGE, Case, Pool, Run, Table
-from gpu_backend.work import Part, step_arrays
+from gpu_backend.work import ScheduledPart, step_arrays
 
 Rival = Callable[[Case, Pool, Table, Tensor], Run]
 
@@ -121,7 +121,7 @@ def of_seam(name: str) -> Rival:
         attention = open_attention(name, shape, q.device.type, q.dtype)
         decodes = sum(tokens == 1 for tokens in case.query)
         parts = [
-            Part(row, keys - tokens, [0] * tokens, table[row].tolist())
+            ScheduledPart(row, keys - tokens, [0] * tokens, table[row].tolist())
             for row, (keys, tokens) in enumerate(zip(case.context, case.query, strict=True))
         ]
         prepared = attention.prepare(step_arrays(parts, decodes, PAGE))

@@ -19,7 +19,7 @@ KEYS = ("p50_ttft_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_e2el_ms", "output_thro
 OVER_SEEDS = "Paired by seed, with 95 % intervals of the mean difference; * excludes 0."
 WITHIN_RUNS = (
     "Paired by request, with 95 % intervals by the bootstrap over blocks of neighbouring requests; * excludes 0. "
-    "A dash: too few requests, or not the same ones were served."
+    "A dash: too few requests, or the runs served different ones."
 )
 
 

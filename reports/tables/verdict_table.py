@@ -121,10 +121,7 @@ def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool 
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
     if len(summaries) > 1 and paired:
-        return (
-            f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
-            "--seeds 5 gives intervals."
-        )
+        return f"{MARK} best of its column, with one seed. Other seeds may disagree: --seeds 5 gives intervals."
     return ""
 
 

@@ -73,7 +73,7 @@ def choice(summaries: Summaries, against: Mapping[str, Judged], first: str | Non
         return _without_slo(summaries, first, same, price)
     if not against[first].keeps:
         comes = "comes" if len(same) == 1 else "come"
-        return [f"None keeps the SLO at this load. {joined(same)} {comes} nearest.", *price]
+        return [f"No run keeps the SLO at this load. {joined(same)} {comes} nearest.", *price]
     if against[first].unsure:
         return [f"Perhaps {first}: {seeds(summaries)} seeds are too few to say whether any run keeps the SLO.", *price]
     rivals = [label for label in others if against[label].keeps and not is_saturated(summaries, label)]
@@ -99,7 +99,7 @@ def _without_slo(summaries: Summaries, first: str, same: Sequence[str], price: S
     if not lead:
         return []
     parts = [f"{joined(texts)} with {label}" for label, texts in lead.items()]
-    return [f"No run is best in all, and no SLO says what counts. The lowest: {'; '.join(parts)}."]
+    return [f"No run is best in every figure, and no SLO says which one counts. The lowest: {'; '.join(parts)}."]
 
 
 def _best(summaries: Summaries, first: str, rivals: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def _price(summaries: Summaries, first: str, others: Sequence[str]) -> list[str]
     if not parts:
         return []
     instead = list(dict.fromkeys(label for _, _, label in found[:2]))
-    advice = f" Where that counts for more, take {either(instead)}." if instead else ""
+    advice = f" If that matters more to you, take {either(instead)}." if instead else ""
     return [f"The price: {joined(parts)}.{advice}"]
 
 

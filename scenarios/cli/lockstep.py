@@ -63,9 +63,9 @@ def lockstep(
 ) -> None:
     """Execute the simulator's plans on a device.
 
-    Each step is predicted and measured. Errors by regime go to stdout, rows and a report to --out, else to
-    runs/NAME-lockstep-DEVICE with what the flags changed. Earlier results there are an error, unless --overwrite is
-    given.
+    Each step is predicted and measured. Errors by regime go to stdout. Rows and a report go to --out, else to
+    runs/NAME-lockstep-DEVICE with what the flags changed. If the folder holds earlier results, that is an error, unless
+    --overwrite is given.
 
     Exit code 3: not within the limits (CPU: MAPE 8 %, P95 20 %, drift 3 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,

@@ -120,9 +120,9 @@ def report(
 ) -> None:
     """Draw the report of saved runs.
 
-    It comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the folder given, or
-    to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
-    is replaced with --overwrite only.
+    The report comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the given
+    folder, or to runs/report-FOLDERS for several. An existing report is replaced only if the new one is the same, or
+    with --overwrite.
     """
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import SWEEP, kind_of

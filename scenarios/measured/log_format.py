@@ -30,7 +30,7 @@ class LogFile:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise InputError(
-                f"this is no whole JSON document: {error.msg}", file=self.name, line=error.lineno, column=error.colno
+                f"this is no complete JSON document: {error.msg}", file=self.name, line=error.lineno, column=error.colno
             ) from None
         except RecursionError:
             raise InputError("the JSON document is nested too deeply", file=self.name) from None

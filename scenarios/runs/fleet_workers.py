@@ -16,8 +16,8 @@ from scenarios.runs.user_code_errors import blamed
 from scenarios.schema.scenario import Scenario
 from simulator.errors import InputError
 from simulator.fleet.fleet import Fleet
-from simulator.fleet.shard import Harvest, Report, Shard
-from simulator.fleet.windows import Place, Signal
+from simulator.fleet.shard import Shard, ShardReport, ShardResults
+from simulator.fleet.windows import ReplicaHost, Signal
 from simulator.request import Request
 from simulator.workload import Workload
 
@@ -46,11 +46,11 @@ class Worker:
         self._shard = Shard(workload, groups, numbers, log_decisions=log_decisions, front_end=front_end)
         self._broken: Broken | None = None
 
-    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> Report | Broken:
+    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> ShardReport | Broken:
         """See `Shard.advance`."""
         return self._unless_broken(lambda: self._shard.advance(rows, numbers, until_s))
 
-    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> Harvest | Broken:
+    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> ShardResults | Broken:
         """See `Shard.finish`."""
         return self._unless_broken(lambda: self._shard.finish(rows, numbers))
 
@@ -84,7 +84,7 @@ class WorkerPool:
         self._about = scenario, workload
         self._log_decisions = log_decisions
 
-    def place(self, fleet: Fleet) -> Place:
+    def place(self, fleet: Fleet) -> ReplicaHost:
         """Let every worker make its replicas."""
         workers = self._workers[: len(fleet.replicas)]
         shares = [range(first, len(fleet.replicas), len(workers)) for first in range(len(workers))]
@@ -98,13 +98,13 @@ class WorkerPool:
 
 
 class _There:
-    """The `Place` of a fleet in worker processes."""
+    """The `ReplicaHost` of a fleet in worker processes."""
 
     def __init__(self, fleet: Fleet, workers: Sequence[RemoteWorker]) -> None:
         self._fleet = fleet
         self._workers = workers
         self._answers: list[deque[Callable[[], Any]]] = [deque() for _ in workers]
-        self._last = [Report(0, []) for _ in workers]
+        self._last = [ShardReport(0, []) for _ in workers]
         self._given: list[tuple[list[int], list[int]]] = [([], []) for _ in workers]  # rows and numbers
 
     def give(self, request: Request, number: int) -> None:

@@ -18,7 +18,7 @@ from scenarios.serve.session import Session
 from simulator.request import Request
 from simulator.request_state import RequestState
 from simulator.results.records import Cause, Status
-from simulator.traffic.live import Live
+from simulator.traffic.live import LiveTraffic
 
 _AT_ONCE = 24  # deliveries, and times of the simulation, before the loop has its turn
 
@@ -87,7 +87,7 @@ class Engine:
     """The run in progress behind a server. Its methods are called on the event loop."""
 
     def __init__(self, session: Session, meters: Meters, *, time_scale: float = 1.0) -> None:
-        self.live: Live = session.start(self)
+        self.live: LiveTraffic = session.start(self)
         self.failure: Exception | None = None
         self._meters = meters
         self._scale = time_scale

@@ -28,7 +28,7 @@ from simulator.metrics.vllm_metrics import (
 )
 from simulator.request_state import RequestState
 from simulator.results.records import Status
-from simulator.traffic.live import Live
+from simulator.traffic.live import LiveTraffic
 
 _LAG = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _LAGS = 100_000  # the last half an hour of them
@@ -45,7 +45,7 @@ class Meters:
         self._last: dict[
             int, tuple[float | None, int]
         ] = {}  # by row: when the client had its last token, and how many then
-        self._live: Live | None = None
+        self._live: LiveTraffic | None = None
         self._tokens: list[Counter] = []  # by replica, as `labels` takes longer than all the rest
         self._gaps: list[Histogram] = []
         self._lags: deque[float] = deque(maxlen=_LAGS)
@@ -86,7 +86,7 @@ class Meters:
         bounds = buckets(name, self._max_model_len)
         return Histogram(PREFIX + name, help_of(name), LABELS, buckets=bounds, registry=self._registry)
 
-    def watch(self, live: Live) -> None:
+    def watch(self, live: LiveTraffic) -> None:
         """Gauges are those of this run; its replicas count from 0 on."""
         self._live = live
         for replica in live.replicas:
@@ -181,7 +181,7 @@ class Meters:
 class _Gauges(Collector):  # type: ignore[misc] # untyped: an extra is not looked into
     """Values that are read off the replicas when they are asked for."""
 
-    def __init__(self, model: str, live: Live) -> None:
+    def __init__(self, model: str, live: LiveTraffic) -> None:
         self._model = model
         self._live = live
 

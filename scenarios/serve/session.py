@@ -16,7 +16,7 @@ from scenarios.schema.scenario import Scenario
 from scenarios.traces import read_trace
 from scenarios.traces.native_writer import write_native
 from simulator.simulate import Run
-from simulator.traffic.live import Listener, Live
+from simulator.traffic.live import Listener, LiveTraffic
 
 
 class Session:
@@ -27,10 +27,10 @@ class Session:
         self.fleet = build_fleet(scenario)
         self._log_decisions = log_decisions
 
-    def start(self, listener: Listener) -> Live:
+    def start(self, listener: Listener) -> LiveTraffic:
         """The run, at its beginning."""
         scenario = self.scenario
-        return Live(
+        return LiveTraffic(
             [built.replicas for built in self.fleet],
             listener,
             router=build_router(scenario),
@@ -41,7 +41,7 @@ class Session:
             link=build_link(scenario),
         )
 
-    def finish(self, live: Live, folder: Path, target: Path) -> Result:
+    def finish(self, live: LiveTraffic, folder: Path, target: Path) -> Result:
         """End the run and write its folder, which will be `target`: the recorded requests are the scenario's workload.
 
         `batchlab run` on the `scenario.yaml` in it writes the same bytes.

@@ -11,7 +11,7 @@ from scenarios.assembly.replica_parts import ReplicaParts, build
 from scenarios.assembly.workloads import build_workload, check_content
 from scenarios.schema.scenario import Scenario
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_limits import Verdict
+from simulator.lockstep.lockstep_limits import LockstepVerdict
 from simulator.lockstep.lockstep_run import LockstepCase
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
 from simulator.memory.blocks import BlockLedger
@@ -79,7 +79,7 @@ def profile_canary(profile: Path | None) -> Canary | None:
         return None
 
 
-def lockstep_json(found: LockstepErrors, verdict: Verdict, device: Mapping[str, str]) -> dict[str, Any]:
+def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mapping[str, str]) -> dict[str, Any]:
     """The JSON of `--json`; errors are fractions, 0.04 is 4 %."""
     return {
         "verdict": verdict.outcome,
@@ -119,7 +119,7 @@ def _prefixed(errors: StepErrors) -> dict[str, float]:
     }
 
 
-def verdict_words(found: LockstepErrors, verdict: Verdict) -> str:
+def verdict_words(found: LockstepErrors, verdict: LockstepVerdict) -> str:
     """The verdict in a few sentences."""
     floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
     plans = "plans equal" if found.plans_equal else "plans differ"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
 from simulator.division import cdiv
 from simulator.engine.state import ReplicaState
 from simulator.memory.radix_tree import Node
 from simulator.plan import BatchView, PrefixMatches, WaitingView
+from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank
 from simulator.request import RequestView
 from simulator.request_state import RequestState, ScheduledChunk
 from simulator.timing.cost import StepShape
@@ -26,12 +27,12 @@ class ReplicaView:
 
     __slots__ = (
         "_clock",
-        "_held",
         "admitted_tick",
         "block_size",
         "blocks_freed",
         "caches_prefixes",
         "decode_blocks_needed",
+        "decoding_last_first",
         "known_outputs",
         "late_blocks",
         "note",
@@ -60,6 +61,7 @@ class ReplicaView:
         self.caches_prefixes = state.cache is not None
         # The view's own methods would need the state at hand, and so would offer it to the policy.
         self.blocks_freed = viewer.blocks_freed
+        self.decoding_last_first = viewer.decoding_last_first
         self.recompute_s: RecomputeTime = viewer.recompute_s
         self.swap_s = viewer.swap_s
         self.prefix_hits = viewer.prefix_hits
@@ -76,11 +78,6 @@ class ReplicaView:
         self.late_blocks = state.late_frees.ahead
         self.admitted_tick = 0  # the clock's ticks at the last admission
         self._clock = state.decode_clock
-        self._held = state.held
-
-    @property
-    def num_held(self) -> int:
-        return len(self._held)
 
     @property
     def decode_steps(self) -> int:
@@ -153,6 +150,13 @@ class Viewer:
         view.step_tokens = step_tokens
         self._scheduled = scheduled
         self._decodes_now = decodes
+
+    def decoding_last_first(self) -> Iterator[RequestView] | None:
+        """See `View.decoding_last_first`."""
+        listed = self._state.waiting.meter
+        if isinstance(listed, (DecodingByLevel, DecodingByRank)) and len(listed) >= self.view.num_decoding:
+            return listed.last_first()
+        return None
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         """See `View.blocks_freed`."""

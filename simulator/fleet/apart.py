@@ -11,7 +11,7 @@ from simulator.fleet.group import ReplicaGroup
 from simulator.fleet.replicas import Replicas
 from simulator.fleet.router import Router, RouterFeatures
 from simulator.fleet.signals import Signals
-from simulator.fleet.windows import Place, serve_by_looks, serve_unseen
+from simulator.fleet.windows import ReplicaHost, serve_by_looks, serve_unseen
 from simulator.request import Request
 from simulator.workload import Workload
 
@@ -19,7 +19,7 @@ from simulator.workload import Workload
 class Workers(Protocol):
     """Worker processes, each of which advances some of a fleet's replicas."""
 
-    def place(self, fleet: Fleet) -> Place:
+    def place(self, fleet: Fleet) -> ReplicaHost:
         """Where replicas like those of `fleet` are advanced; `finish` gives it what there is to record."""
 
 
@@ -50,7 +50,7 @@ def looks_always(router: Router, signal_interval_s: float) -> bool:
 
 
 def serve_apart(
-    requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, place: Place
+    requests: Iterable[Request], fleet: Fleet, router: Router, signal_interval_s: float, place: ReplicaHost
 ) -> None:
     """Serve all requests by replicas that `place` advances apart from one another; the router does not always look."""
     if RouterFeatures.of(router).reads_loads:

@@ -52,7 +52,7 @@ class Cluster:
             recorder,
             fast_forward=fast_forward and not by_steps,
             log_decisions=log_decisions,
-            on_end=on_end if roles is None else roles.told,
+            on_end=on_end if roles is None else roles.request_ended,
             first_tokens=first_tokens,
         )
         self.dispatch: Dispatch | Disaggregation

@@ -27,8 +27,8 @@ def is_disaggregated(groups: Sequence[ReplicaGroup]) -> bool:
     if roles == {"both"}:
         return False
     if roles != {"prefill", "decode"}:
-        told = ", ".join(f"{group.name}: {group.role}" for group in groups)
-        raise InputError(f"the roles of the groups do not add up ({told})", hint="prefill and decode, or none")
+        given = ", ".join(f"{group.name}: {group.role}" for group in groups)
+        raise InputError(f"the roles of the groups do not add up ({given})", hint="prefill and decode, or none")
     for group in groups:
         _check(group)
     return True
@@ -56,13 +56,13 @@ def _check(group: ReplicaGroup) -> None:
 
 
 class Roles:
-    """Two sides and the link between them; `told` is what the replicas tell of ends."""
+    """Connects the two sides by the link; the replicas call `request_ended`."""
 
     def __init__(self, on_end: OnEnd | None) -> None:
         self._on_end = on_end
         self._servers: Disaggregation | None = None
 
-    def told(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None:
+    def request_ended(self, row: int, status: Status, end_s: float, cause: Cause | None) -> None:
         """A request has ended at a replica."""
         if self._servers is not None:
             self._servers.request_ended(row)

@@ -9,14 +9,14 @@ from typing import Any
 from simulator.engine.clock import Clock
 from simulator.fleet.fleet import Fleet
 from simulator.fleet.group import ReplicaGroup
-from simulator.fleet.windows import Here, Signal
+from simulator.fleet.windows import LocalReplicas, Signal
 from simulator.front_end import NO_FRONT_END, FirstTokens, FrontEnd
 from simulator.results.recorder import Recorder
 from simulator.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ShardReport:
     """A worker's answer after a window: how many requests have ended there, and its replicas' signals."""
 
     ended: int
@@ -24,7 +24,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Harvest:
+class ShardResults:
     """The results of a worker's replicas: their numbers, their records, and the decisions of each, if logged.
 
     First tokens are there if something lies between clients and engine.
@@ -62,22 +62,22 @@ class Shard:
         recorder = Recorder(sum(group.replicas for group in groups))
         first_tokens = FirstTokens(front_end)
         self._fleet = Fleet(Clock, groups, recorder, log_decisions=log_decisions, first_tokens=first_tokens)
-        self._place = Here(self._fleet, numbers)
+        self._place = LocalReplicas(self._fleet, numbers)
 
-    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> Report:
+    def advance(self, rows: Sequence[int], numbers: Sequence[int], until_s: float) -> ShardReport:
         """Let the requests of these rows arrive at these replicas, and let happen all that comes before `until_s`."""
         self._give(rows, numbers)
         self._place.advance(until_s)
-        return Report(self._fleet.recorder.ended, list(self._place.look()))
+        return ShardReport(self._fleet.recorder.ended, list(self._place.look()))
 
-    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> Harvest:
+    def finish(self, rows: Sequence[int], numbers: Sequence[int]) -> ShardResults:
         """Likewise, but all there is, and give away what there is to record."""
         self._give(rows, numbers)
         self._place.finish()
         self._fleet.abandon()
         logs = self._fleet.logs
         decisions = None if logs is None else [logs[number].steps for number in self._numbers]
-        return Harvest(self._numbers, self._fleet.recorder, decisions, self._fleet.first_tokens)
+        return ShardResults(self._numbers, self._fleet.recorder, decisions, self._fleet.first_tokens)
 
     @property
     def broken_s(self) -> float:

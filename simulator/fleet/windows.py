@@ -35,7 +35,7 @@ class Signal(NamedTuple):
         return cls(load.num_waiting, load.num_running, load.used_blocks)
 
 
-class Place(Protocol):
+class ReplicaHost(Protocol):
     """Where the replicas of a fleet are advanced."""
 
     def give(self, request: Request, number: int) -> None:
@@ -51,7 +51,7 @@ class Place(Protocol):
         """Nothing more arrives: let happen all there is. The fleet then holds what there is to record."""
 
 
-class Here:
+class LocalReplicas:
     """Advances these replicas of a fleet in this process; all of them where `numbers` is not given."""
 
     def __init__(self, fleet: Fleet, numbers: Sequence[int] | None = None) -> None:
@@ -65,7 +65,7 @@ class Here:
         self._intakes[number].submit_next(request)
 
     def advance(self, until_s: float) -> None:
-        """See `Place`. Of several replicas that break, it is the first in time that raises, as on one clock."""
+        """See `ReplicaHost`. Of several replicas that break, it is the first in time that raises, as on one clock."""
         broken: Exception | None = None
         with no_garbage_collection():
             for number in self._numbers:
@@ -87,7 +87,9 @@ class Here:
         self.advance(inf)
 
 
-def serve_unseen(requests: Iterable[Request], choose: Callable[[Request], int], place: Place, replicas: int) -> None:
+def serve_unseen(
+    requests: Iterable[Request], choose: Callable[[Request], int], place: ReplicaHost, replicas: int
+) -> None:
     """Serve requests, in order of arrival, that a router sends without a look at any replica."""
     coming = iter(requests)
     while window := list(islice(coming, max(_FEWEST, _PER_REPLICA * replicas))):
@@ -100,7 +102,7 @@ def serve_unseen(requests: Iterable[Request], choose: Callable[[Request], int], 
 def serve_by_looks(
     requests: Iterable[Request],
     choose: Callable[[Request], int],
-    place: Place,
+    place: ReplicaHost,
     show: Callable[[Iterable[Signal]], None],
     interval_s: float,
 ) -> None:
@@ -121,7 +123,7 @@ def serve_by_looks(
     place.finish()
 
 
-def _chosen(request: Request, choose: Callable[[Request], int], place: Place) -> int:
+def _chosen(request: Request, choose: Callable[[Request], int], place: ReplicaHost) -> int:
     """The router's choice. Where it breaks, what breaks earlier in time is raised instead."""
     try:
         return choose(request)

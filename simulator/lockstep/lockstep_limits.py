@@ -16,7 +16,7 @@ Outcome = Literal["within", "not within", "cannot tell"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LockstepVerdict:
     """Pass, fail or unknown, with a sentence for each reason."""
 
     outcome: Outcome
@@ -39,7 +39,7 @@ class Limits:
     floor: float
     between: float
 
-    def verdict(self, found: LockstepErrors) -> Verdict:
+    def verdict(self, found: LockstepErrors) -> LockstepVerdict:
         """Within the limits; not within them; or the noise is beyond the floor, and nothing that it could not have
         done speaks against the prediction.
 
@@ -49,7 +49,7 @@ class Limits:
         to the controls, within `between` of then, and fails only for what is wrong in both.
         """
         if not found.plans_equal:
-            return Verdict("not within", ("the device did not execute what the simulator planned",))
+            return LockstepVerdict("not within", ("the device did not execute what the simulator planned",))
         unsure = self._unsure(found)
         noise = (found.floor or 0.0) if unsure else 0.0
         drift_noise = (found.drift_floor or 0.0) if unsure else 0.0
@@ -67,8 +67,8 @@ class Limits:
             if each.steps < FEWEST
         )
         if against:
-            return Verdict("not within", tuple(against.values()), few)
-        return Verdict("cannot tell", tuple(unsure), few) if unsure else Verdict("within", (), few)
+            return LockstepVerdict("not within", tuple(against.values()), few)
+        return LockstepVerdict("cannot tell", tuple(unsure), few) if unsure else LockstepVerdict("within", (), few)
 
     def _unsure(self, found: LockstepErrors) -> list[str]:
         """Why a prediction within its limits would prove nothing."""

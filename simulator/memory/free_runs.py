@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 
-class Run:
+class BlockRun:
     """Blocks at consecutive places of a sequence, from `start` on, which the same requests use.
 
     `keys` are those of their content; without keys it is the content of the request `row` alone, or nothing is known
@@ -20,7 +20,7 @@ class Run:
         self.size = size
         self.keys = keys
         self.references = 0
-        self.rest: Run | None = None
+        self.rest: BlockRun | None = None
         self.before = self.after = self  # in the queue
 
 
@@ -30,33 +30,33 @@ class FreeRuns:
     __slots__ = ("_ends",)
 
     def __init__(self) -> None:
-        self._ends = Run(-1, 0, 0)
+        self._ends = BlockRun(-1, 0, 0)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[BlockRun]:
         run = self._ends.after
         while run is not self._ends:
             yield run
             run = run.after
 
     @property
-    def first(self) -> Run:
+    def first(self) -> BlockRun:
         return self._ends.after
 
     @property
-    def last(self) -> Run:
+    def last(self) -> BlockRun:
         """The last run; a run of no blocks where the queue is empty."""
         return self._ends.before
 
-    def append(self, run: Run) -> None:
+    def append(self, run: BlockRun) -> None:
         self.put(run, self._ends)
 
-    def put(self, run: Run, after: Run) -> None:
+    def put(self, run: BlockRun, after: BlockRun) -> None:
         """Put a run before the run `after`."""
         before = after.before
         run.before, run.after = before, after
         before.after = after.before = run
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: BlockRun) -> None:
         before, after = run.before, run.after
         before.after, after.before = after, before
         run.before = run.after = run

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 
-from simulator.memory.free_runs import FreeRuns, Run
+from simulator.memory.free_runs import BlockRun, FreeRuns
 from simulator.memory.ledger import OutOfBlocksError
 from simulator.memory.request_keys import RequestKeys
 from simulator.request import Request
@@ -19,7 +19,7 @@ from simulator.request import Request
 _NOBODY = -1  # the row of runs that no request will look for
 
 
-class Table:
+class RequestBlocks:
     """The leading blocks of one request that have entered the cache: `entered`, of which `runs` hold the first `held`.
 
     A run counts from its start to that of the next. Behind them come blocks that are the request's own.
@@ -28,17 +28,17 @@ class Table:
     __slots__ = ("entered", "held", "runs")
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[BlockRun] = []
         self.held = 0
         self.entered = 0
 
-    def parts(self) -> list[Run]:
+    def parts(self) -> list[BlockRun]:
         """The runs, with what was split off them since."""
         parts = []
         place = 0
         stops = [run.start for run in self.runs[1:]]
         for run, stop in zip(self.runs, [*stops, self.held], strict=False):
-            part: Run | None = run
+            part: BlockRun | None = run
             while part is not None and place < stop:
                 parts.append(part)
                 place = part.start + part.size
@@ -58,10 +58,12 @@ class PrefixLedger:
         self.num_free = num_blocks
         self._empty = num_blocks  # free blocks in front of the queue that hold nothing
         self._free = FreeRuns()
-        self._tables: dict[int, Table] = {}
-        self._serving: dict[Hashable, Run] = {}  # key -> the run that holds the first block with it to have entered
-        self._others: dict[Hashable, list[Run]] = {}  # the same of later ones, in order
-        self._own: dict[int, list[Run]] = {}  # row of a request that was preempted -> runs of its own
+        self._tables: dict[int, RequestBlocks] = {}
+        self._serving: dict[
+            Hashable, BlockRun
+        ] = {}  # key -> the run that holds the first block with it to have entered
+        self._others: dict[Hashable, list[BlockRun]] = {}  # the same of later ones, in order
+        self._own: dict[int, list[BlockRun]] = {}  # row of a request that was preempted -> runs of its own
         self.keys = RequestKeys(block_size)
 
     # Looking
@@ -81,11 +83,11 @@ class PrefixLedger:
             found = stop
         return found, unused
 
-    def _server(self, row: int, known: list[Hashable], place: int) -> Run | None:
+    def _server(self, row: int, known: list[Hashable], place: int) -> BlockRun | None:
         """The run that a request with these keys of shared blocks finds a place of its sequence in."""
         return self._serving.get(known[place]) if place < len(known) else self._own_run(row, place)
 
-    def _reach(self, run: Run, row: int, known: list[Hashable], start: int, stop: int) -> int:
+    def _reach(self, run: BlockRun, row: int, known: list[Hashable], start: int, stop: int) -> int:
         """The place up to which a request goes on finding its sequence in this run, where it does from `start` on."""
         if run.keys is not None:
             stop = min(stop, run.start + run.size, len(known))
@@ -97,7 +99,7 @@ class PrefixLedger:
             place += 1
         return place
 
-    def _own_run(self, row: int, place: int) -> Run | None:
+    def _own_run(self, row: int, place: int) -> BlockRun | None:
         """The first run to have entered that holds this place of a request's own blocks."""
         for run in self._own.get(row, ()):
             if run.start <= place < run.start + run.size:
@@ -107,7 +109,7 @@ class PrefixLedger:
     def freed_with(self, held: Mapping[int, int]) -> int:
         """Blocks that only these rows use, each of which holds so many."""
         freed = 0
-        used: Counter[Run] = Counter()
+        used: Counter[BlockRun] = Counter()
         for row, blocks in held.items():
             table = self._tables.get(row)
             if table is None:
@@ -121,7 +123,7 @@ class PrefixLedger:
 
     def take_hits(self, request: Request, blocks: int) -> None:
         """Begin the request's table with its first `blocks` blocks, which are cached."""
-        table = self._tables[request.row] = Table()
+        table = self._tables[request.row] = RequestBlocks()
         table.held = table.entered = blocks
         if not blocks:
             return
@@ -134,7 +136,7 @@ class PrefixLedger:
             self._use(table, run, start, stop)
             start = stop
 
-    def _use(self, table: Table, run: Run, start: int, stop: int) -> None:
+    def _use(self, table: RequestBlocks, run: BlockRun, start: int, stop: int) -> None:
         """Let a table go on with these places of a run, which is split where it holds more."""
         if run.start < start:
             run = self._split(run, start)
@@ -146,10 +148,10 @@ class PrefixLedger:
         run.references += 1
         table.runs.append(run)
 
-    def _split(self, run: Run, place: int) -> Run:
+    def _split(self, run: BlockRun, place: int) -> BlockRun:
         """Split a run before this place; returns the second half. Both stay in use, or where they are in the queue."""
         head = place - run.start
-        half = Run(run.row, place, run.size - head)
+        half = BlockRun(run.row, place, run.size - head)
         half.references = run.references
         run.size = head
         if run.keys is None:
@@ -200,7 +202,7 @@ class PrefixLedger:
                 if run.row in self._own and run.keys is None:
                     self._own[run.row].remove(run)
 
-    def _forget(self, run: Run, keys: list[Hashable], blocks: int) -> None:
+    def _forget(self, run: BlockRun, keys: list[Hashable], blocks: int) -> None:
         """Forget the content of the last blocks of a run."""
         serving, others = self._serving, self._others
         gone = keys[-blocks:]
@@ -220,7 +222,7 @@ class PrefixLedger:
         """Enter the request's first `full_blocks` blocks, full at the latest after this step, into the cache."""
         table = self._tables.get(request.row)
         if table is None:
-            table = self._tables[request.row] = Table()
+            table = self._tables[request.row] = RequestBlocks()
         if full_blocks <= table.entered:
             return
         keys = self.keys.of(request)
@@ -229,11 +231,11 @@ class PrefixLedger:
             self._enter_shared(table, request.row, keys.first(stop)[table.held : stop])
         table.entered = full_blocks
 
-    def _enter_shared(self, table: Table, row: int, new: list[Hashable]) -> None:
+    def _enter_shared(self, table: RequestBlocks, row: int, new: list[Hashable]) -> None:
         """Enter blocks with these keys behind the runs of a table, as a run, or as more of its last if that is its."""
         run = table.runs[-1] if table.runs else None
         if run is None or run.keys is None or run.references > 1 or run.start + run.size < table.held:
-            run = Run(row, table.held, 0, [])
+            run = BlockRun(row, table.held, 0, [])
             run.references = 1
             table.runs.append(run)
         assert run.keys is not None
@@ -268,7 +270,7 @@ class PrefixLedger:
         """Put the blocks of a request into the queue, the last one first; those that hold nothing go to its front."""
         table = self._tables.pop(row, None)
         if table is None:
-            table = Table()
+            table = RequestBlocks()
         unknown, own = num_blocks - table.entered, table.entered - table.held
         if unknown < 0:
             raise ValueError(f"row {row} holds {table.entered} blocks, not {num_blocks}")
@@ -280,7 +282,7 @@ class PrefixLedger:
         if not comes_back:
             self._append_nameless(own)
         elif own:
-            run = Run(row, table.held, own)
+            run = BlockRun(row, table.held, own)
             self._own.setdefault(row, []).append(run)
             self._free.append(run)
         for run in reversed(table.parts()):
@@ -296,7 +298,7 @@ class PrefixLedger:
         if last.row == _NOBODY and last.size:
             last.size += blocks
         elif blocks:
-            self._free.append(Run(_NOBODY, 0, blocks))
+            self._free.append(BlockRun(_NOBODY, 0, blocks))
 
     def clear(self) -> None:
         """Forget all content; no request holds a block."""

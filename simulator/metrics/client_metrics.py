@@ -13,7 +13,7 @@ from simulator.results.records import Records, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRequests:
     """Requests of clients that may try again, each counted once. Served, given up and unfinished add up to `requests`.
 
     A request is measured where its first attempt is. Its attempts are those that arrived; `given_up` have no attempt
@@ -30,7 +30,7 @@ class Served:
         return self.attempts / self.requests if self.requests else None
 
 
-def served(records: Records, measured: Bools) -> Served | None:
+def served(records: Records, measured: Bools) -> ServedRequests | None:
     """The requests of the measured first attempts; None for a run whose clients wait for ever."""
     calls = records.calls
     if calls is None:
@@ -43,7 +43,9 @@ def served(records: Records, measured: Bools) -> Served | None:
     open_still[first[records.requests.status == Status.UNFINISHED]] = True
     asked = measured & (calls.attempt == 1)
     lost = asked & ~answered & ~open_still
-    return Served(int(asked.sum()), int(np.count_nonzero(asked[first])), int((asked & answered).sum()), int(lost.sum()))
+    return ServedRequests(
+        int(asked.sum()), int(np.count_nonzero(asked[first])), int((asked & answered).sum()), int(lost.sum())
+    )
 
 
 @dataclass(frozen=True, slots=True)

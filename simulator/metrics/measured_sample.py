@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.metrics.client_metrics import Served, Sessions, served, sessions
+from simulator.metrics.client_metrics import ServedRequests, Sessions, served, sessions
 from simulator.metrics.latency import e2el_s, finished, itl, queue_s, tpot_s, ttft_s
 from simulator.metrics.presence import Changes, changes, present_s
 from simulator.metrics.slo import Slo, meets_slo
@@ -92,7 +92,7 @@ class Sample:
         return changes(self.records, self.window)
 
     @cached_property
-    def served(self) -> Served | None:
+    def served(self) -> ServedRequests | None:
         """Requests over all their attempts; None where clients wait for ever."""
         return served(self.records, self.measured)
 

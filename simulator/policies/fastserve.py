@@ -19,8 +19,8 @@ from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.plans import UNTIL_ARRIVAL
 from simulator.policies.parts.system import System
 from simulator.queues import Order
+from simulator.queues.decoding_order import Quanta
 from simulator.queues.mlfq import MinQuantum, PromptQuantum, StarveLimit
-from simulator.queues.standing import Quanta
 from simulator.request import RequestView
 
 

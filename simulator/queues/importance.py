@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from simulator.queues.by_key import ByKey
+from simulator.queues.decoding_order import DecodingByRank
 from simulator.queues.order import OrderKind
 from simulator.queues.priority import by_priority
-from simulator.queues.standing import Standing
 from simulator.request_state import RequestState
 
 
@@ -16,7 +16,7 @@ class Importance(ByKey):
 
     def __init__(self) -> None:
         super().__init__(by_priority)
-        self.meter = Standing(_priority)
+        self.meter = DecodingByRank(_priority)
 
 
 def _priority(request: RequestState) -> int:

@@ -13,8 +13,8 @@ from typing import Annotated
 from annotated_types import doc
 
 from simulator.parameters import Count, PositiveSeconds
+from simulator.queues.decoding_order import DecodingByLevel, Quanta
 from simulator.queues.order import OrderKind
-from simulator.queues.standing import Ladder, Quanta
 from simulator.request_state import RequestState
 
 MinQuantum = Annotated[Count, doc("output tokens after which a request of the highest level falls by one")]
@@ -49,7 +49,7 @@ class Mlfq:
         self._levels: list[OrderedDict[RequestState, None]] = [OrderedDict()]  # the promoted, then level by level
         self._places: dict[RequestState, int] = {}  # in `_levels`
         self._since: OrderedDict[RequestState, float] = OrderedDict()  # start of the wait of those not yet promoted
-        self.meter = Ladder(self._quanta)
+        self.meter = DecodingByLevel(self._quanta)
 
     def __len__(self) -> int:
         return len(self._places)

@@ -23,7 +23,7 @@ import numpy as np
 from annotated_types import Unit, doc
 from numpy.typing import NDArray
 
-from simulator.columns import Kept
+from simulator.columns import StoredColumns
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ class Cause(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestColumns(Kept):
+class RequestColumns(StoredColumns):
     """One entry a request, in workload order. Times in seconds on the run's clock; NaN where it never happened."""
 
     row: Ints
@@ -76,7 +76,7 @@ class RequestColumns(Kept):
 
 
 @dataclass(frozen=True, slots=True)
-class RowColumns(Kept):
+class RowColumns(StoredColumns):
     """One entry a step, or a run of `repeat` equal decode steps. Counts are those of the row's first step."""
 
     replica: Annotated[Ints, doc("the number of the replica")]
@@ -105,7 +105,7 @@ class RowColumns(Kept):
 
 
 @dataclass(frozen=True, slots=True)
-class GapColumns(Kept):
+class GapColumns(StoredColumns):
     """Gaps between neighbouring tokens of a request that are not inside a row, `count` requests having each.
 
     The gaps inside a row are the differences of its `step_end_s`, each with weight `decoding`. A token that an abort
@@ -177,7 +177,7 @@ class GroupSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Records(Kept):
+class Records(StoredColumns):
     """The whole result of a run."""
 
     requests: RequestColumns

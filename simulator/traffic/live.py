@@ -2,7 +2,7 @@
 
 Nothing that happens here depends on when the caller looks. What comes from outside gets a time of its own, later than
 all that has happened and than all that came before it; the rest is the run that the recorded requests would have. So
-`simulate_fleet` on `Live.workload()` makes the same decisions at the same times.
+`simulate_fleet` on `LiveTraffic.workload()` makes the same decisions at the same times.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Listener(Protocol):
         """The engine lets a request go: its times and counts, for measurements."""
 
 
-class Live:
+class LiveTraffic:
     """A run in progress, with one event a step. Time stands still between the calls of `advance`.
 
     Rows count the requests in order of arrival. The first arrives at time 0. The other arguments are those of

@@ -8,12 +8,12 @@ import pytest
 from calibration.fit import joint_surface
 from calibration.kernels import joint
 from calibration.rows import make_table
-from calibration.schedule import Launch, features, find_launch, last_end
+from calibration.schedule import KernelLaunch, features, find_launch, last_end
 from simulator.hardware.gpus import find_gpu
 from simulator.hardware.models import find_model
 from simulator.timing.tables.grid import fill, steadiness
 
-LAUNCH = Launch(heads=32, kv_heads=8, head_dim=128, sms=188, l2_bytes=128 << 20)
+LAUNCH = KernelLaunch(heads=32, kv_heads=8, head_dim=128, sms=188, l2_bytes=128 << 20)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_keys_beyond_the_cache_are_read_for_each_head_that_runs_apart() -> None:
 
 def test_only_kernels_that_are_known_have_a_launch() -> None:
     model = find_model("llama-3.1-8b")
-    assert find_launch(model, find_gpu("rtx-pro-6000"), 2) == Launch(16, 4, 128, 188, 128 << 20)
+    assert find_launch(model, find_gpu("rtx-pro-6000"), 2) == KernelLaunch(16, 4, 128, 188, 128 << 20)
     assert find_launch(model, find_gpu("h200"), 1) is None
 
 

@@ -17,7 +17,7 @@ from gpu_backend.backend import EAGER, Backend
 from gpu_backend.device import Cpu
 from gpu_backend.nvml import Pulse
 from gpu_backend.pool import PagedPool
-from gpu_backend.work import Part, Swap, Work
+from gpu_backend.work import ScheduledPart, Swap, Work
 from simulator.hardware.models import Model, custom_model
 from simulator.timing.cost import StepShape
 from simulator.timing.profile.profile_cost import capture_sizes
@@ -125,7 +125,7 @@ class SyntheticBackend(Backend):
         pool.gpu = gpu
         self.pool, self.device = pool, gpu
 
-    def _prepared(self, parts: tuple[Part, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
+    def _prepared(self, parts: tuple[ScheduledPart, ...], decodes: int) -> tuple[Callable[[], Tensor], int, str]:
         shape = Work(parts[:decodes], parts[decodes:]).shape
         logits = torch.zeros((len(parts), 4))
         gpu = self.device

@@ -18,7 +18,7 @@ from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.device import Cpu
-from gpu_backend.work import Part, StepArrays, step_arrays
+from gpu_backend.work import ScheduledPart, StepArrays, step_arrays
 from simulator.errors import InputError
 from tests.gpu_maker import TINY, close
 
@@ -29,9 +29,9 @@ def rows(padding: int = 0) -> StepArrays:
     """Two decodes, a fresh prompt, a chunk behind a prefix that ends inside a page."""
     pages = iter((np.random.default_rng(0).permutation(40) + 1).tolist())
 
-    def part(row: int, computed: int, tokens: int, padding: int = 0) -> Part:
+    def part(row: int, computed: int, tokens: int, padding: int = 0) -> ScheduledPart:
         table = [next(pages) for _ in range(-(-(computed + tokens) // SHAPE.block_size))]
-        return Part(row, computed, [0] * tokens, table, padding)
+        return ScheduledPart(row, computed, [0] * tokens, table, padding)
 
     return step_arrays([part(0, 30, 1), part(1, 5, 1), part(2, 0, 19, padding), part(3, 37, 12)], 2, SHAPE.block_size)
 

@@ -16,7 +16,7 @@ from gpu_backend.backend import Backend
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.device import Cpu
 from gpu_backend.weights import Experts, Weights, random_weights
-from gpu_backend.work import Part, Work
+from gpu_backend.work import ScheduledPart, Work
 from simulator.errors import InputError
 from simulator.hardware.model_config import read_model_config
 from simulator.hardware.models import Model, custom_model
@@ -84,7 +84,7 @@ def write(path: Path, tensors: dict[str, Any]) -> None:
 
 def logits(backend: Backend) -> Any:
     tokens = np.random.default_rng(1).integers(0, 128, 37).tolist()
-    return backend.logits(Work((), (Part(0, 0, tokens, list(range(1, 11))),)))
+    return backend.logits(Work((), (ScheduledPart(0, 0, tokens, list(range(1, 11))),)))
 
 
 @pytest.mark.parametrize("name", SHAPES)

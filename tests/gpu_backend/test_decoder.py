@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (the extra [
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
 from gpu_backend.torch_attention import length_buckets
-from gpu_backend.work import Part, Work, step_arrays
+from gpu_backend.work import ScheduledPart, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import MODELS, Model, custom_model
 from tests.dense_decoder import dense_logits
@@ -50,13 +50,13 @@ class Paged:
         self.computed = [0] * 4
         self.tables: list[list[int]] = [[] for _ in range(4)]
 
-    def part(self, row: int, count: int) -> Part:
+    def part(self, row: int, count: int) -> ScheduledPart:
         begin, size = self.computed[row], self.backend.block_size
         while len(self.tables[row]) * size < begin + count:
             self.tables[row].append(self.free.pop())
             self.backend.pool.poison(self.tables[row][-1:])
         self.computed[row] += count
-        return Part(row, begin, self.tokens[row][begin : begin + count], tuple(self.tables[row]))
+        return ScheduledPart(row, begin, self.tokens[row][begin : begin + count], tuple(self.tables[row]))
 
     def step(self, decodes: list[int], chunks: list[tuple[int, int]]) -> Work:
         return Work(tuple(self.part(row, 1) for row in decodes), tuple(self.part(*chunk) for chunk in chunks))
@@ -140,9 +140,9 @@ def test_latent_attention_is_refused() -> None:
 
 
 def test_rows_say_where_everything_goes() -> None:
-    decode = Part(0, 5, [7], (3, 4), padding=2)
-    held = Part(1, 8, [9], (5, 6), is_held=True)
-    chunk = Part(2, 3, [1, 2, 3], (8, 9), samples=False)
+    decode = ScheduledPart(0, 5, [7], (3, 4), padding=2)
+    held = ScheduledPart(1, 8, [9], (5, 6), is_held=True)
+    chunk = ScheduledPart(2, 3, [1, 2, 3], (8, 9), samples=False)
     rows = step_arrays([decode, held, chunk], 2, 4)
     assert rows.token.tolist() == [7, 9, 1, 2, 3]
     assert rows.position.tolist() == [3, 8, 3, 4, 5], "padding has no position"

@@ -27,7 +27,7 @@ from gpu_backend.probes import Grid
 from gpu_backend.profiler import MEASURED, ROWS, profile, write_profile
 from gpu_backend.session import held_bytes, page_bytes
 from gpu_backend.weights import Dense, Mlp, check_model, random_weights
-from gpu_backend.work import KVScales, Part, Swap, Work, step_arrays
+from gpu_backend.work import KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import Model, custom_model, find_model
 from simulator.timing.profile.profile_scope import kv_precision, precision
@@ -78,7 +78,7 @@ def test_a_scale_a_channel_keeps_small_channels() -> None:
 
 def logits(model: Model, **more: Any) -> Any:
     backend = Backend(model, Cpu(1), 32, 4, seed=5, **more)
-    parts = Part(0, 0, list(range(37)), list(range(1, 11))), Part(1, 0, [9] * 12, list(range(11, 14)))
+    parts = ScheduledPart(0, 0, list(range(37)), list(range(1, 11))), ScheduledPart(1, 0, [9] * 12, list(range(11, 14)))
     return backend.logits(Work((), parts))
 
 
@@ -94,7 +94,7 @@ def test_a_model_in_fp8_is_the_model_but_for_rounding() -> None:
 def test_pages_in_fp8_against_float64(name: str) -> None:
     assert name in available("cpu")
     shape, scales = AttentionShape(4, 2, 16, 8, fp8_kv=True), KVScales(0.06, 0.4)
-    step = step_arrays([Part(0, 30, [0], [1, 2, 3, 4]), Part(1, 13, [0] * 21, [5, 6, 7, 8, 9])], 1, 8)
+    step = step_arrays([ScheduledPart(0, 30, [0], [1, 2, 3, 4]), ScheduledPart(1, 13, [0] * 21, [5, 6, 7, 8, 9])], 1, 8)
     kv = drawn(10, 2, 2, 8, 16).to(fp8.E4M3)
     query, key, value = drawn(22, 4, 16, seed=1), drawn(22, 2, 16, seed=2), drawn(22, 2, 16, seed=3)
     attention = open_attention(name, shape, "cpu", torch.float32)

@@ -16,7 +16,7 @@ from gpu_backend.executor import DeviceExecutor
 from gpu_backend.hidden import LONGEST_WAIT_S, timed
 from gpu_backend.probes import Grid
 from gpu_backend.profiler import profile
-from gpu_backend.work import Part, Work
+from gpu_backend.work import ScheduledPart, Work
 from simulator.memory.blocks import BlockManager
 from simulator.simulate import simulate
 from tests.gpu_backend.queued import KERNEL_S, LAUNCH_S, Queue, QueuedGpu, Reserving
@@ -78,8 +78,11 @@ def backend(device: QueuedGpu, monkeypatch: pytest.MonkeyPatch, **more: Any) -> 
 def step(context: Sequence[int], chunk: int = 0) -> Work:
     """Decodes of so many KV tokens, and a chunk."""
     ends = np.cumsum([0, *[-(-keys // 4) for keys in context]]) + 1
-    parts = [Part(row, keys - 1, [row + 5], list(range(ends[row], ends[row + 1]))) for row, keys in enumerate(context)]
-    prompt = Part(len(parts), 0, [7] * chunk, list(range(ends[-1], ends[-1] + -(-chunk // 4))))
+    parts = [
+        ScheduledPart(row, keys - 1, [row + 5], list(range(ends[row], ends[row + 1])))
+        for row, keys in enumerate(context)
+    ]
+    prompt = ScheduledPart(len(parts), 0, [7] * chunk, list(range(ends[-1], ends[-1] + -(-chunk // 4))))
     return Work(tuple(parts), (prompt,) if chunk else ())
 
 

@@ -24,7 +24,7 @@ from scenarios.validate.lockstep_case import profile_canary
 from simulator.errors import InputError
 from simulator.hardware.kv import KVCache
 from simulator.lockstep.canary import Canary
-from simulator.lockstep.lockstep_limits import LIMITS, Verdict
+from simulator.lockstep.lockstep_limits import LIMITS, LockstepVerdict
 from simulator.lockstep.lockstep_run import LockstepCase, predicted_clock
 from simulator.lockstep.step_errors import REGIMES, ComparedStep, LockstepErrors, agreement
 from simulator.memory.blocks import BlockManager
@@ -124,7 +124,7 @@ def slower(cost: ProfileCost, then: Canary) -> list[ComparedStep]:
     return executed(cost, lambda: SyntheticGpu(1, speed=lambda at_s: 1.04), then=then)
 
 
-def judged(steps: list[ComparedStep]) -> tuple[LockstepErrors, Verdict]:
+def judged(steps: list[ComparedStep]) -> tuple[LockstepErrors, LockstepVerdict]:
     found = agreement(steps)
     return found, LIMITS["cuda"].verdict(found)
 

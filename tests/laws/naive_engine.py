@@ -73,10 +73,6 @@ class NaiveReplica:
         return sum(r.state == "decoding" for r in self.batch)
 
     @property
-    def num_held(self) -> int:
-        return len(self.held)
-
-    @property
     def decode_steps(self) -> int:
         return sum(bool(step["decoders"]) for step in self.steps)
 
@@ -105,6 +101,9 @@ class NaiveReplica:
     step_tokens = None
     note: object = None
     caches_prefixes = False
+
+    def decoding_last_first(self) -> None:
+        """No list is kept: a policy sorts."""
 
     def blocks_freed(self, requests: Sequence[RequestView]) -> int:
         return sum(request.num_blocks for request in requests)

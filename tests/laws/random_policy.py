@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from dataclasses import dataclass
+from typing import cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, Traits, View
@@ -44,15 +45,25 @@ class RandomPolicy:
         assert view.num_decoding == len(decoding)
         assert view.decode_blocks_needed == self._grow(view, decoding), "the paused count like the others"
         rng = random.Random(self._key(view))
-        if rng.random() < 0.5:
-            plan = self._decode(view, rng)
-            if plan is not None:
-                return plan
-        return self._anything(view, rng)
+        plan = self._decode(view, rng) if rng.random() < 0.5 else None
+        plan = plan or self._anything(view, rng)
+        if not self.keeps_finished:
+            return plan
+        entered = (*self._entered(view), *[c.request.row for c in plan.prefill if c.request not in view.prefilling])
+        return plan._replace(note=entered)
+
+    @staticmethod
+    def _entered(view: View) -> tuple[int, ...]:
+        """The rows of the requests that have entered since the batch began, as the note keeps them."""
+        return cast("tuple[int, ...]", view.note or ()) if view.running else ()
+
+    def _num_held(self, view: View) -> int:
+        """Finished requests that keep their slot."""
+        return len(self._entered(view)) - len(view.running) if self.keeps_finished else 0
 
     def _key(self, view: View) -> int:
         members = [(r.row, r.is_decoding, r.num_preemptions) for r in view.running]
-        seen: list[object] = [self.seed, view.num_held, members]
+        seen: list[object] = [self.seed, self._num_held(view), members]
         if self.holds is not Holds.CHANGE:
             seen.append([(r.row, r.is_swapped) for r in view.waiting])
         if self.holds is Holds.STEP:
@@ -82,7 +93,7 @@ class RandomPolicy:
                 swap = self._may_swap(request) and request.num_blocks <= host and rng.random() < 0.6
                 host -= request.num_blocks if swap else 0
                 preempt.append(Preemption(request, swap))
-        slots = self.max_num_seqs - len(stay) - view.num_held
+        slots = self.max_num_seqs - len(stay) - self._num_held(view)
         resume: list[RequestView] = []
         prefill: list[Chunk] = []
         for request in view.prefilling:

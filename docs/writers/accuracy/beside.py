@@ -40,7 +40,7 @@ class Mixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeftOutCard:
     """A card's steps predicted from the other cards: the power that these gave, median error and bias with it, and
     those of decodes that take as long as alone. Fractions."""
 
@@ -91,13 +91,13 @@ def fit_power(steps: Sequence[Mixed]) -> float:
     return float(POWERS[int(np.argmin(errors))])
 
 
-def leave_one_card_out(steps: Sequence[Mixed]) -> list[Held]:
+def leave_one_card_out(steps: Sequence[Mixed]) -> list[LeftOutCard]:
     """Each profile's steps, with the power of all cards but its own."""
     found = []
     for each in steps:
         power = fit_power([other for other in steps if other.card != each.card])
         errors, plain = each.errors(power), each.errors(0.0)
-        found.append(Held(each.name, len(each.us), round(power, 2), *_spread(errors), *_spread(plain)))
+        found.append(LeftOutCard(each.name, len(each.us), round(power, 2), *_spread(errors), *_spread(plain)))
     return found
 
 

@@ -13,7 +13,7 @@ from docs.writers.accuracy.sensitivity import Sensitivity
 from docs.writers.accuracy.silicon import LOW_CONCURRENCY, Hosts, Scored, grouped, median_error
 from docs.writers.accuracy.tables_page import (
     ClockOf,
-    Held,
+    HeldOutErrors,
     HeldUneven,
     beside_section,
     clocks_section,
@@ -83,7 +83,7 @@ def page(
     sensitivities: Sequence[Sensitivity],
     left_out: Sequence[LeftOut] = (),
     tables: Sequence[Tables] = (),
-    beside: Sequence[Held] = (),
+    beside: Sequence[HeldOutErrors] = (),
     older: Sequence[Scored] = (),
     uneven: Sequence[HeldUneven] = (),
     clocks: Sequence[ClockOf] = (),

@@ -109,7 +109,7 @@ def clocks_section(clocks: Sequence[ClockOf]) -> str:
     return "\n".join(lines)
 
 
-class Held(Protocol):
+class HeldOutErrors(Protocol):
     """Mixed steps of a profile, predicted from other cards (`docs.writers.accuracy.beside.Held`); fractions."""
 
     @property
@@ -165,7 +165,7 @@ def uneven_section(held: Sequence[HeldUneven]) -> str:
     return "\n".join(lines)
 
 
-def beside_section(held: Sequence[Held]) -> str:
+def beside_section(held: Sequence[HeldOutErrors]) -> str:
     """Mixed steps by the power of other cards, as Markdown; '' for none."""
     if not held:
         return ""

@@ -66,7 +66,7 @@ class Uneven:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LeftOutKind:
     """A profile's rows of one kind with the number of the other cards: mean size of the errors and bias with the
     estimate, and without it. Fractions."""
 
@@ -120,7 +120,7 @@ def fit_late(some: Sequence[Uneven]) -> float:
     return round(float(LATE[int(np.argmin(total))]), 2)
 
 
-def leave_one_card_out(some: Sequence[Uneven]) -> list[Held]:
+def leave_one_card_out(some: Sequence[Uneven]) -> list[LeftOutKind]:
     """Each profile's rows of both kinds, with the numbers of all cards but its own."""
     found = []
     for each in some:
@@ -130,7 +130,7 @@ def leave_one_card_out(some: Sequence[Uneven]) -> list[Held]:
         for kind, number, rows in (("alone", least, each.alone), ("beside prompts", late, each.beside)):
             errors, plain = rows.errors(skew), rows.errors(None)
             sizes = (_size(errors), float(errors.mean()), _size(plain), float(plain.mean()))
-            found.append(Held(each.name, kind, len(rows.us), number, *sizes))
+            found.append(LeftOutKind(each.name, kind, len(rows.us), number, *sizes))
     return found
 
 

@@ -7,22 +7,21 @@ from heapq import merge
 
 from simulator.plan import View
 from simulator.policies.parts.victims import rank
-from simulator.queues.standing import Ladder, Standing
 from simulator.request import RequestView
 
 
 def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Iterable[RequestView]:
     """The running requests by a key, of which no two are equal: the largest first.
 
-    A queue may know those that decode by the same key (`simulator.queues.standing`), unless some are paused; then no
-    more of them are looked at than are asked for.
+    The key is that of the queue's order. A list that the queue keeps spares the sorting: no more requests are then
+    looked at than are asked for.
     """
-    meter = getattr(view.waiting, "meter", None)
-    if not isinstance(meter, (Standing, Ladder)) or len(meter) < view.num_decoding:
+    decoding = view.decoding_last_first()
+    if decoding is None:
         return sorted(view.running, key=key, reverse=True)
     if not view.prefilling:
-        return meter.last_first()
-    return merge(meter.last_first(), sorted(view.prefilling, key=key, reverse=True), key=key, reverse=True)
+        return decoding
+    return merge(decoding, sorted(view.prefilling, key=key, reverse=True), key=key, reverse=True)
 
 
 def displaces_none(view: View) -> bool:

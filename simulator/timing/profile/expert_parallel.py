@@ -25,7 +25,7 @@ LINK_LATENCY_US = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class MeasuredLink:
     """The bandwidth of collectives (NCCL) between two GPUs: GB/s each way, and microseconds at least."""
 
     gb_s: float
@@ -34,7 +34,7 @@ class Link:
 
 
 LINKS = {
-    "rtx-pro-6000": Link(
+    "rtx-pro-6000": MeasuredLink(
         22.2,
         24.2,
         "nccl-tests on RTX PRO 6000 Blackwell Server Edition, PCIe 5, NCCL's defaults: bus bandwidth at 32 MB, and "
@@ -44,9 +44,9 @@ LINKS = {
 """Measured links, by GPU; none of them was fitted to a served run."""
 
 
-def link_of(gpu: Gpu) -> Link:
+def link_of(gpu: Gpu) -> MeasuredLink:
     """The GPU's measured link, or one derived from its nominal bandwidth."""
-    derived = Link(gpu.link_gb_s * LINK_EFFICIENCY, LINK_LATENCY_US, "derived from the nominal bandwidth")
+    derived = MeasuredLink(gpu.link_gb_s * LINK_EFFICIENCY, LINK_LATENCY_US, "derived from the nominal bandwidth")
     return LINKS.get(gpu.name, derived)
 
 
@@ -55,7 +55,7 @@ class Exchange:
     """How ranks exchange tokens: `bytes_per_token` of each over the link."""
 
     bytes_per_token: int
-    link: Link
+    link: MeasuredLink
 
     def us(self, tokens: int, own: int) -> float:
         """Microseconds until a rank that has `own` tokens holds all `tokens`, or theirs hold its results."""

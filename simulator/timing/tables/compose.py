@@ -1,7 +1,7 @@
 """A profile of any model from tables: the products of its layers, its heads, its experts, its all-reduces.
 
 What the tables lack is refused by name, never left out: a part that is not there would cost nothing. Each part says how
-its times were come by (`Part`): measured at that size, interpolated between sizes, extrapolated beyond them, or
+its times were come by (`PartSource`): measured at that size, interpolated between sizes, extrapolated beyond them, or
 assumed.
 """
 
@@ -38,7 +38,7 @@ from simulator.timing.tables.expert_tables import ExpertTables, beside
 from simulator.timing.tables.fp8_blocks import BLOCKS, with_blocks
 from simulator.timing.tables.latent import latent_attention
 from simulator.timing.tables.make_curves import make_curve, scaled
-from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, Part
+from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, PartSource
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
 from simulator.timing.tables.routed_experts import (
     AUTO,
@@ -65,7 +65,7 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     """
     if model.kv_lora_rank and precision(model) == BLOCKS:
         tables = with_blocks(tables)
-    parts: list[Part] = []
+    parts: list[PartSource] = []
     layer = _products(tables, model, ranks, parts)
     experts, read = None, [tables.document]
     if model.experts:
@@ -77,14 +77,14 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     skew = None
     if model.kv_lora_rank:
         attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
-        parts += [Part(*row) for row in rows]
+        parts += [PartSource(*row) for row in rows]
         read.append(latent)
     else:
         attention = _attention(tables, model, ranks, parts)
         skew = _skew(tables, model, ranks, attention, parts)
     reduce = _all_reduce(tables, model, ranks, parts) if ranks > 1 else None
-    parts.append(Part(", ".join(around), ASSUMED, "from bytes and launches"))
-    parts.append(Part("sampler", ASSUMED, "as measured on other cards"))
+    parts.append(PartSource(", ".join(around), ASSUMED, "from bytes and launches"))
+    parts.append(PartSource("sampler", ASSUMED, "as measured on other cards"))
     return Profile(
         name=tables.name,
         model=model.name,
@@ -104,7 +104,9 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     )
 
 
-def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _document(
+    tables: Tables, model: Model, parts: list[PartSource], read: list[Mapping[str, Any]]
+) -> Mapping[str, Any]:
     return {
         "dtype": precision(model),
         **({"expert_dtype": expert_precision(model)} if model.experts else {}),
@@ -119,7 +121,7 @@ def _document(tables: Tables, model: Model, parts: list[Part], read: list[Mappin
     }
 
 
-def _products(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> dict[str, Curve]:
+def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource]) -> dict[str, Curve]:
     dtype = precision(model)
     if dtype not in tables.products:
         left = tables.document.get("left_out", {}).get(f"products {dtype}", "")
@@ -150,7 +152,7 @@ def _experts(
     model: Model,
     ranks: int,
     how: tuple[str, str],
-    parts: list[Part],
+    parts: list[PartSource],
     layer: dict[str, Curve],
 ) -> RoutedExperts:
     """The routed experts. What stands beside them goes into `layer`, as a mean over all layers: router, choice of
@@ -158,11 +160,11 @@ def _experts(
     """
     routed, alone = routed_experts(found, model, ranks, *how)
     since = "" if found.software == tables.software else f", as under {found.software}"
-    parts.append(Part("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
+    parts.append(PartSource("experts", alone.how, f"{alone.words}, {alone.kernel}{since}"))
     others = {"router": scaled(_product(tables, "bf16", model.experts, model.hidden, "router", parts), routed.share)}
     if not chooses_experts(alone.kernel):
         others["top_k"] = scaled(Curve((1.0, MOST_TOKENS), (LAUNCH_US, LAUNCH_US), 0.0), routed.share)
-        parts.append(Part("top_k", ASSUMED, "a launch"))
+        parts.append(PartSource("top_k", ASSUMED, "a launch"))
     dtype = precision(model)
     for name, width, share in (
         ("shared", model.shared_experts * model.intermediate, routed.share),
@@ -176,7 +178,7 @@ def _experts(
 
 
 def _product(
-    tables: Tables, dtype: str, n: int, k: int, op: str, parts: list[Part], most: float = float("inf")
+    tables: Tables, dtype: str, n: int, k: int, op: str, parts: list[PartSource], most: float = float("inf")
 ) -> Curve:
     """One product's curve over tokens, up to `most`; an unquantised head is bf16 whatever the layers are."""
     if dtype not in tables.products:
@@ -189,12 +191,12 @@ def _product(
     if estimated := tables.document.get("estimated", {}).get(dtype, ""):
         how, estimated = ESTIMATED, f", {estimated}"
     quantised = "" if dtype == "bf16" else ", with the quantisation of its input"
-    parts.append(Part(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
+    parts.append(PartSource(op, how, f"{dtype}, {n:,} x {k:,}{quantised}{estimated}"))
     sizes = np.asarray([size for size in m_axis.values if size <= most])
     return product_curve(surface, n, k, sizes, WEIGHT_BYTES[dtype])
 
 
-def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> Attention:
+def _attention(tables: Tables, model: Model, ranks: int, parts: list[PartSource]) -> Attention:
     """Attention of a layer: where some layers see a window and others all, the mean of both by their number."""
     heads = (model.heads // ranks, model.local_kv_heads(ranks))
     kv, width = kv_precision(model), model.head_dim
@@ -220,7 +222,7 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
-    parts.append(Part("prompts beside decodes", ESTIMATED, words))
+    parts.append(PartSource("prompts beside decodes", ESTIMATED, words))
     return Attention(
         DecodeTable(decode_surface),
         PrefillTable(prompt_surface, float(model.sliding_window) if share else float("inf"), share),
@@ -229,29 +231,29 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> A
     )
 
 
-def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[Part]) -> Skew | None:
+def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts: list[PartSource]) -> Skew | None:
     """Estimate the extra cost of unequal contexts, of which the tables hold nothing."""
     name = "unequal contexts"
     if tables.gpu in PACKED:
-        parts.append(Part(name, ESTIMATED, "nothing: FlashAttention 3 splits the long ones"))
+        parts.append(PartSource(name, ESTIMATED, "nothing: FlashAttention 3 splits the long ones"))
         return None
     heads, kv_heads = model.heads // ranks, model.local_kv_heads(ranks)
     key_us = dict(attention.decode.surface.physics.roofs[0])["keys"]
     plain = kv_precision(model) == "bf16"
     skew = estimated_skew(tables.gpu, heads, kv_heads, key_us, attention.beside) if plain else None
     if skew is None:
-        parts.append(Part(name, ASSUMED, "nothing: how this GPU's attention lists them is not known"))
+        parts.append(PartSource(name, ASSUMED, "nothing: how this GPU's attention lists them is not known"))
     else:
-        parts.append(Part(name, ESTIMATED, "thread blocks listed over the multiprocessors"))
+        parts.append(PartSource(name, ESTIMATED, "thread blocks listed over the multiprocessors"))
     return skew
 
 
 def _mixed(
-    found: list[tuple[Found, float]], name: str, windows: list[tuple[int, float]], parts: list[Part]
+    found: list[tuple[Found, float]], name: str, windows: list[tuple[int, float]], parts: list[PartSource]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Microseconds of the mean layer; each kind of layer is a part of its own."""
     for (each, _), (window, _) in zip(found, windows, strict=True):
-        parts.append(Part(f"{name}, window {window:,}" if window else name, each.how, each.words))
+        parts.append(PartSource(f"{name}, window {window:,}" if window else name, each.how, each.words))
     return np.asarray(sum(part * np.exp(each.log_us) for each, part in found))
 
 
@@ -263,14 +265,14 @@ def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
     return physics.us({**features, "chain": each})
 
 
-def _all_reduce(tables: Tables, model: Model, ranks: int, parts: list[Part]) -> Curve:
+def _all_reduce(tables: Tables, model: Model, ranks: int, parts: list[PartSource]) -> Curve:
     """A step's all-reduces over tokens: two a layer."""
     if ranks not in tables.all_reduce:
         there = ", ".join(map(str, sorted(tables.all_reduce))) or "none"
         what = f"{tables.name} has no all-reduce among {ranks} GPUs, which tensor_parallel {ranks} needs"
         raise InputError(what, hint=f"measured: among {there}")
     sizes, us = tables.all_reduce[ranks]
-    parts.append(Part(f"all-reduce among {ranks}", MEASURED))
+    parts.append(PartSource(f"all-reduce among {ranks}", MEASURED))
     return make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
 
 

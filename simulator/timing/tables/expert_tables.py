@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_physics
-from simulator.timing.tables.table_files import Kind
+from simulator.timing.tables.table_files import Kind, nearest_versions
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1
@@ -100,16 +100,7 @@ def load_expert_tables(document: object, file: str | None = None) -> ExpertTable
 def beside(folder: Path, gpu: str, software: str) -> list[ExpertTables]:
     """The tables of that GPU in a folder, those whose version is nearest to `software` first."""
     found = [read_expert_tables(path) for path in sorted(folder.glob(f"{gpu}-*{SUFFIX}"))]
-    wanted = _minor(software)
-    return sorted(
-        (each for each in found if each.gpu == gpu), key=lambda each: (abs(_minor(each.software) - wanted), each.name)
-    )
-
-
-def _minor(software: str) -> float:
-    """The minor number of "vLLM 0.19.0"; 0 where there is none."""
-    parts = software.split()[-1].split(".")
-    return float(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0.0
+    return nearest_versions(found, gpu, software)
 
 
 def _kernels(document: dict[str, Any], name: str, size: int) -> ExpertKernels:

@@ -40,6 +40,7 @@ from simulator.timing.tables.latent_schema import (
 )
 from simulator.timing.tables.part_sources import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
+from simulator.timing.tables.table_files import nearest_versions
 from simulator.timing.tables.table_schema import Tables
 
 Array = NDArray[np.float64]
@@ -61,9 +62,7 @@ def find_latent(tables: Tables) -> LatentTables | None:
     if tables.folder is None:
         return None
     found = [read_latent(path) for path in sorted(tables.folder.glob(f"{tables.gpu}-*{SUFFIX}.json.gz"))]
-    found = [each for each in found if each.gpu == tables.gpu]
-    wanted = _minor(tables.software)
-    return min(found, key=lambda each: (abs(_minor(each.software) - wanted), each.name), default=None)
+    return next(iter(nearest_versions(found, tables.gpu, tables.software)), None)
 
 
 def latent_attention(
@@ -199,9 +198,3 @@ def _others(folder: Path | None) -> str:
     """The latent tables in a folder, for a hint."""
     there = [] if folder is None else [each.name.partition(SUFFIX)[0] for each in sorted(folder.glob(f"*{SUFFIX}.*"))]
     return f"measured: {', '.join(there)}; " if there else ""
-
-
-def _minor(software: str) -> float:
-    """The minor number of "vLLM 0.19.0"; 0 where there is none."""
-    parts = software.split()[-1].split(".")
-    return float(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0.0

@@ -12,7 +12,7 @@ ESTIMATED, ASSUMED = "estimated", "assumed"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartSource:
     """A part of a step, how its times were come by, in one of the words above, and why."""
 
     name: str
@@ -23,6 +23,6 @@ class Part:
         return f"{self.name}: {self.how}" + (f" ({self.words})" if self.words else "")
 
 
-def parts_of(profile: Profile) -> tuple[Part, ...]:
+def parts_of(profile: Profile) -> tuple[PartSource, ...]:
     """How the parts of a composed profile were come by; none of a fitted one."""
-    return tuple(Part(*part) for part in profile.document.get("parts", ()))
+    return tuple(PartSource(*part) for part in profile.document.get("parts", ()))

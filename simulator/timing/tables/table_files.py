@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from simulator.errors import InputError
 
@@ -49,3 +49,32 @@ class Kind:
             raise InputError(f"the {self.called} have no {error}", file=file) from None
         except (TypeError, ValueError, AttributeError, IndexError) as error:
             raise InputError(f"the {self.called} are damaged: {error}", file=file) from None
+
+
+class OfSoftware(Protocol):
+    """Tables of a GPU under a version of an engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def gpu(self) -> str: ...
+
+    @property
+    def software(self) -> str: ...
+
+
+T = TypeVar("T", bound=OfSoftware)
+
+
+def nearest_versions(tables: Iterable[T], gpu: str, software: str) -> list[T]:
+    """Sort the tables of a GPU, those whose version is nearest to `software` first."""
+    wanted = _minor(software)
+    found = [each for each in tables if each.gpu == gpu]
+    return sorted(found, key=lambda each: (abs(_minor(each.software) - wanted), each.name))
+
+
+def _minor(software: str) -> float:
+    """The minor number of "vLLM 0.19.0"; 0 where there is none."""
+    parts = software.split()[-1].split(".")
+    return float(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0.0

@@ -6,8 +6,8 @@ import pytest
 
 from simulator.errors import InputError
 from simulator.queues import make_queue
+from simulator.queues.decoding_order import Quanta
 from simulator.queues.mlfq import Mlfq
-from simulator.queues.standing import Quanta
 from simulator.request import Request
 from simulator.request_state import DecodeClock, RequestState
 

@@ -1,4 +1,4 @@
-"""The decoding requests in the order of a rank, for policies in which a waiting request displaces running ones."""
+"""Lists of the decoding requests in order, for policies in which a waiting request displaces running ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 
-class Standing:
+class DecodingByRank:
     """The decoding requests by `rank`, then row: the largest is the next victim. A rank stays as long as one decodes.
 
     A replica's batch tells it who decodes (`simulator.queues.protocol.Meter`); prompts under way and paused requests
@@ -77,11 +77,11 @@ class Quanta:
         return self.min_quantum_tokens * ((2 << level) - 1) - self.served(request)
 
 
-class Ladder:
+class DecodingByLevel:
     """The decoding requests by level, then row: the latest on the lowest level, which is the largest, comes first.
 
     Levels are those of `simulator.queues.mlfq.Mlfq`. Who decodes is served a token a step, so that its next fall is
-    known beforehand. Falls that have come are made when the ladder is looked at; what is seen does not depend on how
+    known beforehand. Falls that have come are made when the list is looked at; what is seen does not depend on how
     often that is.
     """
 

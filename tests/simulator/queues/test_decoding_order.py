@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.decode_batch import DecodeBatch
-from simulator.queues.standing import Ladder, Quanta, Standing
+from simulator.queues.decoding_order import DecodingByLevel, DecodingByRank, Quanta
 from simulator.request import Request
 from simulator.request_state import RequestState
 from tests.examples import examples
@@ -49,13 +49,15 @@ def play(meter: Any, key: Any, moves: list[tuple[str, int]]) -> int:
 @examples(150)
 def test_levels_fall_as_tokens_are_served(moves: list[tuple[str, int]], quantum: int, prompt: int) -> None:
     quanta = Quanta(quantum, prompt)
-    play(Ladder(quanta), lambda live: (quanta.level(live), live.row), [*moves, ("look", 0)])
+    play(DecodingByLevel(quanta), lambda live: (quanta.level(live), live.row), [*moves, ("look", 0)])
 
 
 @given(moves=MOVES)
 @examples(50)
 def test_priorities_stay(moves: list[tuple[str, int]]) -> None:
-    assert play(Standing(lambda live: live.priority), lambda live: (live.priority, live.row), [*moves, ("look", 0)])
+    assert play(
+        DecodingByRank(lambda live: live.priority), lambda live: (live.priority, live.row), [*moves, ("look", 0)]
+    )
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -64,12 +66,12 @@ def test_looking_often_changes_nothing(times: int) -> None:
     looks = [("look", 0)] * times
     moves = [("join", 5), ("join", 1), *looks, ("serve", 3), *looks, ("serve", 40), *looks]
     quanta = Quanta(1, 256)
-    assert play(Ladder(quanta), lambda live: (quanta.level(live), live.row), moves) == 3 * times
+    assert play(DecodingByLevel(quanta), lambda live: (quanta.level(live), live.row), moves) == 3 * times
 
 
 def test_what_left_is_forgotten() -> None:
     """Requests that come and go with long quanta leave nothing behind."""
-    ladder = Ladder(Quanta(1_000_000, 256))
-    play(ladder, lambda live: 0, [("join", 0), ("leave", 0)] * 1000)
-    assert len(ladder._falls) <= 65
-    assert not list(ladder.last_first())
+    kept = DecodingByLevel(Quanta(1_000_000, 256))
+    play(kept, lambda live: 0, [("join", 0), ("leave", 0)] * 1000)
+    assert len(kept._falls) <= 65
+    assert not list(kept.last_first())
