@@ -68,7 +68,7 @@ def profile_path(given: str) -> Path:
     if not there:
         listed = ", ".join(shipped) or "none"
         hint = f"{did_you_mean(given, shipped)}shipped profiles: {listed}; anything else is the path of a file"
-        raise InputError(f"no profile of the name {given!r}, and no such file", hint=hint)
+        raise InputError(f"no shipped profile and no file is called {given!r}", hint=hint)
     return path
 
 

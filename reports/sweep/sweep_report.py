@@ -80,14 +80,15 @@ def _head(result: SweepResult) -> str:
 
 
 def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
-    """What the table of the best points rests on."""
+    """The basis of the table of the best points, in words."""
     if not found:
         return ["All points came to the same results." if len(result.done) > 1 else "There is one point only."]
     words = [f"{found[0].title}: {points_named([found[0].point])}{_as_good(found[0])}."]
     if result.seeds > 1:
         words.append(
-            "Points are equal where the paired 95 % interval of their difference over the same seeds holds 0. The best "
-            "of many was lucky too: run it again with other seeds before a difference as small as its interval counts."
+            "Two points are equal if the paired 95 % interval of their difference over the same seeds holds 0. The "
+            "best of many points was also lucky. Before you trust a difference as small as its interval, run it again "
+            "with other seeds."
         )
     else:
         words.append("One seed has no interval: points within 2 % are called equal. --seeds 5 tells more.")

@@ -1,4 +1,4 @@
-"""By how much runs on the same requests differ, with intervals: over seeds, or within one run of each."""
+"""Differences between runs on the same requests, with intervals: over seeds, or within one run of each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ KEYS = ("p50_ttft_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_e2el_ms", "output_thro
 OVER_SEEDS = "Paired by seed, with 95 % intervals of the mean difference; * excludes 0."
 WITHIN_RUNS = (
     "Paired by request, with 95 % intervals by the bootstrap over blocks of neighbouring requests; * excludes 0. "
-    "A dash: too few requests, or not the same ones were served."
+    "A dash: too few requests, or the runs served different ones."
 )
 
 
 def differences(
     summaries: Summaries, records: Mapping[str, Records], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> dict[str, dict[str, Interval]]:
-    """Of each run but the first, its differences to the first by key; those of `KEYS` that are known."""
+    """The differences of each later run to the first, by key; those of `KEYS` that are known."""
     baseline, *others = summaries
     if seeds(summaries) > 1:
         return {

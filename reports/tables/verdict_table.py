@@ -110,7 +110,7 @@ def _flag(seen: Sequence[float]) -> str:
 
 
 def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool = True) -> str:
-    """What the marks and the ± mean; empty where there is neither."""
+    """The meaning of the marks and of the ±; empty where there is neither."""
     count = seeds(summaries)
     if any(each.n for each in own.values()):
         few = " -: too few requests for that end." if not all(each.is_bounded for each in own.values()) else ""
@@ -121,10 +121,7 @@ def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool 
             text += f" {MARK} best of its column: the paired 95 % interval of its difference to each other excludes 0."
         return text
     if len(summaries) > 1 and paired:
-        return (
-            f"{MARK} best of its column, in one run each: one seed is no evidence that others would agree. "
-            "--seeds 5 gives intervals."
-        )
+        return f"{MARK} best of its column, with one seed. Other seeds may disagree: --seeds 5 gives intervals."
     return ""
 
 

@@ -23,20 +23,21 @@ def overload_words(
     others = [
         f"{name} ({each.peak:,} waiting, {each.all_late:,} late)" for name, each in runs.items() if each != runs[label]
     ]
-    also = f" So were {joined(others)}." if others else ""
+    also = f" The same happened to {joined(others)}." if others else ""
     begin = "With the first seed, " if of_first else ""
     return [f"{begin}{label} {_whole(runs[label])}{also}"]
 
 
 def _whole(each: Overload) -> str:
     again = f", the worst of {each.times} such times" if each.times > 1 else ""
-    share = 100 * each.all_late / each.requests
-    all_late = f"; {each.all_late:,} of all {each.requests:,} in all of them" if each.times > 1 else ""
+    share = f"({100 * each.all_late / each.requests:.1f} %)"
+    if each.times > 1:
+        share = f"({each.all_late:,} of all {each.requests:,} in all such times, {share[1:]}"
     return (
-        f"was overloaded from {_time(each.from_s)} to {_time(each.to_s)}{again}: while "
-        f"{short(each.arrival_rate)} requests/s came, {short(each.service_rate)} were begun, so the queue reached "
-        f"{each.peak:,} at {_time(each.peak_s)}, and {each.late:,} requests waited longer than "
-        f"{latency(each.limit_s * 1e3)}, the longest {latency(each.longest_s * 1e3)}{all_late} ({share:.1f} %)."
+        f"was overloaded from {_time(each.from_s)} to {_time(each.to_s)}{again}: "
+        f"{short(each.arrival_rate)} requests/s came, but only {short(each.service_rate)} were started. The queue "
+        f"reached {each.peak:,} at {_time(each.peak_s)}. {each.late:,} requests waited longer than "
+        f"{latency(each.limit_s * 1e3)} {share}, the longest {latency(each.longest_s * 1e3)}."
     )
 
 

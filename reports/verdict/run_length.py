@@ -1,4 +1,4 @@
-"""Whether runs are long enough for their percentiles: intervals within a run alone, and a sentence where one is not."""
+"""Intervals of percentiles within a run alone, and a sentence where a run is too short for them."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def _sentence(keys: Sequence[str], labels: Sequence[str], facts: Mapping[str, Fa
     least = min(found, key=lambda each: each.effective)
     several = seeds(summaries) > 1
     whose = "" if len(labels) == len(summaries) else f" of {joined(labels)}"
-    count = f"{number(least.n)} in each run" if several else number(least.n)
+    count = f"{number(least.n)} requests{' in each run' if several else ''}"
     if least.effective < least.n:
         count += f" that wait in one queue tell as much as {number(least.effective)} independent ones"
     rest = "The means over seeds are too low." if several else "The true value may be far higher."
     return (
-        f"Too few requests for {joined(COLUMNS[key].title for key in keys)}{whose}: {count}, and p{percent} takes "
+        f"Too few requests for {joined(COLUMNS[key].title for key in keys)}{whose}: {count}, and p{percent} needs "
         f"{number(values_needed(percent))}. {rest}"
     )

@@ -87,16 +87,17 @@ def _slo(summaries: Summaries, slo: Slo | None, against: Mapping[str, Judged], f
     if keep:
         said.append(f"{joined(keep)} {'keeps' if keepers == 1 else 'keep'} it.")
     if unsure:
-        said.append(f"For {joined(unsure)} {seeds(summaries)} seeds are too few to tell whether it is kept.")
+        verb = "keeps" if len(unsure) == 1 else "keep"
+        said.append(f"{seeds(summaries)} seeds are too few to tell whether {joined(unsure)} {verb} it.")
     return [" ".join(said), *miss]
 
 
 def _same(summaries: Summaries, first: str | None) -> list[str]:
     """Runs between which there is nothing to choose, each group once."""
     groups = dict.fromkeys(tuple(twins(summaries, label)) for label in summaries)
-    said = [f"{joined(same)} gave the same numbers, all of them." for same in groups if len(same) > 1]
+    said = [f"All numbers of {joined(same)} are the same." for same in groups if len(same) > 1]
     if first is not None and (others := alike(summaries, first)):
-        said.append(f"{joined(others)} cannot be told from {first} by {seeds(summaries)} seeds.")
+        said.append(f"With {seeds(summaries)} seeds, {joined(others)} cannot be told apart from {first}.")
     return said
 
 
@@ -128,12 +129,12 @@ def _saturated(summaries: Summaries, facts: Mapping[str, Facts]) -> str:
             notes = [f"{yes} of {len(runs)} seeds"] if yes < len(runs) else []
             if found is not None:
                 rates = (f"{short(rate)} requests/s" for rate in (found.arrival_rate, found.service_rate))
-                notes.append("{} came, {} were begun".format(*rates))
+                notes.append("{} came, {} were started".format(*rates))
             names.append(f"{label} ({', '.join(notes)})" if notes else label)
     if not names:
         return ""
     are, its = ("is", "its") if len(names) == 1 else ("are", "their")
     return (
-        f"{joined(names)} {are} saturated: the queue grew as long as requests came, so {its} latencies depend on how "
-        "long the run is and are no steady state."
+        f"{joined(names)} {are} saturated: the queue grew as long as requests came. So {its} latencies depend on the "
+        "length of the run; there is no steady state."
     )

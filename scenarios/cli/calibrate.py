@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Model = Annotated[str, typer.Option("--model", metavar="M", help="A model: its name, config.json or dimensions.")]
 GpuName = Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")]
-Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs a replica.")]
+Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs per replica.")]
 
 
 def import_(
@@ -59,7 +59,9 @@ def fit(
     gpu: GpuName = "",
     tensor_parallel: Ranks = 1,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The profile's name.")] = "",
-    held_out: Annotated[bool, typer.Option("--held-out/--no-held-out", help="Test it on rows held out.")] = True,
+    held_out: Annotated[
+        bool, typer.Option("--held-out/--no-held-out", help="Test it on rows that were held out.")
+    ] = True,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The profile; default: NAME.json.")] = None,
     overwrite: OverwriteFile = False,
     quiet: Quiet = False,
@@ -128,7 +130,9 @@ def check(
     profile: Annotated[
         str, typer.Argument(metavar="PROFILE", help="A file, or the name of a shipped one (batchlab list profiles).")
     ],
-    model: Annotated[str, typer.Option("--model", metavar="M", help="Of tables: how each part of M is come by.")] = "",
+    model: Annotated[
+        str, typer.Option("--model", metavar="M", help="For tables: the source of each part of model M.")
+    ] = "",
     tensor_parallel: Ranks = 1,
 ) -> None:
     """Read a profile or tables, say what is in them and how well it was predicted, and try a profile on a few steps."""
@@ -198,7 +202,7 @@ def _model(text: str) -> Model_:
 
 
 def _is_same(name: str, model: Model_) -> bool:
-    """Whether a name is that of the model, or of one with the same shapes."""
+    """Return whether a name is that of the model, or of one with the same shapes."""
     from simulator.hardware.models import MODELS
     from simulator.timing.profile.profile_scope import shapes
 

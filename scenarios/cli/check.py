@@ -23,7 +23,7 @@ Policy = Annotated[
 ]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A key of `engine:` that stays as given; several times."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A key of `engine:` that stays as given; repeatable."),
 ]
 
 
@@ -31,10 +31,13 @@ def policy(
     policy: Policy,
     set_: Parameters = None,
     scenario: Annotated[
-        str | None, typer.Option("--scenario", metavar="SCENARIO", help="Check on this one alone: replays a finding.")
+        str | None,
+        typer.Option("--scenario", metavar="SCENARIO", help="Check on this scenario alone; it replays a finding."),
     ] = None,
-    scenarios: Annotated[int, typer.Option("--scenarios", min=1, metavar="N", help="How many random ones.")] = 300,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Another seed, other scenarios.")] = 0,
+    scenarios: Annotated[
+        int, typer.Option("--scenarios", min=1, metavar="N", help="Number of random scenarios.")
+    ] = 300,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="The seed of the random scenarios.")] = 0,
     out: Out = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier check's files.")] = False,
     json: Json = False,

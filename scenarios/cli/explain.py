@@ -27,8 +27,8 @@ def explain(
     """Say what is wrong with a run, and what helps.
 
     The run is simulated again from its scenario.yaml, with what --set and --seed change. Each finding has its evidence
-    and remedies; each remedy is tried on the same requests, and said to help or not. With --out, a page with pictures
-    of the run (report.html) and explain.json go to a folder, which may be that of the run.
+    and remedies. Each remedy is tried on the same requests, and the answer says whether it helps. --out writes a page
+    with pictures of the run (report.html) and explain.json to a folder, which may be that of the run.
     """
     from scenarios.diagnosis.what_if import explain as find
     from scenarios.diagnosis.words import data, with_findings

@@ -31,8 +31,8 @@ def export(
 ) -> None:
     """Write a run in the formats of other tools.
 
-    It comes from the rows of the folder; nothing is simulated. The files go to --out, else into the folder itself;
-    docs/run-folder.md names them. A run with --log-decisions shows more in the Perfetto trace: each prompt chunk.
+    The export comes from the rows of the folder; nothing is simulated. The files go to --out, else into the folder
+    itself; docs/run-folder.md names them. With --log-decisions, the Perfetto trace also shows each prompt chunk.
     """
     from reports.exports.exported_run import export_files
     from scenarios.runs.storage.output import kind_of, output

@@ -39,13 +39,15 @@ Set = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The scenario's seed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results of batchlab in that folder.")]
-OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file where it is there.")]
+OverwriteFile = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 Report = Annotated[bool, typer.Option("--report", help="Also draw plots and write report.html.")]
 LogDecisions = Annotated[bool, typer.Option("--log-decisions", help="Also write what each step decided.")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="No plots and no report.html.")]
 Executor = Annotated[str, typer.Option("--executor", metavar="local|ray", help="Processes here, or a Ray cluster.")]
-Address = Annotated[str | None, typer.Option("--address", metavar="A", help="Of the Ray cluster; else the one here.")]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="A", help="Address of the Ray cluster; default: the one here.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.")]
 
 

@@ -63,9 +63,9 @@ def lockstep(
 ) -> None:
     """Execute the simulator's plans on a device.
 
-    Each step is predicted and measured. Errors by regime go to stdout, rows and a report to --out, else to
-    runs/NAME-lockstep-DEVICE with what the flags changed. Earlier results there are an error, unless --overwrite is
-    given.
+    Each step is predicted and measured. Errors by regime go to stdout. Rows and a report go to --out, else to
+    runs/NAME-lockstep-DEVICE with what the flags changed. If the folder holds earlier results, that is an error, unless
+    --overwrite is given.
 
     Exit code 3: not within the limits (CPU: MAPE 8 %, P95 20 %, drift 3 %; GPU: MAPE 4 %, P95 12 %, drift 2 %).
     Exit code 4: the device is too noisy to tell (two executions of the same steps differ by more than 6 % on a CPU,
@@ -111,7 +111,7 @@ def lockstep(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where results go, and whether earlier ones are replaced."""
+    """The folder for results, and whether earlier ones are replaced."""
 
     folder: Path
     overwrite: bool
@@ -154,7 +154,7 @@ def _device_maker(
     repeats: int | None = None,
     canary: Canary | None = None,
 ) -> tuple[MakeDevice, dict[str, str]]:
-    """What makes executors on the device for a scenario, and what the device is."""
+    """The maker of executors on the device for a scenario, and the fingerprint of the device."""
     from gpu_backend.extra import require_torch
 
     require_torch(device)

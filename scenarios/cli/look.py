@@ -12,7 +12,7 @@ from scenarios.cli.flags import Json
 
 
 class What(StrEnum):
-    """What can be listed."""
+    """The kinds of things that can be listed."""
 
     POLICIES = "policies"
     SCENARIOS = "scenarios"
@@ -42,7 +42,9 @@ def kv(
         str, typer.Option("--model", metavar="M", help="A model (batchlab list models), or a config.json.")
     ],
     gpu: Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")],
-    tensor_parallel: Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs a replica.")] = 1,
+    tensor_parallel: Annotated[
+        int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs per replica.")
+    ] = 1,
     context: Annotated[
         int | None, typer.Option("--context", metavar="L", min=1, help="Tokens of a request; default: a table.")
     ] = None,

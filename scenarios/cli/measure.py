@@ -58,7 +58,7 @@ def measure(
 
     check_choice(device, ("cuda", "cpu"), "device")
     if (model is None) == (scenario is None):
-        raise InputError("which model is to be measured?", hint="--model M (batchlab list models) or --scenario S")
+        raise InputError("no model is given", hint="--model M (batchlab list models) or --scenario S")
     if set_ and scenario is None:
         raise InputError("--set changes a key of a scenario, and none is given", hint="--scenario S")
     require_torch(device)

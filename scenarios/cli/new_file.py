@@ -20,7 +20,7 @@ def new_policy(name: str, folder: Path) -> Path:
     """
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
-        raise InputError(f"{name!r} is no name for a policy file", hint="letters, digits and _, as in: my_policy")
+        raise InputError(f"{name!r} cannot name a policy file", hint="letters, digits and _, as in: my_policy")
     text = (_TEMPLATES / f"{_POLICY_STEM}.py").read_text(encoding="utf-8")
     return _write(folder / f"{stem}.py", text.replace(_POLICY_STEM, stem))
 
@@ -32,7 +32,7 @@ def new_scenario(name: str, folder: Path) -> Path:
     """
     stem = name.removesuffix(".yaml").removesuffix(".yml")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", stem):
-        raise InputError(f"{name!r} is no name for a scenario", hint="letters, digits, _, . and -, as in: my-scenario")
+        raise InputError(f"{name!r} cannot name a scenario", hint="letters, digits, _, . and -, as in: my-scenario")
     text = (_TEMPLATES / f"{_SCENARIO_STEM}.yaml").read_text(encoding="utf-8")
     _, _, text = text.partition("\n")  # the template's own way to the schema
     return _write(folder / f"{stem}.yaml", f"{MODELINE}{_schema_from(folder)}\n{text.replace(_SCENARIO_STEM, stem)}")

@@ -35,22 +35,23 @@ def plan(
     scenario: Scenario,
     slo: Slo = None,
     find: Annotated[
-        str, typer.Option("--find", metavar="rate|replicas|config", help="What to look for; rate unless given.")
+        str, typer.Option("--find", metavar="rate|replicas|config", help="What to look for; default: rate.")
     ] = "rate",
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", metavar="R", help="The load of replicas and config, in requests/s; the scenario's else."
+            "--rate", metavar="R", help="The load for replicas and config, in requests/s; default: the scenario's."
         ),
     ] = None,
     gpus: Annotated[str, typer.Option("--gpus", metavar="a,b", help="GPUs to choose from.")] = "",
     policies: Annotated[str, typer.Option("--policies", metavar="a,b", help="Policies to choose from.")] = "",
     vary: Vary = None,
     budget_s: Annotated[
-        float | None, typer.Option("--budget-s", metavar="S", help="CPU seconds; the answer says what they left open.")
+        float | None,
+        typer.Option("--budget-s", metavar="S", help="Stop after S CPU seconds; the answer says what is left open."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, metavar="K", help="Seeds of drawn traffic: 5, for an interval.")
+        int | None, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds for drawn traffic; default: 5.")
     ] = None,
     set_: Set = None,
     seed: Seed = None,
@@ -62,9 +63,9 @@ def plan(
 ) -> None:
     """Plan capacity: rate, replicas or settings for an SLO.
 
-    The largest rate that meets it, the fewest replicas for a load, or the best settings, and what they cost. Rates have
-    an interval at 95 %; candidates that cannot be told apart are said to be equal. With --out a report, plan.json and a
-    scenario of each of the best candidates are written.
+    It finds the largest rate that meets the SLO, the fewest replicas for a load, or the best settings, and what they
+    cost. Rates have a 95 % interval; candidates whose intervals do not separate them are called equal. --out writes a
+    report, plan.json and a scenario for each of the best candidates.
     """
     from scenarios.plan.goal import chosen_goals
     from scenarios.plan.plan import SEEDS, make_plan
@@ -108,7 +109,7 @@ def _find(word: str) -> Find:
     for each in FINDS:
         if word == each:
             return each
-    raise InputError(f"nothing to find is called {word!r}", file="--find", hint=did_you_mean(word, FINDS))
+    raise InputError(f"--find does not know {word!r}", file="--find", hint=did_you_mean(word, FINDS))
 
 
 def _text(found: Plan, console: Console) -> str:

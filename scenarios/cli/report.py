@@ -93,7 +93,7 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
-    """By how much the runs differ from the first, if that is known."""
+    """The differences of the runs to the first, if they are known."""
     from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
     from reports.tables.terminal import aligned
     from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped
@@ -120,9 +120,9 @@ def report(
 ) -> None:
     """Draw the report of saved runs.
 
-    It comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the folder given, or
-    to runs/report-FOLDERS for several. A report that is there is drawn again where it comes out the same; another one
-    is replaced with --overwrite only.
+    The report comes from their rows; nothing is simulated. Plots and report.html go to --out, else into the given
+    folder, or to runs/report-FOLDERS for several. An existing report is replaced only if the new one is the same, or
+    with --overwrite.
     """
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import SWEEP, kind_of

@@ -51,13 +51,13 @@ def run(
     report: Report = False,
     log_decisions: LogDecisions = False,
     no_fast_forward: Annotated[
-        bool, typer.Option("--no-fast-forward", help="One event an engine step: slower, the same bytes.")
+        bool, typer.Option("--no-fast-forward", help="One event per engine step: slower, the same bytes.")
     ] = False,
     sensitivity: Annotated[
         bool | None,
         typer.Option(
             "--sensitivity/--no-sensitivity",
-            help="Run it again with step times 5 % shorter and longer; by default where TTFT hangs on them and the run"
+            help="Run it again with step times 5 % shorter and longer; by default if TTFT depends on them and the run"
             " is small.",
             show_default=False,
         ),
@@ -67,7 +67,7 @@ def run(
         typer.Option(
             "--workers",
             metavar="N",
-            help="Processes that share a fleet's replicas: the same bytes. 1 unless given; on Ray, one a core.",
+            help="Processes that share the replicas of a fleet; same bytes. Default: 1; on Ray, one per core.",
         ),
     ] = None,
     executor: Executor = "local",
@@ -75,9 +75,9 @@ def run(
 ) -> None:
     """Simulate one scenario.
 
-    A table goes to stdout, rows and summary to a run folder: --out, else runs/NAME-POLICY with what --set and --seed
-    changed. The same run may be repeated into its folder: its rows come out the same, a report or decisions may be
-    added, and nothing there is removed. Other results in the folder are an error, unless --overwrite is given.
+    A table goes to stdout. Rows and summary go to a run folder: --out, else runs/NAME-POLICY with what --set and --seed
+    changed. You may repeat the same run into its folder: its rows are the same, a report or decisions may be added, and
+    nothing is removed. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.runner import run as simulate
@@ -127,7 +127,7 @@ def compare(
     scenario: Scenario,
     policies: Policies,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, from the scenario's on.")
+        int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, counted from the scenario's seed.")
     ] = 1,
     set_: Set = None,
     seed: Seed = None,
@@ -141,8 +141,8 @@ def compare(
 
     A verdict table goes to stdout; plots, report.html and a run folder for each policy and seed go to --out, else
     to runs/NAME-compare-POLICIES with what --set and --seed changed. One policy may be given several times, with other
-    settings. A --set of a key of the engine is applied to the policies that take it. The same comparison may be
-    repeated into its folder; other results there are an error, unless --overwrite is given.
+    settings. A --set of an engine key applies to the policies that take it. You may repeat the same comparison into its
+    folder. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.folder_names import default_folder

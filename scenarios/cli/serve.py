@@ -17,11 +17,11 @@ def serve(
     scenario: flags.Scenario,
     host: Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 is any that is free.")
+        int, typer.Option("--port", min=0, max=65535, metavar="PORT", help="The port; 0 takes any free one.")
     ] = 8000,
     time_scale: Annotated[
         float,
-        typer.Option("--time-scale", min=0.001, max=1000.0, metavar="X", help="Seconds simulated in a real second."),
+        typer.Option("--time-scale", min=0.001, max=1000.0, metavar="X", help="Simulated seconds per real second."),
     ] = 1.0,
     api_key: Annotated[
         str | None, typer.Option("--api-key", metavar="KEY", help="The key that clients must send.")
@@ -40,10 +40,10 @@ def serve(
 ) -> None:
     """Serve OpenAI's API from the simulation, in real time.
 
-    Clients are real, the scenario's own requests only say how long answers are. SIGINT or SIGTERM ends it: calls under
-    way get their answers (a second signal ends them too), and then a run folder is written as by run: --out, else
-    runs/NAME-serve with what --set and --seed changed. In it, arrivals.jsonl.gz has the requests that came, and
-    batchlab run on its scenario.yaml makes the same decisions again.
+    Clients are real; the scenario's own requests only say how long answers are. SIGINT or SIGTERM ends it: calls under
+    way get their answers (a second signal ends them too). Then a run folder is written, as by run: --out, else
+    runs/NAME-serve with what --set and --seed changed. Its arrivals.jsonl.gz has the requests that came, and batchlab
+    run on its scenario.yaml makes the same decisions again.
     """
     _check_extra()
     from scenarios.runs.storage.folder_names import default_folder

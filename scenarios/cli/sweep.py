@@ -12,7 +12,9 @@ from simulator.errors import InputError
 if TYPE_CHECKING:
     from scenarios.studies.study import Study
 
-Workers = Annotated[int | None, typer.Option("--workers", metavar="N", help="Processes; one a core unless given.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", metavar="N", help="Number of processes; default: one per core.")
+]
 
 
 def sweep(
@@ -29,7 +31,9 @@ def sweep(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, metavar="K", help="Runs of each point, seeds from the scenario's on."),
+        typer.Option(
+            "--seeds", min=1, metavar="K", help="Runs of each point, with seeds counted from the scenario's seed."
+        ),
     ] = None,
     executor: Executor = "local",
     workers: Workers = None,
@@ -37,17 +41,16 @@ def sweep(
     set_: Set = None,
     seed: Seed = None,
     out: Out = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what the folder holds already.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again also what the folder holds already.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     no_report: NoReport = False,
 ) -> None:
     """Run a grid of scenarios, in parallel.
 
-    The table goes to --out, else to runs/NAME-sweep-KEYS: a row a point and seed; beside it a report with the best
-    points, knees, Pareto fronts and heat maps. Finished runs are kept there: a sweep
-    that was stopped goes on, and one that was changed runs only what changed. A point that fails has its error in the
-    table and stops no other.
+    The table goes to --out, else to runs/NAME-sweep-KEYS, with one row for each point and seed. A report beside it has
+    the best points, knees, Pareto fronts and heat maps. Finished runs are kept there: a stopped sweep goes on, and a
+    changed one runs only what changed. If a point fails, its error is in the table, and the others go on.
     """
     from scenarios.cli.report_sweeps import best, write_sweep_report
     from scenarios.runs.storage.folder_names import default_folder

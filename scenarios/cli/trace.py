@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from scenarios.traces.options import TraceOptions
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A trace, gzipped or not.")]
-Format = Annotated[str, typer.Option("--format", metavar="F", help="The format, where it cannot be told.")]
+Format = Annotated[str, typer.Option("--format", metavar="F", help="The format, if it is not recognised.")]
 TimeUnit = Annotated[
-    str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="The unit of bare time stamps.")
+    str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="The unit of time stamps without one.")
 ]
 Columns = Annotated[
     str | None,
     typer.Option(
-        "--columns", metavar="NATIVE=NAME,...", help="What the file calls native columns, for any other layout."
+        "--columns", metavar="NATIVE=NAME,...", help="The file's names of the native columns, for any other layout."
     ),
 ]
 Start = Annotated[float, typer.Option("--start", metavar="S", help="Leave out what comes before, in seconds.")]
-Duration = Annotated[float | None, typer.Option("--duration", metavar="S", help="Seconds from the start on.")]
-Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="So many requests.")]
+Duration = Annotated[
+    float | None, typer.Option("--duration", metavar="S", help="Keep this many seconds from the start.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", metavar="N", help="Keep at most N requests.")]
 Sample = Annotated[
     float, typer.Option("--sample", metavar="X", help="Keep a request with this probability, a session as a whole.")
 ]
@@ -118,7 +120,7 @@ def _options(
     strict: bool,
     zero_output: Any,
 ) -> TraceOptions:
-    """How to read a trace as the flags say. Raises InputError for a value out of range."""
+    """The options for reading a trace that the flags give. Raises InputError for a value out of range."""
     from scenarios.traces.options import TraceOptions
     from simulator.errors import InputError
 

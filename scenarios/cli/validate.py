@@ -24,7 +24,7 @@ def validate(
     scenario: Scenario,
     measured: Annotated[Path, typer.Option("--measured", metavar="FILE", help="The server's per-request log.")],
     format_: Annotated[
-        str, typer.Option("--format", metavar="F", help="The log's format, where it cannot be told.")
+        str, typer.Option("--format", metavar="F", help="The log's format, if it is not recognised.")
     ] = "auto",
     benchmark: Annotated[
         int | None, typer.Option("--benchmark", metavar="N", help="The number of the run, in a log of several.")
@@ -55,8 +55,8 @@ def validate(
     """Compare a simulation with a server's own log.
 
     Reads logs of `vllm bench serve --save-detailed`, AIPerf, GuideLLM and LLMServingSim, and plain CSV. Errors and a
-    verdict go to stdout; rows, plots and report.html to --out, else to runs/NAME-validate-FILE with what --set and
-    --seed changed. Other results there are an error, unless --overwrite is given.
+    verdict go to stdout. Rows, plots and report.html go to --out, else to runs/NAME-validate-FILE with what --set and
+    --seed changed. If the folder holds other results, that is an error, unless --overwrite is given.
     """
     from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured import read_measured

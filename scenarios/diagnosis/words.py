@@ -26,7 +26,7 @@ def headline(found: Findings) -> str:
         return f"{count(found.late)} of {count(found.requests)} requests are {late} ({percent(share)}); {rest}."
     few = f"{count(found.late)} of {count(found.requests)} requests {late}" if found.late else "no request is " + late
     good = "the SLO is kept" if found.by_slo else "requests hardly wait"
-    return f"{good} ({few}){'' if found.found else ', and nothing was found to mend'}."
+    return f"{good} ({few}){'' if found.found else '; the diagnosis found nothing to improve'}."
 
 
 def weight(each: Finding) -> str:

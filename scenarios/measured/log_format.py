@@ -30,7 +30,7 @@ class LogFile:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise InputError(
-                f"this is no whole JSON document: {error.msg}", file=self.name, line=error.lineno, column=error.colno
+                f"this is no complete JSON document: {error.msg}", file=self.name, line=error.lineno, column=error.colno
             ) from None
         except RecursionError:
             raise InputError("the JSON document is nested too deeply", file=self.name) from None
@@ -38,7 +38,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the same tool writes without single requests: a key that marks it, what it is, what to give instead."""
+    """A file of the same tool without single requests: a key that marks it, what it is, what to give instead."""
 
     key: str
     what: str

@@ -40,7 +40,7 @@ def _detect(file: LogFile) -> LogFormat:
         found = _object(first)
         return _by_keys(file.document() if found is None else found, file.name)
     if first.lstrip().startswith("["):
-        raise InputError("a JSON array is no log that is known", file=file.name, line=number, hint=_known())
+        raise InputError("a JSON array is not a known log", file=file.name, line=number, hint=_known())
     try:
         header = {name.strip() for name in split_csv(first)}
     except RowError as error:

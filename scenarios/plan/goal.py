@@ -115,7 +115,7 @@ def parse_goal(text: str, scenario: Scenario) -> Goal:
     if known.unit != FLAG and known.better and (known.better > 0) != at_least:
         better = "more" if known.better > 0 else "less"
         meant = f"did you mean `{metric}{'<=' if at_least else '>='}{found['limit']}`?"
-        raise InputError(f"of {metric}, {better} is better: this limit asks for the worse", file=flag, hint=meant)
+        raise InputError(f"of {metric}, {better} is better, so this limit points the wrong way", file=flag, hint=meant)
     goal = Goal(metric, float(found["limit"]), at_least, of_class)
     _check_fits(goal, scenario, flag)
     return goal
@@ -153,7 +153,7 @@ def _check_metric(metric: str, of_class: str | None, flag: str) -> None:
     if metric in known:
         return
     if of_class is not None and metric in METRICS:
-        raise InputError(f"{metric} is not known of a class", file=flag, hint=f"allowed: {', '.join(known)}")
+        raise InputError(f"{metric} is not computed for single classes", file=flag, hint=f"allowed: {', '.join(known)}")
     stem = metric.removesuffix("_ms")
     if stem in LATENCIES:
         options = " | ".join(f"{s}_{stem}_ms" for s in ("p50", "p90", "p95", "p99", "mean"))
@@ -183,7 +183,7 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
             )
     if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
         raise InputError(
-            f"{goal.limit:g} is no value of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
+            f"{goal.limit:g} cannot be a limit of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
         )
     if goal.latency is not None and goal.limit == 0:
-        raise InputError("no latency is 0", file=flag, hint=_FORM)
+        raise InputError("a latency cannot be 0", file=flag, hint=_FORM)

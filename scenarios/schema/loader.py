@@ -144,7 +144,7 @@ def _not_found(source: str) -> InputError:
     near = nearest(source, names)
     known = f"shipped scenarios: {', '.join(names) or 'none'}; anything else is the path of a YAML file"
     hint = f"did you mean `{near}`? {known}" if near else known
-    return InputError(f"no scenario of the name {source!r}, and no such file", hint=hint)
+    return InputError(f"no shipped scenario and no file is called {source!r}", hint=hint)
 
 
 # ---------------------------------------------------------------------------------------------------------- resolution

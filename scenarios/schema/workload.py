@@ -128,7 +128,7 @@ class PresetClass(Strict):
 
 def _check_corr(corr: float, *lengths: LengthConfig | None) -> None:
     if corr != 0 and any(isinstance(each, Fixed) for each in lengths):
-        raise ValueError("a corr needs lengths that differ: those of dist: fixed are all alike")
+        raise ValueError("corr needs lengths that vary; with dist: fixed all are equal")
 
 
 def _at_mean_rate(arrival: Mapping[str, Any], rate: float) -> ArrivalConfig:
@@ -230,7 +230,7 @@ class GeneratedWorkload(Strict):
         if self.requests is not None and not endless:
             raise ValueError("requests: every profile ends at 0, the number may never be reached; give duration_s")
         if self.shared is not None and len(own) == len(classes):
-            raise ValueError("arrival: every class has its own, none takes from the workload's")
+            raise ValueError("arrival: every class has its own, so the workload's is not used")
         if self.requests is None:
             self._check_caps(classes)
         return self

@@ -65,7 +65,7 @@ def sweep(
     rows = [(setting, seed, runs.found[place].of(name)) for place, (setting, seed) in enumerate(_runs(study))]
     failed = sum(1 for _, _, outcome in rows if outcome.error)
     if failed == len(rows):
-        raise InputError(f"none of the {failed:,} runs came to a result", hint=f"the first: {rows[0][2].error}")
+        raise InputError(f"all {failed:,} runs failed", hint=f"the first: {rows[0][2].error}")
     names = columns(study.keys, rows)
     with staging(folder, replace=()) as draft:
         write_csv(draft / TABLE, names, rows)

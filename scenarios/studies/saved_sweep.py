@@ -22,7 +22,7 @@ def read_sweep(folder: Path) -> Swept:
     path = folder / TABLE
     if not path.is_file():
         raise InputError(
-            "the sweep has not come to its end", file=str(path), hint="batchlab sweep with the same --out goes on"
+            "the sweep is not finished", file=str(path), hint="batchlab sweep with the same --out continues it"
         )
     try:
         cells = read_csv(path)

@@ -39,7 +39,7 @@ class ErrorPart:
 
     @property
     def error(self) -> float:
-        """Of the part itself, as a signed fraction; NaN where it is not known."""
+        """The error of the part itself, as a signed fraction; NaN where it is not known."""
         return self.simulated_ms / self.measured_ms - 1.0 if self.measured_ms > 0 else np.nan
 
 
@@ -59,7 +59,7 @@ class Diagnosis:
 
 
 def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
-    """What carries the error of matched requests; None where requests could not be matched, or have no arrivals."""
+    """Find the part that carries the error of matched requests; None where none match, or they have no arrivals."""
     measured, simulated = found.measured, found.simulated
     if not found.matched or np.isnan(measured.arrival_s).any():
         return None
@@ -163,8 +163,9 @@ def _carrier_words(parts: list[ErrorPart], measured: Side) -> str:
     share = 100 * total / mean_ms
     text = f"The mean end-to-end latency is off by {total:+,.0f} ms of {mean_ms:,.0f} ms ({share:+.1f} %)"
     if abs(most.carries_ms) <= SMALL * mean_ms:
-        return f"{text}; no part carries more than {100 * SMALL:.0f} % of it: {shares}."
-    return f"{text}, and {most.name} carries the most of it: {shares}. Waits count to what made the queue longer."
+        return f"{text}; no part causes more than {100 * SMALL:.0f} % of it: {shares}."
+    waits = "A wait counts for the part that made the queue longer."
+    return f"{text}, and {most.name} causes most of it: {shares}. {waits}"
 
 
 def _quiet_words(measured: Side, simulated: Side, waits: bool, at_client: bool) -> list[str]:
@@ -203,7 +204,7 @@ def _load_words(measured: Side, simulated: Side) -> list[str]:
         return [f"{text}: right at any load."]
     if abs(low - high) < SMALL:
         return [f"{text}: off by the same factor at any load."]
-    wrong = "what grows with the batch" if abs(high) > abs(low) else "what a step costs whatever is in it"
+    wrong = "the cost that grows with the batch" if abs(high) > abs(low) else "the fixed cost of a step"
     return [f"{text}: {wrong} is off."]
 
 

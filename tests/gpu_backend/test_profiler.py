@@ -194,7 +194,7 @@ def test_measuring_into_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--device", "cpu"], "which model is to be measured?"),
+        (["--device", "cpu"], "no model is given"),
         (["--device", "gpu", "--model", "gpt2"], "cuda"),
         (["--device", "cpu", "--model", "gpt3"], "gpt2"),
         (["--device", "cpu", "--model", "llama-3.1-405b"], "--layers N"),

@@ -30,11 +30,12 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     running = evidence.seen(rows.running, bound)
     slots = float(evidence.prices.slots.mean())
     full = float(evidence.seen_s[evidence.no_slot].sum()) >= float(evidence.seen_s[evidence.held_back].sum())
-    why = "every slot taken" if full else "slots, memory and tokens free, and still nobody let in"
+    why = "every slot taken" if full else "slots, memory and tokens free, and no request admitted"
     words = (
         f"requests wait with {why}, {count(running)} of {count(slots)} slots running "
-        f"and {percent(1 - 1 / room)} of the KV blocks free; {percent(fixed)} of these steps' time a batch of one "
-        f"would cost too, so a batch that fills the memory would serve {count(gain)} times as much"
+        f"and {percent(1 - 1 / room)} of the KV blocks free; a batch of one would "
+        f"cost {percent(fixed)} of these steps' time, so a batch that fills the memory would serve {count(gain)} times "
+        f"as much"
     )
     numbers = {
         "running_while_requests_wait": running,

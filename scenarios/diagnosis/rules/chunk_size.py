@@ -33,8 +33,8 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
     mean = float(prices.budget.mean())
     time_full = float(evidence.row_s[full].sum()) / float(evidence.row_s.sum())
     words = (
-        f"steps full of their {count(mean)} tokens are {percent(time_full)} of the busy time, and "
-        f"{percent(fixed)} of that a step without prompts would cost too: prompts take many times the steps they need"
+        f"steps full of their {count(mean)} tokens take {percent(time_full)} of the busy time, and "
+        f"steps without prompts would cost {percent(fixed)} of that: prompts take many times the steps they need"
     )
     numbers = {
         "max_num_batched_tokens": mean,

@@ -103,7 +103,7 @@ def _cheaper(evidence: Evidence) -> str | None:
 RULE = Rule(
     "load-bound",
     "low occupancy: load-bound",
-    "Too little comes: the GPUs do nothing, or read their weights for a few tokens.",
+    "There is too little traffic: the GPUs do nothing, or read their weights for a few tokens.",
     f"The SLO is kept, and the GPU time that the requests would take in full batches is below {percent(LITTLE)} of "
     "what there was.",
     "fewer replicas, fewer GPUs to a replica, a cheaper GPU; more traffic on the same",

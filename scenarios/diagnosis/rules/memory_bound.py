@@ -82,8 +82,8 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     gain = gain_of(fixed, room)
     words = (
         f"with all {count(records.num_blocks)} KV blocks taken ({percent(time_full)} of the "
-        f"busy time), {count(running)} of {count(slots)} slots ran; {percent(fixed)} of these steps' time a batch of "
-        f"one would cost too, so memory for all slots would serve {count(gain)} times as much"
+        f"busy time), {count(running)} of {count(slots)} slots ran; a batch of one would cost "
+        f"{percent(fixed)} of these steps' time, so memory for all slots would serve {count(gain)} times as much"
     )
     if evidence.traits.reserves:
         words += "; the policy reserves memory for answers that are not there yet"
@@ -107,7 +107,7 @@ RULE = Rule(
     "Requests wait because the KV cache is full, while the batch is too small to make good use of the GPU.",
     "The seconds that late requests waited while fewer blocks were free than one of them takes, if at least half of "
     "the time of those steps would be paid for a batch of one too: twice the batch would then serve a third more. "
-    "Where less is, a larger batch gains little and the GPU itself is what lacks. At least twice what runs must have a "
+    "Where less is, a larger batch gains little and the GPU itself is too small. At least twice what runs must have a "
     "slot. Of an overload it accounts for what a batch that fills the slots would have served.",
     "more memory for KV (`gpu_memory_utilization`, `tensor_parallel`), a policy that does not reserve it ahead",
     _find,

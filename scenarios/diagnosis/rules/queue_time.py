@@ -51,7 +51,7 @@ RULE = Rule(
     "queue-time",
     "queue time beyond the SLO",
     "The load is above the capacity, or too near to it: requests wait longer than allowed, for no narrower cause.",
-    "What every rule before it leaves of the seconds until the first token of late requests.",
+    "It takes what the rules before it leave of the seconds until the first token of late requests.",
     "replicas, a faster GPU, or less load",
     _find,
 )

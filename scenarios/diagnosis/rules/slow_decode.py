@@ -49,7 +49,7 @@ RULE = Rule(
     "slow-decode",
     "decode steps beyond the SLO",
     "Steps are too slow for the pace that the SLO asks for: the batch is too large, or the GPU is not fast enough.",
-    "What every rule before it leaves of the seconds after the first token of late requests.",
+    "It takes what the rules before it leave of the seconds after the first token of late requests.",
     "fewer slots, replicas, a faster GPU or more of them for a replica",
     _find,
 )

@@ -35,8 +35,9 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
     words = (
         f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
-        f"{count(found.arrival_rate)} requests/s came and {count(found.service_rate)} were begun, the queue reached "
-        f"{count(found.peak)}, and {count(found.late)} requests waited too long, the longest {seconds(found.longest_s)}"
+        f"{count(found.arrival_rate)} requests/s came, but only {count(found.service_rate)} were started; "
+        f"the queue reached {count(found.peak)}, and {count(found.late)} requests waited too long, the longest "
+        f"{seconds(found.longest_s)}"
     )
     numbers = {
         "arrival_rate": found.arrival_rate,
@@ -69,7 +70,7 @@ def more_replicas(evidence: Evidence) -> list[Remedy]:
 RULE = Rule(
     "transient-overload",
     "transient overload",
-    "For a while more requests came than could be begun, and those in the queue paid until it was worked off.",
+    "For a while more requests came than the server could start. Those in the queue waited until it was worked off.",
     "A backlog (`simulator.metrics.overload`) that leaves most of the requests late in at most half of the time in "
     "which they come, in a run that is not saturated. It accounts for what is left of the seconds that late "
     "requests waited.",

@@ -27,7 +27,7 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
         raise InputError(f"the file holds no result {which}", file=file, hint=f"allowed: 1 to {len(results)}")
     result = results[(which or 1) - 1]
     if not isinstance(result, dict):
-        raise InputError("this is no result of `vllm bench serve`: no JSON object", file=file)
+        raise InputError("this is not a result of `vllm bench serve`: no JSON object", file=file)
     columns = {name: _column(result, name, file) for name in _LISTS}
     rows = len(columns["ttfts"])
     optional = {name: _column(result, name, file) for name in ("start_times", "latencies", "errors") if name in result}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
     FORMAT,
@@ -28,11 +29,10 @@ from scenarios.runs.storage.run_folder import (
     SUMMARY,
     TRANSFERS,
 )
-from scenarios.runs.storage.tables import (
+from scenarios.runs.storage.run_tables import (
     calls_from,
     lives_from,
     prefixes_from,
-    read_csv,
     requests_from,
     rows_from,
     sessions_from,
@@ -87,7 +87,7 @@ def read_run(folder: Path) -> SavedRun:
         )
     for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
         if not (folder / name).is_file():
-            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
+            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
     scenario_yaml = _read(folder / SCENARIO, lambda path: path.read_text(encoding="utf-8"))
     summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
     rest = _read(folder / REST, _read_arrays)
@@ -119,14 +119,14 @@ def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
     for name in (SUMMARY, REST):
         if not (folder / name).is_file():
-            raise InputError(f"{folder} is no run folder of batchlab: it has no {name}", hint=_HINT)
+            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
     summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
     about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
     return summary, tuple(about["notes"])
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether `folder` holds a comparison, and not a single run."""
+    """Return whether `folder` holds a comparison, and not a single run."""
     return (folder / COMPARISON).is_file()
 
 
@@ -139,7 +139,7 @@ def read_runs(folder: Path) -> dict[str, list[Path]]:
 
     found = _read(folder / COMPARISON, runs)
     if not found or not all(found.values()):
-        raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is spoilt; run the comparison again")
+        raise InputError(f"{folder / COMPARISON} names no runs", hint="the file is damaged; run the comparison again")
     return found
 
 
@@ -158,7 +158,7 @@ def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
             for line in file:
                 yield dict(json.loads(line))
     except _SPOILT as error:
-        raise InputError(f"{path} cannot be read: {error}", hint="the file is spoilt; run the scenario again") from None
+        raise InputError(f"{path} cannot be read: {error}", hint="damaged; run the scenario again") from None
 
 
 def _below(run: str) -> Path:
@@ -173,7 +173,7 @@ def _read(path: Path, how: Callable[[Path], T]) -> T:
     try:
         return how(path)
     except _SPOILT as error:
-        raise InputError(f"{path} cannot be read: {error}", hint="the file is spoilt; run the scenario again") from None
+        raise InputError(f"{path} cannot be read: {error}", hint="damaged; run the scenario again") from None
 
 
 def _assemble(

@@ -93,7 +93,7 @@ def _text(path: Path, file: str) -> str:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(f"cannot read the file: {reason}", file=file) from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"larger than {MAX_BYTES // 2**20} MiB: hardly a YAML file written by a person", file=file)
+        raise InputError(f"larger than {MAX_BYTES // 2**20} MiB: too large for a scenario or a study", file=file)
     if data.startswith(b"\x1f\x8b"):
         raise InputError("is gzip-compressed; a YAML file is plain text", file=file, hint=_TRACE_HINT)
     data = data.removeprefix(b"\xef\xbb\xbf")

@@ -47,7 +47,7 @@ def test_p99_of_200_requests_has_a_warning_and_no_upper_end() -> None:
     assert ", -]" in text
     assert "-: too few requests for that end" in text.replace("\n", " ")
     assert "Too few requests for TTFT p99 and E2E p99: 200" in text
-    assert "and p99 takes 368." in text
+    assert "and p99 needs 368." in text
 
 
 def test_the_ends_are_in_the_unit_of_their_column() -> None:
@@ -60,8 +60,8 @@ def test_several_runs_have_no_intervals_of_their_own_but_the_warning() -> None:
     summaries = runs("a", "b")
     assert not own_intervals(summaries, known("a", "b"))
     assert too_few_words(summaries, known("a", "b")) == [
-        "Too few requests for TTFT p99: 1,200 that wait in one queue tell as much as 90 independent ones, and p99 "
-        "takes 368. The true value may be far higher."
+        "Too few requests for TTFT p99: 1,200 requests that wait in one queue tell as much as 90 independent ones, and "
+        "p99 needs 368. The true value may be far higher."
     ]
     assert too_few_words(summaries, {**known("a"), **known("b", found=ENOUGH)})[0].startswith(
         "Too few requests for TTFT p99 of a: "
@@ -77,7 +77,7 @@ def test_over_seeds_the_requests_of_each_run_count() -> None:
     assert too_few_words(runs("a", seeds=5), known("a")) == []
     few = PercentileInterval(200.0, 150.0, math.inf, 300, 300)
     assert too_few_words(runs("a", seeds=5), known("a", found=few)) == [
-        "Too few requests for TTFT p99: 300 in each run, and p99 takes 368. The means over seeds are too low."
+        "Too few requests for TTFT p99: 300 requests in each run, and p99 needs 368. The means over seeds are too low."
     ]
 
 

@@ -63,7 +63,7 @@ def text(summaries: Summaries, slo: Slo | None = SLO, facts: dict[str, Facts] | 
 def test_the_run_that_alone_keeps_the_slo_is_recommended_with_its_price() -> None:
     assert words({"static": [BAD], "chunked": [summary()]}) == [
         "Take chunked at this load: it alone keeps the SLO.",
-        "The price: TPOT p99 20 ms against 10 ms of static. Where that counts for more, take static.",
+        "The price: TPOT p99 20 ms against 10 ms of static. If that matters more to you, take static.",
         "SLO: TTFT <= 1,000 ms and TPOT <= 50 ms for 99 % of the requests. chunked (100.0 %) keeps it.",
         "static misses it: 5.0 % of the requests within their limits, 94.0 points short of 99 %.",
     ]
@@ -80,7 +80,7 @@ def test_of_several_that_keep_it_the_quickest_at_the_tail() -> None:
 
 def test_none_keeps_it() -> None:
     found = words({"a": [BAD], "b": [summary(slo_attainment=0.5)]})
-    assert found[0] == "None keeps the SLO at this load. b comes nearest."
+    assert found[0] == "No run keeps the SLO at this load. b comes nearest."
     assert not any("Take" in sentence for sentence in found[:1])
 
 
@@ -100,7 +100,8 @@ def test_without_an_slo_a_run_must_be_best_at_every_tail() -> None:
     )
     mixed = summary(p99_ttft_ms=80.0, p99_tpot_ms=40.0)
     found = words({"a": [summary()], "b": [mixed]}, None)
-    assert found[0].startswith("No run is best in all, and no SLO says what counts. The lowest: TTFT p99 80 ms")
+    said = "No run is best in every figure, and no SLO says which one counts. "
+    assert found[0].startswith(f"{said}The lowest: TTFT p99 80 ms")
     assert "TPOT p99 20 ms" in found[0]
 
 
@@ -154,7 +155,7 @@ def test_limits_say_how_many_requests_exceed_which() -> None:
 
 def test_seeds_that_disagree_about_the_slo() -> None:
     runs = [summary(slo_attainment=value) for value in (0.98, 1.0, 0.995)]
-    assert "For a (99.2 %) 3 seeds are too few to tell whether it is kept." in text({"a": runs})
+    assert "3 seeds are too few to tell whether a (99.2 %) keeps it." in text({"a": runs})
     other = [summary(slo_attainment=0.5, p99_ttft_ms=value) for value in (3000.0, 3100.0, 3200.0)]
     assert words({"a": runs, "b": other})[0] == ("Perhaps a: 3 seeds are too few to say whether any run keeps the SLO.")
 
@@ -175,9 +176,9 @@ def test_slo_text() -> None:
 def test_twins_are_said_once_and_recommended_together() -> None:
     found = words({"static": [BAD], "a": [summary()], "b": [summary()]})
     assert found[0] == "Take a or b at this load: no other run keeps the SLO."
-    assert "a and b gave the same numbers, all of them." in found
+    assert "All numbers of a and b are the same." in found
     assert sum("a and b" in sentence for sentence in found) == 2, "and judged once"
-    assert "gave the same" not in text({"static": [BAD], "a": [summary()]})
+    assert "are the same" not in text({"static": [BAD], "a": [summary()]})
 
 
 def test_nothing_to_choose() -> None:
@@ -187,7 +188,7 @@ def test_nothing_to_choose() -> None:
 def test_seeds_that_cannot_tell_runs_apart() -> None:
     one = [summary(p99_ttft_ms=value) for value in (100.0, 200.0, 150.0)]
     two = [summary(p99_ttft_ms=value) for value in (230.0, 120.0, 190.0)]
-    assert "b cannot be told from a by 3 seeds." in words({"a": one, "b": two})
+    assert "With 3 seeds, b cannot be told apart from a." in words({"a": one, "b": two})
     assert words({"a": one, "b": two})[0] == "There is nothing to choose between the runs."
     apart = [summary(p99_ttft_ms=value) for value in (1100.0, 1200.0, 1150.0)]
     assert "cannot be told" not in text({"a": one, "b": apart})
@@ -210,7 +211,7 @@ def test_losses_are_said() -> None:
 
 def test_saturated_runs_are_said() -> None:
     found = text({"a": [summary(saturated=True)], "b": [summary()]}, SLO, {"a": Facts(JAM)})
-    assert "a (30 requests/s came, 10 requests/s were begun) is saturated: the queue grew" in found
+    assert "a (30 requests/s came, 10 requests/s were started) is saturated: the queue grew" in found
     assert "was overloaded" not in found, "said already"
     assert "a (1 of 2 seeds) is saturated" in text({"a": [summary(saturated=True), summary()]})
     assert "saturated" not in text({"a": [summary()]})
@@ -222,13 +223,13 @@ def test_a_transient_overload_is_told_with_its_figures() -> None:
     worse = Overload(60.0, 65.0, 700.0, 900, 30.0, 5.0, 300, 120.0, 1.0, 3, 450, 1000)
     found = text(runs, SLO, {"a": Facts(JAM), "b": Facts(worse)})
     assert found.endswith(
-        "a was overloaded from 60 s to 90 s: while 30 requests/s came, 10 were begun, so the queue reached 600 at "
-        "65 s, and 240 requests waited longer than 1,000 ms, the longest 90 s (24.0 %). "
-        "So were b (900 waiting, 450 late)."
+        "a was overloaded from 60 s to 90 s: 30 requests/s came, but only 10 were started. The queue reached 600 at "
+        "65 s. 240 requests waited longer than 1,000 ms (24.0 %), the longest 90 s. "
+        "The same happened to b (900 waiting, 450 late)."
     )
     alone = text({"b": [BAD]}, SLO, {"b": Facts(worse)})
     assert "from 60 s to 11.7 min, the worst of 3 such times" in alone
-    assert "450 of all 1,000 in all of them (45.0 %)" in alone
+    assert "(450 of all 1,000 in all such times, 45.0 %)" in alone
     assert "overloaded" not in text(runs)
     assert text({"a": [summary()], "b": [summary()]}, SLO, {"a": Facts(JAM), "b": Facts(JAM)}).count("600") == 1
     assert "With the first seed, a was" in text({"a": [summary(), summary()]}, SLO, {"a": Facts(JAM)})

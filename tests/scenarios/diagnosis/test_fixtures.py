@@ -49,7 +49,7 @@ def test_nothing_is_found_in_a_healthy_run(name: str) -> None:
     found = explain(load(DATA / "healthy" / f"{name}.yaml")).findings
     assert found.found == ()
     assert found.healthy
-    assert headline(found).endswith("and nothing was found to mend.")
+    assert headline(found).endswith("the diagnosis found nothing to improve.")
     assert len(short(found)) == 1
 
 

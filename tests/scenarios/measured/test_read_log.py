@@ -223,8 +223,8 @@ def test_a_log_is_replayed_in_order_of_arrival(tmp_path: Path) -> None:
 BAD = [
     ("", "the file is empty", ""),
     ("{}", "unknown format of a log", ""),
-    ('{"a": 1,\n "b": }', "this is no whole JSON document", ":2:7"),
-    ("[1]", "a JSON array is no log that is known", ":1"),
+    ('{"a": 1,\n "b": }', "this is no complete JSON document", ":2:7"),
+    ("[1]", "a JSON array is not a known log", ":1"),
     (json.dumps({"mean_ttft_ms": 1.0, "completed": 3}), "lacks the times of single requests", ""),
     (json.dumps({"input_config": {}, "request_latency": {"avg": 1}}), "AIPerf's summary", ""),
     (json.dumps(BENCH | {"itls": 3}), "itls is not a list", ""),

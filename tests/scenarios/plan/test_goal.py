@@ -54,10 +54,10 @@ def test_reads_goals(text: str, goal: Goal) -> None:
         ("p99_ttft_ms>=500", ["less is better", "did you mean `p99_ttft_ms<=500`?"]),
         ("request_throughput<=5", ["more is better"]),
         ("chta:p99_ttft_ms<=500", ["no class is called 'chta'", "did you mean `chat`?"]),
-        ("chat:p99_itl_ms<=500", ["p99_itl_ms is not known of a class"]),
+        ("chat:p99_itl_ms<=500", ["p99_itl_ms is not computed for single classes"]),
         ("slo_attainment>=0.99", ["the scenario has none", "--set slo.ttft_ms"]),
-        ("batch_occupancy<=1.5", ["1.5 is no value"]),
-        ("p99_ttft_ms<=0", ["no latency is 0"]),
+        ("batch_occupancy<=1.5", ["1.5 cannot be a limit"]),
+        ("p99_ttft_ms<=0", ["a latency cannot be 0"]),
     ],
 )
 def test_says_what_is_wrong(text: str, said: list[str]) -> None:

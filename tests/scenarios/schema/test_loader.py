@@ -116,8 +116,8 @@ def test_a_name_comes_before_a_file_and_a_path_does_not(
         ("./absent.yaml", ["./absent.yaml: no such file"]),
         ("no/such/folder/x.yml", ["no such file"]),
         (".", ["is a folder"]),
-        ("a\0b", ["no scenario of the name"]),
-        ("x" * 5000, ["no scenario of the name"]),
+        ("a\0b", ["no shipped scenario and no file is called"]),
+        ("x" * 5000, ["no shipped scenario and no file is called"]),
         ("y/" + "x" * 5000, ["no such file"]),
     ],
 )

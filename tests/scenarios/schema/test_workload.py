@@ -202,7 +202,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str | int, ...], str]] = {
         "every state must lead to every other",
     ),
     "a correlation of 2": (workload(corr=2), ("classes", 0, "corr"), "less than or equal to 1"),
-    "a correlation of equal lengths": (workload(corr=0.5), ("classes", 0), "a corr needs lengths that differ"),
+    "a correlation of equal lengths": (workload(corr=0.5), ("classes", 0), "corr needs lengths that vary"),
     "a prefix of nothing": (workload(prefix={"tokens": 0}), ("classes", 0, "prefix", "tokens"), "greater than"),
     "no texts": (workload(prefix={"tokens": 9, "groups": 0}), ("classes", 0, "prefix", "groups"), "greater than"),
     "neither classes nor preset": ({"requests": 5}, (), "give classes, or a preset: chat, code"),
