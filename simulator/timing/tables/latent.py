@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Surface
+from simulator.timing.profile.surface import Surface, flat
 from simulator.timing.tables.latent_counts import Dimensions, projections, up_projection_us
 from simulator.timing.tables.latent_schema import (
     MEASURED_FOR,
@@ -43,7 +42,6 @@ from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
 from simulator.timing.tables.table_files import nearest_versions
 from simulator.timing.tables.table_schema import Tables
 
-Array = NDArray[np.float64]
 Row = tuple[str, str, str]
 """A part of a composed profile: its name, how it was come by, in words."""
 
@@ -191,7 +189,7 @@ def _mixed(low: Physics, high: Physics, share: float) -> Physics:
 
 def _surface(modules: Modules, module: Module) -> Surface:
     base = np.log(np.asarray(module.physics.us(module_features(modules.axes))))
-    return Surface(modules.axes, module.physics, tuple((module.log_us - base).ravel().tolist()))
+    return Surface(modules.axes, module.physics, flat(module.log_us - base))
 
 
 def _others(folder: Path | None) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.hardware.gpus import Gpu
+from simulator.timing.profile.surface import Array
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES
 
-Array = NDArray[np.float64]
 Dimensions = Mapping[str, int]
 """hidden, q_lora_rank, kv_lora_rank, rope_head_dim, head_dim: of values and of queries without rope."""
 
