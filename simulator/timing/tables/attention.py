@@ -24,7 +24,7 @@ from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.surface import Array, Axis, mesh
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED
+from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED, neighbours
 from simulator.timing.tables.table_schema import Heads, HeadTable
 
 SHORTEST_WINDOW = 1024
@@ -147,8 +147,7 @@ def _between(table: HeadTable, query: float, kv_heads: int) -> tuple[Array, str,
     if query in known:
         how, words = (INTERPOLATED, "as without a window, within it") if table.estimated else (MEASURED, "")
         return _correction(table, (int(query), kv_heads)), how, words
-    low = max((heads for heads in known if heads < query), default=None)
-    high = min((heads for heads in known if heads > query), default=None)
+    low, high = neighbours(known, query)
     if low is None or high is None:
         edge = known[-1] if high is None else known[0]
         return _correction(table, (edge, kv_heads)), EXTRAPOLATED, f"as {edge} query heads"

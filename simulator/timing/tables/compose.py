@@ -77,8 +77,8 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     skew = None
     if model.kv_lora_rank:
-        attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
-        parts += [PartSource(*row) for row in rows]
+        attention, more, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
+        parts += more
         read.append(latent)
     else:
         attention = _attention(tables, model, ranks, parts)
