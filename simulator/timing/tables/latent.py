@@ -86,12 +86,10 @@ def latent_attention(
     (decodes, decode), (prompts, prompt) = found
     up_us = up_projection_us(of, gpu, dtype, heads)
     pair_us = dict(prompt.physics.roofs[0])["pairs"]
-    again, beside = (
-        "pairs, and keys and values projected up again",
-        "measured apart, added, launches and weights counted once",
-    )
-    parts.append(PartSource("prompts behind cached context", ESTIMATED, again))
-    parts.append(PartSource("prompts beside decodes", ESTIMATED, beside))
+    parts += [
+        PartSource("prompts behind cached context", ESTIMATED, "pairs, and keys and values projected up again"),
+        PartSource("prompts beside decodes", ESTIMATED, "measured apart, added, launches and weights counted once"),
+    ]
     attention = Attention(
         DecodeTable(_surface(decodes, decode)),
         PrefillTable(_surface(prompts, prompt), cached_pairs=up_us / pair_us if pair_us else 0.0),
