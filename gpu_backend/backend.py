@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.backends import default_attention, open_attention
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
@@ -21,7 +20,7 @@ from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
-from gpu_backend.work import ScheduledPart, Swap, Work, null_work, step_arrays
+from gpu_backend.work import AttentionShape, ScheduledPart, Swap, Work, null_work, step_arrays
 from simulator.hardware.models import Model
 
 _CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
@@ -185,11 +184,11 @@ class Backend:
         return f"{crc32(what.encode()):08x}"
 
     def forward(self, work: Work) -> Callable[[], Tensor]:
-        """The step's forward pass, prepared: a call without arguments that may be done over."""
-        return self._prepared(work.parts, len(work.decodes))[0]
+        """Prepare the step's forward pass: a call without arguments that may be done over."""
+        return self.launchable(work.parts, len(work.decodes))[0]
 
     def launchable(self, parts: tuple[ScheduledPart, ...], decodes: int) -> tuple[Callable[[], Tensor], str]:
-        """The forward pass of some parts, decodes first, and how it is launched: what `Device.seconds` takes."""
+        """Prepare the forward pass of some parts, decodes first, and name how it is launched, for `Device.seconds`."""
         forward, _, kind = self._prepared(parts, decodes)
         return forward, kind
 

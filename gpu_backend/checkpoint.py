@@ -41,10 +41,9 @@ def load_weights(folder: Path, model: Model, device: str, dtype: torch.dtype) ->
     if kind != "default":
         raise InputError(f"the decoder has no rope of type {kind!r}", file=str(folder / "config.json"))
     base = config.get("rope_theta", scaling.get("rope_theta", 10_000.0))
+    eps = config.get("rms_norm_eps", 1e-5)
     with _tensors(folder) as found:
-        return _Reader(found, folder, model, device, dtype).weights(
-            float(base), float(config.get("rms_norm_eps", 1e-5))
-        )
+        return _Reader(found, folder, model, device, dtype).weights(float(base), float(eps))
 
 
 class _Reader:
@@ -104,16 +103,13 @@ class _Reader:
         """Matrices above one another as one; `shape` is that of each."""
         bias = torch.cat([self._get(f"{name}.bias") for name in names]) if has_bias else None
         in_fp8 = has_fp8_weights(self._model)
-        if in_fp8 and all(self._is_fp8(name) for name in names):
+        if in_fp8 and all(self._there(f"{name}.weight").dtype == E4M3 for name in names):
             parts = [as_bytes(self._there(f"{name}.weight", shape)) for name in names]
             scales = [self._scale(name).expand(len(part)) for name, part in zip(names, parts, strict=True)]
             weight = torch.cat(parts).view(E4M3).to(self._device)
             return Dense(weight, bias, torch.cat(scales).to(self._device).contiguous())
         weight = torch.cat([self._get(f"{name}.weight", shape) for name in names])
         return quantised_dense(weight, bias) if in_fp8 else Dense(weight, bias)
-
-    def _is_fp8(self, name: str) -> bool:
-        return bool(self._there(f"{name}.weight").dtype == E4M3)
 
     def _scale(self, name: str) -> Tensor:
         """The scale of a matrix in fp8: one number, or one for each output channel."""

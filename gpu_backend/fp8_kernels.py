@@ -59,11 +59,6 @@ def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     out, scales = torch.empty_like(x, dtype=E4M3), x.new_empty((tokens, 1), dtype=torch.float32)
     if tokens:
         block = triton.next_power_of_2(width)
-        quantised[(tokens,)](
-            *(x.contiguous(), out, scales, LARGEST, SMALLEST_SCALE),
-            width=width,
-            block=block,
-            emulated=INTERPRETED,
-            num_warps=warps(block),
-        )
+        arguments = x.contiguous(), out, scales, LARGEST, SMALLEST_SCALE
+        quantised[(tokens,)](*arguments, width=width, block=block, emulated=INTERPRETED, num_warps=warps(block))
     return out, scales

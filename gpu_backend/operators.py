@@ -41,10 +41,8 @@ class Operators:
         if self._decoder.placing is not None:
             found["rope"] = self._place(tokens)
         elif self._decoder.rope is not None:
-            query, key = (
-                self._made_up(tokens, model.heads, model.head_dim),
-                self._made_up(tokens, model.kv_heads, model.head_dim),
-            )
+            query = self._made_up(tokens, model.heads, model.head_dim)
+            key = self._made_up(tokens, model.kv_heads, model.head_dim)
             turn = self._decoder.rope[torch.arange(tokens, device=key.device) % len(self._decoder.rope)].unsqueeze(2)
             found["rope"] = lambda layer: (turned(query, turn), turned(key, turn))
         plain = next((layer.mlp for layer in self._layers if isinstance(layer.mlp, Mlp)), None)

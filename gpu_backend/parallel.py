@@ -42,8 +42,7 @@ def local_model(model: Model, size: int) -> Model:
 
 def local_weights(model: Model, weights: Weights, rank: int, size: int) -> Weights:
     """Share number `rank` of a whole model's weights."""
-    layers = tuple([_layer(model, layer, rank, size) for layer in weights.layers])
-    return replace(weights, layers=layers)
+    return replace(weights, layers=tuple([_layer(model, layer, rank, size) for layer in weights.layers]))
 
 
 def _layer(model: Model, layer: Layer, rank: int, size: int) -> Layer:

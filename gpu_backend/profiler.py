@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -30,6 +30,9 @@ PASSES = 3
 CANARY_EVERY = 20  # shapes
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
+
+Say = Callable[[str], None]
+"""Tells the user how it goes."""
 
 
 class Memory(Protocol):
@@ -98,12 +101,8 @@ class Profile:
     @property
     def floor(self) -> float:
         """Mean distance of a pass from the median of all, as a fraction: what a shape's own figure is worth."""
-        apart = [
-            abs(reading.us / median(r.us for r in each) - 1.0)
-            for each in self.readings
-            if len(each) > 1
-            for reading in each
-        ]
+        repeated = [[reading.us for reading in each] for each in self.readings if len(each) > 1]
+        apart = [abs(us / median(each) - 1.0) for each in repeated for us in each]
         return mean(apart) if apart else 0.0
 
     @property
@@ -124,7 +123,7 @@ def profile(
     kernels: bool = True,
     seed: int = 0,
     memory: Memory | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Profile:
     """Measure the backend: every probe three times, in another order each time. `say` is told how it goes.
 
@@ -188,13 +187,7 @@ class _Beside:
 
 
 def _pass(
-    device: Device,
-    listed: Sequence[Probe],
-    order: Sequence[int],
-    number: int,
-    seen: _Beside,
-    memory: Memory,
-    say: Callable[[str], None],
+    device: Device, listed: Sequence[Probe], order: Sequence[int], number: int, seen: _Beside, memory: Memory, say: Say
 ) -> Iterator[tuple[int, Reading]]:
     """One pass in stretches between two canaries; what is kept is a stretch."""
     for start in range(0, len(order), CANARY_EVERY):
@@ -222,7 +215,7 @@ def _pass(
             yield index, Reading(float(each), float(found["canary"]), place not in found.get("exposed", ()))
 
 
-def _tried(device: Device, probe: Probe, say: Callable[[str], None]) -> float | None:
+def _tried(device: Device, probe: Probe, say: Say) -> float | None:
     """As `_us`; None where the probe fails, which costs it alone. Raises what a device that is lost says next."""
     try:
         return round(_us(device, probe), 4)
@@ -295,11 +288,7 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
     for blocks in [count for count in (1, 4, 16, 64, 256, 1024) if count <= most]:
         swap = Swap(tuple(range(1, blocks + 1)), tuple(range(blocks)))
         back = Swap(swap.target, swap.source)
-        moves: list[tuple[str, Callable[[], None]]] = [
-            ("out", pool.moving_out(swap)),
-            ("in", pool.moving_in(back)),
-        ]
-        for direction, move in moves:
+        for direction, move in (("out", pool.moving_out(swap)), ("in", pool.moving_in(back))):
             move()
             us = device.seconds(move, "swap") * 1e6
             beside = device.beside(step.make(), move)
@@ -318,9 +307,7 @@ def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
         "floor": round(found.floor, 4),
         "host": found.host,
         "swap_s_per_block": found.swap_s_per_block(),
-        "swap": [
-            {"direction": s.direction, "blocks": s.blocks, "us": s.us, "beside_us": s.beside_us} for s in found.swap
-        ],
+        "swap": [asdict(row) for row in found.swap],
         **header,
     }
     (folder / MEASURED).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")

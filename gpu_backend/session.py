@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from gpu_backend.backend import Backend
+from gpu_backend.backend import Backend, free_bytes
 from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.fp8 import has_fp8_weights, kv_type
 from gpu_backend.probes import GRIDS, Grid
-from gpu_backend.profiler import Memory, Profile, profile, write_profile
+from gpu_backend.profiler import Memory, Profile, Say, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -27,13 +27,6 @@ MAX_CAPTURE = 256
 HEAT_S = 3.0
 """Seconds for which a GPU works before it is timed."""
 _SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
-
-
-def grid_for(device: str, limits: tuple[int | None, int | None, int | None] = (None, None, None)) -> Grid:
-    """The device's usual grid, with the limits that are given: decodes, context, tokens of a step."""
-    usual = GRIDS[device]
-    seqs, context, tokens = limits
-    return Grid(seqs or usual.max_num_seqs, context or usual.max_context, tokens or usual.max_num_batched_tokens)
 
 
 def open_backend(
@@ -53,8 +46,6 @@ def open_backend(
     room = _CPU_POOL_BYTES
     check_room(device, cut, room)
     if device.name == "cuda":
-        from gpu_backend.backend import free_bytes
-
         room = int(0.85 * free_bytes()) - held_bytes(cut, device)
     host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
     return Backend(
@@ -163,23 +154,20 @@ def measure_into(
     attention: str | None = None,
     pointwise: str | None = None,
     memory: Memory | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Profile:
-    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder."""
+    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
+
+    `limits` are those of the grid (decodes, context, tokens of a step): None for what is usual on the device.
+    """
     opened = open_device(device, repeats=3 if device == "cuda" else None)
     backend = open_backend(model, opened, block_size, layers=layers, attention=attention, pointwise=pointwise)
     opened.heat(HEAT_S)
-    grid = grid_for(device, limits)
-    grid = replace(grid, max_context=min(grid.max_context, model.max_model_len))
+    usual, (seqs, context, tokens) = GRIDS[device], limits
+    context = min(context or usual.max_context, model.max_model_len)
+    grid = Grid(seqs or usual.max_num_seqs, context, tokens or usual.max_num_batched_tokens)
     found = profile(backend, grid, kernels=not steps_only, memory=memory, say=say)
-    header = {
-        "device": device,
-        "gpu": gpu,
-        "model": model.name,
-        "layers": backend.model.layers,
-        "block_size": block_size,
-        "dtype": backend.precision[0],
-        "kv_dtype": backend.precision[1],
-    }
+    header = {"device": device, "gpu": gpu, "model": model.name, "layers": backend.model.layers}
+    header |= {"block_size": block_size, **dict(zip(("dtype", "kv_dtype"), backend.precision, strict=True))}
     write_profile(folder, found, header)
     return found

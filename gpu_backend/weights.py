@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend.fp8 import ALIGNED, has_fp8_weights, quantised_weight
-from gpu_backend.work import AS_THEY_ARE, KVScales
+from gpu_backend.work import UNSCALED, KVScales
 from simulator.errors import InputError
 from simulator.hardware.models import Model
 
@@ -63,7 +63,7 @@ class Layer:
     out: Dense
     mlp_norm: Norm
     mlp: Mlp | Experts
-    kv_scales: KVScales = AS_THEY_ARE
+    kv_scales: KVScales = UNSCALED
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class _Maker:
             out=self._dense(model.hidden, model.heads * model.head_dim, model.biases, self._residual),
             mlp_norm=self._norm(),
             mlp=self._experts() if is_routed else self._mlp(inner),
-            kv_scales=KVScales(RANDOM_KV_SCALE, RANDOM_KV_SCALE) if model.kv_dtype_bytes == 1 else AS_THEY_ARE,
+            kv_scales=KVScales(RANDOM_KV_SCALE, RANDOM_KV_SCALE) if model.kv_dtype_bytes == 1 else UNSCALED,
         )
 
     def _mlp(self, inner: int) -> Mlp:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -68,17 +68,10 @@ class Work:
             context += part.computed + n
             pairs += n * part.computed + n * (n + 1) // 2
         contexts = [part.computed + 1 for part in self.decodes]
-        return StepShape(
-            len(contexts),
-            sum(contexts),
-            len(self.chunks),
-            tokens,
-            context,
-            pairs,
-            max(contexts, default=0),
-            sum([context * context for context in contexts]),
-            max([part.computed + len(part.tokens) for part in self.chunks], default=0),
-        )
+        squares = sum([context * context for context in contexts])
+        longest = max([part.computed + len(part.tokens) for part in self.chunks], default=0)
+        prefill = len(self.chunks), tokens, context, pairs
+        return StepShape(len(contexts), sum(contexts), *prefill, max(contexts, default=0), squares, longest)
 
     @property
     def digest(self) -> str:
@@ -120,6 +113,11 @@ class StepArrays:
     def __len__(self) -> int:
         return len(self.context)
 
+    def first_rows(self, count: int) -> StepArrays:
+        """The first `count` decodes alone: each has one token, whose logits are wanted."""
+        arrays = (getattr(self, field.name)[:count] for field in fields(self)[1:])
+        return replace(StepArrays(count, *arrays), query_start=self.query_start[: count + 1])
+
 
 def step_arrays(parts: Sequence[ScheduledPart], decodes: int, block_size: int) -> StepArrays:
     """The parts as arrays, the first `decodes` of them decodes of one token each."""
@@ -159,20 +157,28 @@ class KVScales(NamedTuple):
     value: float = 1.0
 
 
-AS_THEY_ARE = KVScales()
+UNSCALED = KVScales()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The shape that attention is made for: a model's heads, and tokens of a page."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    fp8_kv: bool = False  # pages in fp8
 
 
 class Attention(Protocol):
-    """Attention over pages. What depends on the step alone is prepared once, outside of what is timed.
-
-    What is prepared is the implementation's own business: `Any`.
-    """
+    """Attention over pages. What depends on the step alone is prepared once, untimed, in a form of its own (`Any`)."""
 
     def prepare(self, rows: StepArrays) -> Any:
         """Prepare the step's data that `attend` needs, on the device."""
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         """Write the step's keys and values [T, kv_heads, head_dim] into their slots of one layer's pages, then attend.
 
