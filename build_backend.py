@@ -13,13 +13,13 @@ from setuptools import build_meta
 from setuptools.build_meta import *  # noqa: F403 - the hooks that stay as they are
 
 NEEDED = ("mypy", "annotated-types", "numpy", "simpy", "sortedcontainers", "sortedcontainers-stubs")
-"""The compiler, and what the core imports: mypyc compiles by the types, so it must see those of its imports too."""
+"""The compiler, and the packages that the core imports: mypyc compiles by types, so it must see theirs too."""
 
 Settings = dict[str, str | list[str]] | None
 
 
 def is_asked_for() -> bool:
-    """Whether the environment asks for the compiled core."""
+    """Tell whether the environment asks for the compiled core."""
     return os.environ.get("BATCHLAB_COMPILE", "0") not in ("", "0")
 
 

@@ -31,7 +31,7 @@ _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def load_weights(folder: Path, model: Model, device: str, dtype: torch.dtype) -> Weights:
-    """The weights of a folder for a model of its dimensions. Raises InputError for what the decoder cannot compute."""
+    """Read a folder's weights for a model of these dimensions. InputError for what the decoder cannot compute."""
     check_model(model)
     if model.positions or not model.gated_mlp:
         raise InputError("weights are read of models with rope and a gated feed-forward", file=str(folder))
@@ -82,7 +82,7 @@ class _Reader:
         return Mlp(up, self._joined([f"{at}.down_proj"], False))
 
     def _experts(self, at: str) -> Experts:
-        """Mixtral's names, or Qwen's."""
+        """Read a layer's experts, by Mixtral's names or by Qwen's."""
         model = self._model
         if model.shared_experts:
             raise InputError("weights of shared experts are not read", file=str(self._folder))
@@ -100,7 +100,7 @@ class _Reader:
         return Norm(self._get(f"{name}.weight", (self._model.hidden,)), None)
 
     def _joined(self, names: list[str], has_bias: bool, shape: tuple[int, ...] | None = None) -> Dense:
-        """Matrices above one another as one; `shape` is that of each."""
+        """Stack matrices of `shape`, one above another, into one."""
         bias = torch.cat([self._get(f"{name}.bias") for name in names]) if has_bias else None
         in_fp8 = has_fp8_weights(self._model)
         if in_fp8 and all(self._there(f"{name}.weight").dtype == E4M3 for name in names):
@@ -157,7 +157,7 @@ def _tensors(folder: Path) -> Iterator[Mapping[str, Tensor]]:
 
 
 def read_safetensors(data: Any, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file's bytes, as views of them. Raises InputError where it is no such file."""
+    """Return the tensors in a file's bytes, as views of them. InputError where it is no file of safetensors."""
     try:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(bytes(data[8 : 8 + length]))

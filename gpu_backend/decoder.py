@@ -105,7 +105,7 @@ class Decoder:
         return part if self._reduce is None else self._reduce(part)
 
     def sampled(self, inputs: Inputs) -> Tensor:
-        """As `logits`. Greedy sampling is part of a step; its tokens are dropped, as they follow from the logits."""
+        """Compute the step like `logits`, and sample greedily. The tokens are dropped: they follow from the logits."""
         with torch.inference_mode():
             logits = self._logits(inputs)
             logits.argmax(-1)
@@ -127,7 +127,7 @@ class Decoder:
         return self.dense(out.view(len(normed), -1), layer.out)
 
     def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
-        """Queries ready for attention; keys and values of the step in the pages. Only where `placing`."""
+        """Put the step's keys and values into the pages; return queries ready for attention. Only where `placing`."""
         assert self.rope is not None
         assert self._placer is not None
         return self._placer.place(mixed, layer, self.rope, position, kv, slots)
@@ -150,7 +150,7 @@ class Decoder:
         return self.pointwise.gated(up) if self.model.gated_mlp else gelu(up, approximate="tanh")
 
     def routed(self, experts: Experts, x: Tensor) -> Tensor:
-        """Each token's `active_experts` best experts, weighted by the softmax over those chosen.
+        """Compute each token's `active_experts` best experts, weighted by the softmax over their scores.
 
         All experts are one grouped product over the tokens in their order: the host need not know how many each has.
         """

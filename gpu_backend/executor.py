@@ -1,4 +1,4 @@
-"""The executor of a device: the plans that the simulator prices, carried out over real pages.
+"""The executor of a device: it carries out over real pages the plans that the simulator prices.
 
 It keeps its own account of each request: its tokens, how many of them are in the KV cache, and the pages of its last
 step. Tables come from the block manager, whose ids are those of the pool. Decisions never depend on what is sampled:
@@ -106,7 +106,7 @@ class DeviceExecutor:
         return done.device_s
 
     def _check(self) -> None:
-        """Time the canary; where it has drifted, the steps since it was last timed may have too."""
+        """Time the canary; where it has drifted, mark the steps since it was last timed: they may have drifted too."""
         if not self._is_steady(self.backend.device.check()):
             self.measured[-CHECK_EVERY:] = [step._replace(is_steady=False) for step in self.measured[-CHECK_EVERY:]]
 

@@ -1,4 +1,4 @@
-"""e4m3 numbers in Triton: rounding to them, and activations brought to them."""
+"""e4m3 numbers in Triton: rounding to them, and quantising activations."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
@@ -45,7 +45,7 @@ def quantised(
 
 
 INTERPRETED = not isinstance(quantised, triton.JITFunction)
-"""Whether TRITON_INTERPRET=1 was set when triton was loaded: then kernels run on CPU tensors, slowly."""
+"""True if TRITON_INTERPRET=1 was set when triton was loaded: then kernels run on CPU tensors, slowly."""
 
 
 def warps(block: int) -> int:

@@ -51,7 +51,7 @@ class PagedPool:
         self.moving_in(swap)()
 
     def moving_out(self, swap: Swap) -> Callable[[], None]:
-        """The copies of `swap_out`, prepared: the call waits for nothing, and may be done over."""
+        """Prepare the copies of `swap_out`: the call waits for nothing, and may be done over."""
         parts = [(self._ids(source), target) for source, target in self._in_parts(swap)]
 
         def move() -> None:
@@ -63,7 +63,7 @@ class PagedPool:
         return move
 
     def moving_in(self, swap: Swap) -> Callable[[], None]:
-        """The copies of `swap_in`, likewise."""
+        """Prepare the copies of `swap_in`, likewise."""
         parts = [(source, self._ids(target)) for source, target in self._in_parts(swap)]
 
         def move() -> None:
@@ -92,7 +92,7 @@ class PagedPool:
             self._moved.index_fill_(1, self._ids(listed), as_bytes(poison.view(1)).item())
 
     def checksums(self, blocks: Sequence[int]) -> list[int]:
-        """A number a page, of its very bits: equal pages have equal ones."""
+        """Return a checksum of each page's bits."""
         return _sums(self._moved.index_select(1, self._ids(blocks)).transpose(0, 1))
 
     def host_checksums(self, blocks: Sequence[int]) -> list[int]:

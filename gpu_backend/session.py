@@ -1,4 +1,4 @@
-"""From a model's dimensions to a measured folder: opening a device, choosing its pages, writing what was found."""
+"""Open a device for a model, choose its pages, measure it and write the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_backend(
     attention: str | None = None,
     pointwise: str | None = None,
 ) -> Backend:
-    """The model on the device with as many pages as there is room for, on the CPU half a GiB of them."""
+    """Put the model on the device, with as many pages as there is room for; on a CPU with half a GiB of them."""
     cut = model if layers is None else replace(model, layers=layers)
     check_model(model)
     page = page_bytes(cut, device, block_size)
@@ -80,7 +80,7 @@ def check_room(device: Device, model: Model, pool_bytes: int) -> None:
 
 
 def available_bytes() -> int | None:
-    """Bytes of memory that this machine can still give; None where it does not say."""
+    """Read how many bytes of memory this machine can still give; None where it does not say."""
     with suppress(OSError, ValueError), Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):
@@ -107,7 +107,7 @@ def executors(
     canary: Canary | None = None,
     debug: bool = False,
 ) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
-    """A factory of executors of a model over the pages of `kv`, and the device's fingerprint.
+    """Return a factory of a model's executors over the pages of `kv`, and the device's fingerprint.
 
     The executors share one backend, so they serve one after the other. A step is executed `repeats` times for one
     figure, or as often as is usual on the device. `largest` are the most requests and tokens of a step: all kernels and

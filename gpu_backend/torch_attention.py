@@ -1,4 +1,4 @@
-"""Attention over pages with torch's own operators: the CPU's, and what the kernel is compared with.
+"""Attention over pages with torch's own operators: the default on a CPU, and the comparison for the kernel.
 
 Pages are gathered whole. Decodes are sorted by context into buckets whose longest context is at most 1.25 times the
 shortest, so that little is computed for padding; the query heads of a group are packed as rows over their one KV head.

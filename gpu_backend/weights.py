@@ -14,7 +14,7 @@ from simulator.errors import InputError
 from simulator.hardware.models import Model
 
 RANDOM_KV_SCALE = 2.0**-4
-"""Of keys and values that are drawn: those of the order of 1 then have three binary digits, and so do smaller ones."""
+"""The scale of random keys and values: those of the order of 1 and smaller ones then have three binary digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All of a model. `positions` is the table of learned positions, where there are such."""
+    """All weights of a model. `positions` is the table of learned positions, where the model has one."""
 
     embedding: Tensor  # [vocab, hidden]
     positions: Tensor | None
@@ -195,6 +195,6 @@ class _Maker:
 
 
 def quantised_dense(weight: Tensor, bias: Tensor | None) -> Dense:
-    """The layer with its matrix in fp8, a scale for each output channel."""
+    """Quantise a layer's matrix to fp8, with a scale for each output channel."""
     matrix, scale = quantised_weight(weight)
     return Dense(matrix, bias, scale)

@@ -60,7 +60,7 @@ class Work:
 
     @property
     def shape(self) -> StepShape:
-        """The step's counts, from what is computed here: the engine's own must be equal."""
+        """The step's counts, from the work itself: the engine's own must be equal."""
         tokens = context = pairs = 0
         for part in self.chunks:
             n = len(part.tokens)
@@ -75,14 +75,14 @@ class Work:
 
     @property
     def digest(self) -> str:
-        """Names what is done, as `simulator.lockstep.step_log` names what is planned."""
+        """The digest of the work, which must equal that of the plan (`simulator.lockstep.step_log`)."""
         decodes = [(part.row, HELD if part.is_held else part.computed) for part in self.decodes]
         chunks = [(part.row, part.computed, len(part.tokens)) for part in self.chunks]
         return digest(decodes, chunks, len(self.swap_out.source), len(self.swap_in.source))
 
 
 def null_work(decodes: int, context: int, chunk: int, behind: int, block_size: int) -> Work:
-    """A step whose pages are all the null block: so many decodes of `context` KV tokens, and a chunk if it has tokens.
+    """Make a step on the null block alone: so many decodes of `context` KV tokens, and a chunk if it has tokens.
 
     It reads and writes what means nothing, so it may be done at any time.
     """
@@ -114,13 +114,13 @@ class StepArrays:
         return len(self.context)
 
     def first_rows(self, count: int) -> StepArrays:
-        """The first `count` decodes alone: each has one token, whose logits are wanted."""
+        """Return the first `count` decodes alone; each has one token, whose logits are wanted."""
         arrays = (getattr(self, field.name)[:count] for field in fields(self)[1:])
         return replace(StepArrays(count, *arrays), query_start=self.query_start[: count + 1])
 
 
 def step_arrays(parts: Sequence[ScheduledPart], decodes: int, block_size: int) -> StepArrays:
-    """The parts as arrays, the first `decodes` of them decodes of one token each."""
+    """Turn parts into arrays; the first `decodes` of them are decodes of one token each."""
     lengths = np.array([len(part.tokens) for part in parts], dtype=np.int64)
     computed = np.array([part.computed for part in parts], dtype=np.int64)
     padding = np.array([part.padding for part in parts], dtype=np.int64)

@@ -35,7 +35,7 @@ class AttentionBackend:
     is_triton: bool = False
 
     def missing(self, device: str) -> str | None:
-        """Why it cannot be used on a device; None where it can."""
+        """Tell why it cannot be used on a device; None where it can."""
         is_interpreted = self.is_triton and os.environ.get("TRITON_INTERPRET") == "1"
         if self.needs_cuda and device != "cuda" and not is_interpreted:
             return "it needs a CUDA device"

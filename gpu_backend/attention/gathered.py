@@ -25,7 +25,7 @@ output, and the log of the sums of exponents [1, heads, n]."""
 
 
 def flash_kernel(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """torch's FlashAttention: that for CUDA, or that for CPUs."""
+    """torch's FlashAttention, for CUDA or for CPUs."""
     key, value = _widened(query, key), _widened(query, value)
     if query.is_cuda:
         found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, False)
@@ -42,7 +42,7 @@ def cudnn_kernel(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tup
 
 
 def _widened(query: Tensor, shared: Tensor) -> Tensor:
-    """A KV head for each query head, without a copy: the direct calls take no groups everywhere."""
+    """Repeat each KV head for its query heads: not every direct call takes groups."""
     group = query.shape[1] // shared.shape[1]
     if group == 1:
         return shared
@@ -128,6 +128,6 @@ class GatheredAttention:
 
 
 def merged(one: Tensor, one_log: Tensor, other: Tensor, other_log: Tensor) -> Tensor:
-    """Attention to two sets of keys from that to each: outputs [..., n, head_dim], logs of the sums [..., n]."""
+    """Merge attention to two sets of keys: outputs [..., n, head_dim], logs of the sums [..., n]."""
     share = torch.sigmoid(one_log.float() - other_log.float()).unsqueeze(-1)
     return (one.float() * share + other.float() * (1.0 - share)).to(one.dtype)

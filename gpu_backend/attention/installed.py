@@ -63,7 +63,7 @@ class _Paged(ABC):
 
 
 class Flash3(_Paged):
-    """FlashAttention's paged interface, in FlashAttention-3's words; `kernel` is that of an installation.
+    """FlashAttention's paged interface, in FlashAttention-3's words; `kernel` comes from what is installed.
 
     Our pages are [block, kv_head, slot, head_dim], theirs [block, slot, kv_head, head_dim]: a view, not a copy.
     """

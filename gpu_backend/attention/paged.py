@@ -1,4 +1,4 @@
-"""Paged attention on a GPU: what a layer calls. CPU tensors work under TRITON_INTERPRET=1, for tests."""
+"""Paged attention on a GPU, for the layers of a model. CPU tensors work under TRITON_INTERPRET=1, for tests."""
 
 from __future__ import annotations
 
