@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -56,23 +57,19 @@ def policies_with(parameter: str) -> tuple[str, ...]:
 
 def system_of(policy: str) -> System | None:
     """A policy's row on the page of systems; None for a user's policy without one."""
-    found: System | None = _declared(policy, "SYSTEM")
-    return found
+    return cast("System | None", _declared(policy, "SYSTEM"))
 
 
 def server_of(policy: str) -> Server:
     """The server that has a policy. One like vLLM where its file names none, or cannot be loaded."""
-    try:
-        found: Server = _declared(policy, "SERVER") or LIKE_VLLM
-    except InputError:
-        return LIKE_VLLM
-    return found
+    with suppress(InputError):
+        return cast("Server | None", _declared(policy, "SERVER")) or LIKE_VLLM
+    return LIKE_VLLM
 
 
 def style_of(policy: str) -> tuple[str, Dash] | None:
     """Return the colour and line style of a built-in policy in every picture; None where it takes a free one."""
-    found: tuple[str, Dash] | None = _declared(policy, "STYLE") if policy in built_in_policies() else None
-    return found
+    return cast("tuple[str, Dash] | None", _declared(policy, "STYLE")) if policy in built_in_policies() else None
 
 
 def rules_of(policy: str) -> str:

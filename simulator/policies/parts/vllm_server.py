@@ -5,7 +5,7 @@ Flags are those of vLLM 0.33, vllm/engine/arg_utils.py. Servers without figures 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +21,12 @@ _ASYNC_SINCE_0_19 = Host(0.3e-3, 0.0, "vLLM 0.19: assumed; two servers in proces
 FRONT_END = FrontEnd(5.8e-3, 67e-6)
 """vLLM 0.15 over HTTP: what TTFT has beyond the engine, flat over its percentiles."""
 LIKE_VLLM_0_15 = "assumed: as vLLM 0.15"
+
+
+def command_line(start: str, options: Mapping[str, object]) -> str:
+    """A command with its options: True is a flag alone; None and False leave an option out."""
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    return " ".join([start, *[name if value is True else f"{name} {value}" for name, value in given.items()]])
 
 
 def vllm_serve(policy: object, at: Deployment, *, priority: bool = False) -> Command:
@@ -41,25 +47,20 @@ def serve_before_v1(policy: object, at: Deployment) -> Command:
 
 def _flags(policy: object, at: Deployment, chunks: Sequence[str], priority: bool) -> str:
     value = partial(_value, policy)
-    flags = [f"vllm serve {at.model}"]
-    if at.tensor_parallel > 1:
-        flags.append(f"--tensor-parallel-size {at.tensor_parallel}")
-    flags.append(f"--max-num-seqs {value('max_num_seqs')}")
-    flags.append(f"--max-num-batched-tokens {value('max_num_batched_tokens')}")
-    flags.append(f"--gpu-memory-utilization {at.gpu_memory_utilization:g}")
-    flags.append("--enable-prefix-caching" if at.enable_prefix_caching else "--no-enable-prefix-caching")
-    if at.block_size != 16:
-        flags.append(f"--block-size {at.block_size}")
-    flags += chunks
-    if priority or value("order") == "priority":
-        flags.append("--scheduling-policy priority")
-    if threshold := value("long_prefill_token_threshold"):
-        flags.append(f"--long-prefill-token-threshold {threshold}")
-    if at.enable_expert_parallel:
-        flags.append("--enable-expert-parallel")
-    if value("async_scheduling"):
-        flags.append("--async-scheduling")
-    return " ".join(flags)
+    options = {
+        "--tensor-parallel-size": at.tensor_parallel if at.tensor_parallel > 1 else None,
+        "--max-num-seqs": str(value("max_num_seqs")),
+        "--max-num-batched-tokens": str(value("max_num_batched_tokens")),
+        "--gpu-memory-utilization": f"{at.gpu_memory_utilization:g}",
+        "--enable-prefix-caching" if at.enable_prefix_caching else "--no-enable-prefix-caching": True,
+        "--block-size": at.block_size if at.block_size != 16 else None,
+        **dict.fromkeys(chunks, True),
+        "--scheduling-policy": "priority" if priority or value("order") == "priority" else None,
+        "--long-prefill-token-threshold": value("long_prefill_token_threshold") or None,
+        "--enable-expert-parallel": at.enable_expert_parallel,
+        "--async-scheduling": bool(value("async_scheduling")),
+    }
+    return command_line(f"vllm serve {at.model}", options)
 
 
 def _value(policy: object, key: str) -> object:

@@ -16,7 +16,7 @@ from simulator.parameters import Count, Factor, check_parameters
 from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_SYNC
+from simulator.policies.parts.vllm_server import LIKE_SYNC, command_line
 from simulator.policies.sglang.new_tokens import allowed_tokens
 from simulator.policies.sglang.prefill_adder import SglangLimits
 from simulator.policies.sglang.step import step
@@ -137,24 +137,20 @@ SYSTEM = System(
 
 def _command(policy: Sglang, at: Deployment) -> Command:
     """Write the flags of SGLang 0.5.23, sglang/srt/arg_groups/fields."""
-    flags = [f"python -m sglang.launch_server --model-path {at.model}"]
-    if at.tensor_parallel > 1:
-        flags.append(f"--tp-size {at.tensor_parallel}")
-    flags.append(f"--max-running-requests {policy.max_num_seqs}")
-    flags.append(f"--chunked-prefill-size {policy.chunked_prefill_size or policy.max_num_batched_tokens}")
-    if policy.max_prefill_tokens is not None:
-        flags.append(f"--max-prefill-tokens {policy.max_prefill_tokens}")
-    flags.append(f"--mem-fraction-static {at.gpu_memory_utilization:g}")
-    flags.append(f"--schedule-policy {policy.order}")
-    flags.append(f"--schedule-conservativeness {policy.schedule_conservativeness}")
-    if policy.enable_mixed_chunk:
-        flags.append("--enable-mixed-chunk")
-    flags.append(f"--page-size {at.block_size}")
-    if not at.enable_prefix_caching:
-        flags.append("--disable-radix-cache")
-    if not policy.async_scheduling:
-        flags.append("--disable-overlap-schedule")
-    return Command(" ".join(flags))
+    options = {
+        "--tp-size": at.tensor_parallel if at.tensor_parallel > 1 else None,
+        "--max-running-requests": policy.max_num_seqs,
+        "--chunked-prefill-size": policy.chunked_prefill_size or policy.max_num_batched_tokens,
+        "--max-prefill-tokens": policy.max_prefill_tokens,
+        "--mem-fraction-static": f"{at.gpu_memory_utilization:g}",
+        "--schedule-policy": policy.order,
+        "--schedule-conservativeness": policy.schedule_conservativeness,
+        "--enable-mixed-chunk": policy.enable_mixed_chunk,
+        "--page-size": at.block_size,
+        "--disable-radix-cache": not at.enable_prefix_caching,
+        "--disable-overlap-schedule": not policy.async_scheduling,
+    }
+    return Command(command_line(f"python -m sglang.launch_server --model-path {at.model}", options))
 
 
 SERVER = Server(

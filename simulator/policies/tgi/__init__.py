@@ -18,7 +18,7 @@ from simulator.plan import StepPlan, Traits, View
 from simulator.policies.parts.parameters import EnableChunkedPrefill, MaxNumBatchedTokens, MaxNumSeqs, OrderName
 from simulator.policies.parts.reservations import refuse_reservation
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12
+from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, command_line
 from simulator.policies.tgi.step import TgiLimits, blocks_of, granted_tokens, step
 from simulator.request import RequestView
 from simulator.servers import Command, Deployment
@@ -121,14 +121,13 @@ SYSTEM = System(
 
 def _command(policy: Tgi, at: Deployment) -> Command:
     """Write the flags of launcher/src/main.rs."""
-    flags = [f"text-generation-launcher --model-id {at.model}"]
-    if at.tensor_parallel > 1:
-        flags.append(f"--num-shard {at.tensor_parallel}")
-    flags.append(f"--max-batch-size {policy.max_num_seqs}")
-    for name in ("max_batch_prefill_tokens", "max_batch_total_tokens", "waiting_served_ratio", "max_waiting_tokens"):
-        if (value := getattr(policy, name)) is not None:
-            flags.append(f"--{name.replace('_', '-')} {value}")
-    return Command(" ".join(flags))
+    own = ("max_batch_prefill_tokens", "max_batch_total_tokens", "waiting_served_ratio", "max_waiting_tokens")
+    options = {
+        "--num-shard": at.tensor_parallel if at.tensor_parallel > 1 else None,
+        "--max-batch-size": policy.max_num_seqs,
+        **{f"--{name.replace('_', '-')}": getattr(policy, name) for name in own},
+    }
+    return Command(command_line(f"text-generation-launcher --model-id {at.model}", options))
 
 
 SERVER = replace(LIKE_VLLM_0_12, overload_status=429, command=_command)  # `Model is overloaded`
