@@ -12,9 +12,7 @@ from sortedcontainers import SortedDict
 
 from simulator.request_state import RequestState
 
-Rank = Callable[[RequestState], float]
-"""The smaller comes first."""
-
+Rank = Callable[[RequestState], float]  # the smaller comes first
 ClassWeights = Annotated[
     dict[str, Annotated[float, Ge(1e-6), Le(1e6)]] | None,
     doc("weight of each class by name; 1 for a class that is not named"),

@@ -15,7 +15,6 @@ from simulator.request import RequestView
 from simulator.request_state import RequestState
 
 MOST_BOOST = 0.3
-
 MaxWait = Annotated[
     PositiveSeconds | None, doc("a wait of w shortens the virtual length by w / max_wait_s; null: never")
 ]

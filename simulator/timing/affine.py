@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-VECTOR_FROM = 64
-"""Steps from which an array is faster than a list comprehension; the numbers are the same."""
+VECTOR_FROM = 64  # steps from which an array is faster than a list comprehension; the numbers are the same
 
 
 def affine_run(first: float, slope: float, start: int, step: int, repeat: int) -> list[float]:

@@ -28,16 +28,11 @@ from simulator.timing.affine import affine_run
 from simulator.timing.cost import StepCounts, StepShape, check_seconds
 
 Floats = NDArray[np.float64]
-
-ACTIVATION_BYTES = 2
-"""Activations and what is reduced between GPUs are bf16 whatever the weights are."""
-
+ACTIVATION_BYTES = 2  # activations and what is reduced between GPUs are bf16 whatever the weights are
 LOGIT_BYTES = 10
 """Traffic for one logit: bf16 written and read, float32 written and read by the sampler once (2 + 2 + 4 + 2)."""
-
 GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
 """Shares of a datasheet's peaks that matrix products reach: see `Roofline`."""
-
 NVLINK_GB_S = 100.0
 """Links at least this fast are NVLink or Infinity Fabric, where a one-shot all-reduce kernel takes over from NCCL."""
 

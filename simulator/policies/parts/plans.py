@@ -7,12 +7,8 @@ from typing import Final
 from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.request import RequestView
 
-UNTIL_ARRIVAL: Final = StepPlan(holds=Holds.ARRIVAL)
-"""All decode, until a request arrives."""
-
-UNTIL_CHANGE: Final = StepPlan(holds=Holds.CHANGE)
-"""All decode, and arrivals do not alter that."""
-
+UNTIL_ARRIVAL: Final = StepPlan(holds=Holds.ARRIVAL)  # all decode, until a request arrives
+UNTIL_CHANGE: Final = StepPlan(holds=Holds.CHANGE)  # all decode, and arrivals do not alter that
 _new: Final = tuple.__new__
 _CHUNK: Final = Chunk
 _PLAN: Final = StepPlan

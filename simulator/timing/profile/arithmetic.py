@@ -24,9 +24,7 @@ Weights = tuple[tuple[int, float], ...]
 """Coefficients by the place of what they are of, in a fixed order: floats are added in it."""
 Kernel = tuple[float, Weights, tuple[Weights, ...], float]
 """Constant, terms, roofs and p of a `simulator.timing.profile.physics.Physics`; p is 1 for a single roof."""
-
-FADE_OCTAVES = 4.0
-"""So many doublings outside of its grid, nothing is left of a surface's correction."""
+FADE_OCTAVES = 4.0  # so many doublings outside of its grid, nothing is left of a surface's correction
 
 
 def find(knots: Knots, value: float) -> tuple[int, float]:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from math import inf, log2
 
-TILE = 128
-"""Query rows of a tile of the prefill kernels (FlashAttention 2 and 3 with heads of 128)."""
-
+TILE = 128  # query rows of a tile of the prefill kernels (FlashAttention 2 and 3 with heads of 128)
 DECODE_COUNTS = ("seqs", "keys", "chain")
 PROMPT_COUNTS = ("seqs", "keys", "missed", "pairs", "tokens", "tiles", "chain")
 """The names, in their order.

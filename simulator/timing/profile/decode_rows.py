@@ -12,10 +12,8 @@ from simulator.timing.profile.step import DecodeTable
 from simulator.timing.profile.surface import Array
 
 KNOTS_PER_OCTAVE = 8
-LONGEST_KNOT = 2.0**21
-"""A row has knots up to this mean context; beyond, the last line goes on."""
-ROWS_TOGETHER = 64
-"""Rows that are tabulated at once: 64 take four times as long as one."""
+LONGEST_KNOT = 2.0**21  # a row has knots up to this mean context; beyond, the last line goes on
+ROWS_TOGETHER = 64  # rows that are tabulated at once: 64 take four times as long as one
 
 
 class DecodeRows:

@@ -14,8 +14,7 @@ from typing import Any
 
 from simulator.timing.profile.arithmetic import Kernel, Weights
 
-Sum = tuple[tuple[str, float], ...]
-"""Coefficients by feature, in a fixed order: floats are added in it."""
+Sum = tuple[tuple[str, float], ...]  # coefficients by feature, in a fixed order: floats are added in it
 
 
 @dataclass(frozen=True, slots=True)

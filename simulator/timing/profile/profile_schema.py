@@ -24,10 +24,7 @@ from simulator.timing.profile.surface import Axis, Curve, Surface
 SCHEMA = "batchlab profile"
 VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "a profile", "batchlab calibrate fit")
-
-SCALE = 1e-4
-"""What a correction's integer stands for."""
-
+SCALE = 1e-4  # what a correction's integer stands for
 Curves = Mapping[str, Curve]
 
 

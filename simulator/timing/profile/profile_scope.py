@@ -23,10 +23,8 @@ SHAPES = (
     "sliding_window", "full_attention_layers",
 )  # fmt: skip
 """The dimensions that decide what kernels compute."""
-
 PRICED = ("bandwidth_gb_s", "bf16_tflops")
 """The figures of a GPU that kernel times depend on: a profile is of their real values."""
-
 _PLAIN = {1: "fp8", 2: "bf16", 4: "float32"}
 
 

@@ -9,19 +9,14 @@ from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENC
 
 LAUNCH_US = 2.0
 """One small kernel inside a CUDA graph; LLMServingSim measured 2.4 to 2.8 us of each on RTX PRO 6000 (vLLM 0.19)."""
-
 L2_GB_S = 5500.0
 """What operands that the L2 cache holds, since the kernel before has just written them, are read and written at: norms,
 rope, activations and samplers of up to 100 MB on RTX PRO 6000 (LLMServingSim), and keys on H100 (aiconfigurator)."""
-
-SAMPLER_US = 25.0
-"""Of a greedy sampler for one row, on RTX PRO 6000 and RTX 4090 alike (LLMServingSim)."""
+SAMPLER_US = 25.0  # of a greedy sampler for one row, on RTX PRO 6000 and RTX 4090 alike (LLMServingSim)
 MOST_TOKENS = 8192.0
 MOST_ROWS = 1024.0
-
 NVLINK_US, PCIE_US = 5.0, 20.0
 """Microseconds of one all-reduce where neither is known, as in `simulator.timing.roofline_cost`."""
-
 LINKS = {"rtx-pro-6000": (16.0, 20.0), "rtx-4090": (16.0, 20.0)}
 """GB/s and microseconds of one all-reduce where it was not measured: nominal figures that LLMServingSim's own
 configuration of these servers states (peer-to-peer over PCIe)."""

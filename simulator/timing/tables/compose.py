@@ -59,7 +59,6 @@ from simulator.timing.tables.table_schema import HeadTable, Tables
 
 ASSUMED_HOST_S = 300e-6
 """Seconds for which a GPU waits between two steps of an engine that schedules asynchronously: as in fitted profiles."""
-
 UNMEASURED = "no public table holds dense products of int4 or int8 weights"
 """Why products of weights that are widened to bf16 on the way are in no tables."""
 

@@ -13,12 +13,8 @@ a kernel of its own (vllm/v1/attention/backends/flashinfer.py).
 
 from __future__ import annotations
 
-PACKED = ("h100", "h200", "h20")
-"""GPUs on which vLLM computes attention with FlashAttention 3."""
-
-APART = ("b200", "b300", "gb200", "gb300")
-"""GPUs on which it does so with FlashInfer."""
-
+PACKED = ("h100", "h200", "h20")  # GPUs on which vLLM computes attention with FlashAttention 3
+APART = ("b200", "b300", "gb200", "gb300")  # GPUs on which it does so with FlashInfer
 POWER = 0.48
 
 

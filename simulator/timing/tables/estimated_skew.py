@@ -29,21 +29,11 @@ import numpy as np
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Array, Axis, flat
 
-ALONE = 0.42
-"""A block that runs alone takes this part of the time for a key that it takes among many."""
-
-LATE = 0.62
-"""Of what the last block's end is later by, what the kernel takes longer beside a prompt."""
-
-FILLED = 0.8
-"""Of twice the multiprocessors: from so many blocks on, no sequence is split."""
-
-RATIO = 4
-"""Long contexts to short ones in the batches listed: the extra per key hardly depends on it."""
-
-WAVES = 2
-"""The places are listed at most so many times: with more, the two cards no longer agree on `ALONE`."""
-
+ALONE = 0.42  # a block that runs alone takes this part of the time for a key that it takes among many
+LATE = 0.62  # of what the last block's end is later by, what the kernel takes longer beside a prompt
+FILLED = 0.8  # of twice the multiprocessors: from so many blocks on, no sequence is split
+RATIO = 4  # long contexts to short ones in the batches listed: the extra per key hardly depends on it
+WAVES = 2  # the places are listed at most so many times: with more, the two cards no longer agree on `ALONE`
 SHARES = (0.0, 0.008, 0.016, 0.031, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
 

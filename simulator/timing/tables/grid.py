@@ -8,8 +8,7 @@ import numpy as np
 
 from simulator.timing.profile.surface import Array
 
-TINY = 1e-8
-"""Values closer than 1e-4 are equal."""
+TINY = 1e-8  # values closer than 1e-4 are equal
 
 
 def steadiness(table: Array) -> list[float]:

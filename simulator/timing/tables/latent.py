@@ -44,9 +44,7 @@ from simulator.timing.tables.table_schema import Tables
 
 KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
 """Dimensions of the attention kernels themselves: of others nothing can be said."""
-
-LEAST_SHARE = 0.2
-"""A module keeps at least so much of its time when other projections take the place of its own."""
+LEAST_SHARE = 0.2  # a module keeps at least so much of its time when other projections take the place of its own
 
 
 def find_latent(tables: Tables) -> LatentTables | None:

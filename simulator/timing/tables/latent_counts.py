@@ -13,10 +13,8 @@ from simulator.timing.tables.products import WEIGHT_BYTES
 
 Dimensions = Mapping[str, int]
 """hidden, q_lora_rank, kv_lora_rank, rope_head_dim, head_dim: of values and of queries without rope."""
-
 KV_BYTES = {"bf16": 2, "fp8": 1}
-ABSORBED_BYTES = 2
-"""Of a weight of W_UK and W_UV, which vLLM keeps in bf16."""
+ABSORBED_BYTES = 2  # of a weight of W_UK and W_UV, which vLLM keeps in bf16
 
 
 def projections(of: Dimensions, heads: int) -> dict[str, tuple[int, int]]:

@@ -33,9 +33,7 @@ from simulator.timing.tables.table_files import VersionTables, header, unscaled
 SCHEMA = "batchlab latent tables"
 VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "latent tables", "make tables")
-SUFFIX = "-latent"
-"""Between the name of a GPU's tables and `.json.gz`."""
-
+SUFFIX = "-latent"  # between the name of a GPU's tables and `.json.gz`
 MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_dim")
 """The dimensions that a module's time depends on, its heads apart."""
 

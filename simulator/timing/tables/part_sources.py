@@ -11,12 +11,8 @@ from simulator.timing.profile.step import JointTable
 MEASURED, INTERPOLATED, EXTRAPOLATED = "measured", "interpolated", "extrapolated"
 ESTIMATED, ASSUMED = "estimated", "assumed"
 """At that size; between sizes; beyond them; by a form that holds on other cards; from a datasheet or another card."""
-
-UNEQUAL = "unequal contexts"
-"""The part, and its name among those that a profile says are assumed."""
-
-WHOLE_STEP = "step"
-"""A curve of whole steps, of a profile that was fitted to a log."""
+UNEQUAL = "unequal contexts"  # the part, and its name among those that a profile says are assumed
+WHOLE_STEP = "step"  # a curve of whole steps, of a profile that was fitted to a log
 
 
 @dataclass(frozen=True, slots=True)

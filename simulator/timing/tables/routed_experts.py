@@ -33,41 +33,23 @@ from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.part_sources import EXTRAPOLATED, MEASURED
 
 EVEN, BALANCED = "even", "balanced"
-LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")
-"""How tokens spread over experts."""
-
-AUTO = "auto"
-"""The kernel that vLLM took where a cell was measured, in place of a name of `BACKENDS`."""
-
+LOADS = (EVEN, BALANCED, "power_law_1.01", "power_law_1.2")  # how tokens spread over experts
+AUTO = "auto"  # the kernel that vLLM took where a cell was measured, in place of a name of `BACKENDS`
 WIDENED = ("mxfp4", "int4")
 """Precisions that Marlin widens to bf16 on the way: one kernel, whose times differ by the bytes that it reads."""
-
-Cells = Mapping[tuple[Cell, str], Measured]
-"""What was measured, by cell and precision."""
-
+Cells = Mapping[tuple[Cell, str], Measured]  # what was measured, by cell and precision
 GENTLE = "power_law_1.01"
 """What stands for `even` where no balanced rows were measured: the more even of the sources' uneven loads."""
-
 GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
 """Beside the measured sizes, those at which a curve of even loads is worked out."""
-
 SMALL_TILE, TILE, SMALL_LOAD = 16, 64, 64
 """Rows to which an expert's tokens are padded: few, up to `SMALL_LOAD` of them, more beyond."""
-
-MOST_SHARING = 64
-"""Most GPUs among which experts are shared."""
-
-NEAREST = 4
-"""Cells whose corrections are averaged."""
-
+MOST_SHARING = 64  # most GPUs among which experts are shared
+NEAREST = 4  # cells whose corrections are averaged
 OTHER_KERNEL = 4.0
 """Octaves by which a cell that is divided in the other way counts as farther: engines choose kernels by it."""
-
-BLOCK = 128
-"""Weights of fp8 with scales by block are divided in whole blocks."""
-
-FARTHEST = 2.0
-"""Octaves beyond the widest and narrowest cells up to which they are extrapolated."""
+BLOCK = 128  # weights of fp8 with scales by block are divided in whole blocks
+FARTHEST = 2.0  # octaves beyond the widest and narrowest cells up to which they are extrapolated
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import numpy as np
 
 from simulator.timing.profile.surface import Array
 
-SCALE = 1e-3
-"""The value of 1 among the numbers of a file, which are logarithms."""
+SCALE = 1e-3  # the value of 1 among the numbers of a file, which are logarithms
 
 
 @dataclass(frozen=True, slots=True, eq=False)

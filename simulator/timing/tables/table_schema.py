@@ -33,9 +33,7 @@ from simulator.timing.tables.table_files import VersionTables, header, unscaled
 SCHEMA = "batchlab tables"
 VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "tables", "batchlab calibrate tables")
-
-Heads = tuple[int, int]
-"""Query heads and KV heads of one GPU."""
+Heads = tuple[int, int]  # query heads and KV heads of one GPU
 
 
 @dataclass(frozen=True, slots=True)
