@@ -37,7 +37,6 @@ class Classes:
         return bool(self._queues.get(name))
 
     def names(self) -> list[str]:
-        """The classes with a waiting request."""
         return [name for name, queue in self._queues.items() if queue]
 
     def add(self, request: RequestState) -> None:

@@ -63,10 +63,7 @@ class Quanta:
         return prompt + request.output_tokens_so_far
 
     def level(self, request: RequestView) -> int:
-        """The level of a request, 0 being the highest.
-
-        With quanta of q, 2q, 4q, ... the first n levels are used up by q (2^n - 1) tokens.
-        """
+        """The level, 0 the highest: quanta of q, 2q, 4q, ... use up the first n levels by q (2^n - 1) tokens."""
         return (self.served(request) // self.min_quantum_tokens + 1).bit_length() - 1
 
     def until_fall(self, request: RequestView, level: int) -> int:

@@ -43,5 +43,4 @@ class OrderKind:
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The order's parameters by name."""
         return parameters_of(self.make)

@@ -10,10 +10,7 @@ from simulator.timing.cost import CostModel, StepCounts, StepShape, check_second
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Seconds by which the host holds up each step, and for each request in it. `source` says where they come from.
-
-    InputError for a time that is negative or not finite.
-    """
+    """Seconds (finite, 0 or more) by which the host holds up each step, and for each request in it; their source."""
 
     step_s: float = 0.0
     per_seq_s: float = 0.0

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     Version = str
 else:
     Version = Annotated[Literal[VERSIONS], doc("the release of vLLM whose scheduling rules are followed")]
-"""The parameter `version`: one of `VERSIONS`."""
 
 
 def check_version(version: str, watermark: float, adaptive: bool, max_num_active_seqs: int | None) -> None:

@@ -50,7 +50,6 @@ class PlanBuilder:
             yield request
 
     def _look(self) -> RequestView | None:
-        """The next of the ranked that was not looked at yet."""
         if self._unseen is None:
             self._unseen = iter(self._ranked())
         request = next(self._unseen, None)
@@ -141,7 +140,6 @@ class PlanBuilder:
         self.preempt(victim)
 
     def pause(self, request: RequestView) -> None:
-        """Pause a decoding request for the step."""
         self.paused[request] = None
         self.free += self._needs_block(request)
         self.budget += 1
@@ -179,5 +177,4 @@ class PlanBuilder:
         return request.num_blocks
 
     def _needs_block(self, request: RequestView) -> bool:
-        """Whether its next token needs a new block."""
         return request.num_computed_tokens % self.view.block_size == 0

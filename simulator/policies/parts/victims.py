@@ -33,7 +33,6 @@ else:
         Literal[tuple(VICTIMS)],
         doc("request preempted first (preemptive: of the lowest priority); null: the order's rule"),
     ]
-"""The parameter `victim`: one of `VICTIMS`."""
 
 
 def usual_victim(order: str) -> str:

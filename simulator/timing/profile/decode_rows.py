@@ -29,7 +29,6 @@ class DecodeRows:
         self._together: dict[int, tuple[Array, Array]] = {}
 
     def lines(self, seqs: int) -> Lines:
-        """The row of so many decodes."""
         block, place = divmod(seqs - 1, ROWS_TOGETHER)
         found = self._together.get(block)
         if found is None:

@@ -25,7 +25,6 @@ class Experts(LookupTable):
         return self.experts * (1.0 - missed)
 
     def us(self, tokens: float) -> float:
-        """Microseconds of a layer."""
         place = (tokens, self.activated(tokens))
         return self.lookup.us(place, place)
 
@@ -49,7 +48,6 @@ class RoutedExperts:
     shared: Mapping[int, Curve]
 
     def us(self, tokens: float) -> float:
-        """Microseconds of a layer."""
         return self.share * self.alone.at(tokens)
 
     def shared_us(self, tokens: float, ranks: int) -> float:

@@ -72,12 +72,9 @@ class PrefillTable(LookupTable):
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of a layer. Where prompts and decodes were measured apart, `launch_us` is counted once.
-
-    Decodes then take `beside` times as long beside prompts as alone.
-    """
+    """The attention of a layer."""
 
     decode: DecodeTable
     prompt: JointTable | PrefillTable
-    launch_us: float = 0.0
-    beside: float = 1.0
+    launch_us: float = 0.0  # counted once where prompts and decodes were measured apart
+    beside: float = 1.0  # decodes take so many times as long beside prompts as alone, where measured apart

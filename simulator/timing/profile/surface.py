@@ -31,7 +31,6 @@ class Curve:
     tile: float = 0.0
 
     def at(self, count: float) -> float:
-        """Microseconds for `count`; 0 for none."""
         return on_curve(self.plain(), count)
 
     def plain(self) -> PlainCurve:

@@ -19,8 +19,5 @@ POWER = 0.48
 
 
 def beside_factor(gpu: str, heads: int, kv_heads: int, power: float = POWER, kv: str = "bf16") -> float:
-    """How many times as long decodes of these heads, with a cache of that precision, take beside prompts as alone.
-
-    Their launch is not meant.
-    """
+    """How many times as long decodes of these heads, less their launch, take beside prompts as alone."""
     return 1.0 if gpu in (*PACKED, *APART) or kv == "fp8" else float((heads / kv_heads) ** power)

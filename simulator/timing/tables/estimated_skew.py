@@ -111,10 +111,7 @@ def alone(ends: Ends, least: float) -> float:
 
 @lru_cache(maxsize=4096)
 def two_lengths(size: int, longs: int, kv_heads: int, heads: int, chip: Chip) -> tuple[Ends, float]:
-    """A batch with so many long contexts: its ends as decodes alone, and by how much the last is later in a mixed step.
-
-    Both per key of (longest - mean), the second 0 or more.
-    """
+    """Ends of a batch with so many long contexts as decodes alone, and how much later the last is in a mixed step."""
     mean = 1.0 + (RATIO - 1.0) * longs / size
     lengths = [RATIO / (RATIO - mean)] * longs + [1.0 / (RATIO - mean)] * (size - longs)
     equal = mean / (RATIO - mean)

@@ -40,14 +40,11 @@ MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The attention module for so many heads: its physics, and log(microseconds) over both axes, its holes filled.
-
-    `measured` is False at what were holes.
-    """
+    """The attention module for so many heads: its physics, and log(microseconds) over both axes, its holes filled."""
 
     physics: Physics
     log_us: Array
-    measured: NDArray[np.bool_]
+    measured: NDArray[np.bool_]  # False at what were holes
 
 
 @dataclass(frozen=True, slots=True)

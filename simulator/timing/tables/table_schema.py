@@ -60,8 +60,7 @@ class Tables(VersionTables):
     decode: tuple[HeadTable, ...]
     prompt: tuple[HeadTable, ...]
     all_reduce: Mapping[int, tuple[Array, Array]]
-    folder: Path | None = None
-    """Where they lie: tables of experts lie beside them."""
+    folder: Path | None = None  # where they lie, beside tables of experts
 
 
 @lru_cache(maxsize=16)
