@@ -19,7 +19,7 @@ from simulator.results.records import Floats, Ints, Records
 
 
 class Phase(IntEnum):
-    """What a slot is doing while a request holds it."""
+    """The activity of a slot while a request holds it."""
 
     PREFILL = 0
     PADDING = 1

@@ -43,7 +43,7 @@ def decimals(values: Iterable[float], most: int = 3) -> int:
 
 
 def number(value: float, places: int = 0) -> str:
-    """With thousands separators; a dash where there is no value."""
+    """A number with thousands separators; a dash where there is no value."""
     if not math.isfinite(value):
         return MISSING
     text = f"{value:,.{places}f}"

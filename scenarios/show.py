@@ -1,4 +1,4 @@
-"""How results show themselves: a line, a table for a notebook, pictures, a report.
+"""Results as a line, a table for a notebook, pictures, a report.
 
 This is where `scenarios` reaches `reports`, which is imported when it is used: a simulation draws nothing and loads no
 matplotlib.
@@ -18,8 +18,8 @@ from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
+    from reports.drawing.report_run import ReportRun
     from reports.drawing.style import Picture as Picture  # for the annotations of others
-    from reports.report_run import ReportRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Shown:
 
 
 def are_paired(runs: Sequence[Shown]) -> bool:
-    """Whether all runs saw the same requests and are held to the same SLO: only such runs can be ranked."""
+    """Return whether all runs saw the same requests and are held to the same SLO: only such runs can be ranked."""
     asked = [(run.scenario.workload, run.scenario.seed, run.scenario.resolve_slo()) for run in runs]
     return all(each == asked[0] for each in asked)
 
@@ -80,7 +80,7 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
     """One picture of the report. Raises InputError for an unknown kind."""
     from reports.drawing.style import styles
-    from reports.pictures import plots
+    from reports.pages.pictures import plots
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
@@ -106,7 +106,7 @@ def export_files() -> frozenset[str]:
 
 def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
-    from reports.report_run import ReportRun
+    from reports.drawing.report_run import ReportRun
 
     return ReportRun(
         label=run.label,

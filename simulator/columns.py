@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, get_args, get_type_hints
 
 import numpy as np
+from annotated_types import DocInfo, Unit
 from numpy.typing import NDArray
 
 from simulator.errors import InputError
@@ -20,6 +21,8 @@ Array = NDArray[Any]
 
 KEPT_BYTES = 1 << 24
 """Bytes up to which a column stays in memory: those of two million numbers."""
+_UNITS = {"_s": "s", "_ms": "ms", "tokens": "tokens", "blocks": "blocks", "bytes": "bytes"}
+"""The unit of a column by the end of its name."""
 PIECE = 1 << 17  # numbers that are looked at together: with all columns of a table still few megabytes
 
 
@@ -154,3 +157,19 @@ class StoredColumns:
             object.__delattr__(made, name)  # so that it is asked for in `__getattr__`
         object.__setattr__(made, "_in_files", in_files)
         return made
+
+
+def described(columns: type) -> dict[str, tuple[str, str]]:
+    """Unit and meaning of each described column of a class, by its name.
+
+    A column is described where it is declared: `name: Annotated[Ints, doc("its meaning"), Unit("requests")]`. The unit
+    is left out where the name ends with it.
+    """
+    found = {}
+    for name, annotation in get_type_hints(columns, include_extras=True).items():
+        notes = get_args(annotation)[1:]
+        meaning = next((note.documentation for note in notes if isinstance(note, DocInfo)), None)
+        if meaning is not None:
+            by_name = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
+            found[name] = next((note.unit for note in notes if isinstance(note, Unit)), by_name), meaning
+    return found

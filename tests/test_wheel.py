@@ -15,6 +15,7 @@ from tests.test_house import FIND, PYPROJECT, ROOT, TOPS, is_data, python_files
 ENTRIES = ("batchlab", "scenarios", *(text.partition(":")[0] for text in PYPROJECT["project"]["scripts"].values()))
 FOUND_BY_PLACE = (
     "reports.exports.formats",
+    "reports.plots",
     "scenarios.measured.formats",
     "scenarios.schema.arrivals",
     "scenarios.traces.formats",

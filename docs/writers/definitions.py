@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reports.definitions import SHOWN
+from reports.tables.definitions import SHOWN
 from simulator.metrics.latency import LATENCIES
 
 _HEAD = "| name | definition |\n| --- | --- |\n"

@@ -30,12 +30,12 @@ def page() -> str:
 
 
 def _page() -> Iterator[str]:
-    from docs.writers.meanings import ELSEWHERE, OTHERS, TABLES
     from reports.exports.exported_run import export_formats
+    from scenarios.runs.storage.run_folder import OTHER_FILES, RUN_FILES, TABLES
     from simulator.metrics.table import METRICS
 
     yield _HEAD
-    yield from _table(("file", "what it is"), [(f"`{name}`", told) for name, told in OTHERS.items()])
+    yield from _table(("file", "what it is"), [(f"`{name}`", told) for name, told in RUN_FILES.items()])
     for name, (told, columns) in TABLES.items():
         yield f"\n## {name}\n\n{told}\n"
         rows = [(f"`{column}`", unit, meaning) for column, (unit, meaning) in columns.items()]
@@ -49,7 +49,7 @@ def _page() -> Iterator[str]:
     ]
     yield from _table(("format", "files", "for", "what is in it"), formats)
     yield "\n## Folders of other verbs\n"
-    yield from _table(("file", "verb, and what it is"), [(f"`{name}`", told) for name, told in ELSEWHERE.items()])
+    yield from _table(("file", "verb, and what it is"), [(f"`{name}`", told) for name, told in OTHER_FILES.items()])
 
 
 _SUMMARY = """One object. For each latency (`ttft_ms`, `tpot_ms`, `itl_ms`, `e2el_ms`, `queue_time_ms`) there are

@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Painted:
-    """What the painting of a figure gives back: its caption (plain text), its marks, and its series, if any."""
+    """A painted figure: its caption (plain text), its marks, and its series, if any."""
 
     caption: str
     marks: Sequence[Mark] = ()
@@ -63,7 +63,7 @@ def in_series(axes: Axes, number: int) -> Iterator[None]:
 
 
 def spots(figure: Figure, marks: Sequence[Mark]) -> tuple[Spot, ...]:
-    """Where the marks came to stand, once the figure is laid out; those outside of their axes are left out."""
+    """The places of the marks in a figure that is laid out; marks outside of their axes are left out."""
     scale, height = POINTS_PER_INCH / figure.dpi, figure.get_figheight() * POINTS_PER_INCH
     found = []
     for mark in marks:

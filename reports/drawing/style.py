@@ -97,7 +97,7 @@ RC: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How one run is drawn, everywhere: a colour as #rrggbb and a matplotlib line style."""
+    """The look of one run in every picture: a colour as #rrggbb and a matplotlib line style."""
 
     color: str
     dash: Dash

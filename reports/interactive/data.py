@@ -1,4 +1,4 @@
-"""What the page's script draws from: curves, time series and slots, finer than the pictures and still small."""
+"""Data for the page's script: curves, time series and slots, finer than the pictures and still small."""
 
 from __future__ import annotations
 

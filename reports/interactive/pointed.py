@@ -1,4 +1,4 @@
-"""What the page's script reads off pictures: the words at each of their spots, and the curves that can be hidden."""
+"""Data about pictures for the page's script: the words at each spot, and the curves that can be hidden."""
 
 from __future__ import annotations
 

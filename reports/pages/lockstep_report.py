@@ -32,7 +32,7 @@ MOST_POINTS = 4000  # of the scatter; of more steps, evenly spaced ones are draw
 
 @dataclass(frozen=True, slots=True)
 class LockstepReport:
-    """What the page tells. `device` is the fingerprint of what the steps ran on, `words` the verdict."""
+    """The content of the page. `device` is the fingerprint of the machine that ran the steps, `words` the verdict."""
 
     title: str
     steps: Sequence[ComparedStep]
@@ -88,7 +88,7 @@ def _by_regime(steps: Sequence[ComparedStep]) -> dict[str, Ints]:
 
 
 def _step_words(step: ComparedStep) -> str:
-    """What was computed, and how long it took there and here."""
+    """The work of a step, and its measured and predicted times, in words."""
     shape = step.shape
     parts = [f"{shape.decode_seqs:,} decodes" if shape.decode_seqs else ""]
     parts.append(f"{shape.prefill_tokens:,} prompt tokens" if shape.prefill_tokens else "")

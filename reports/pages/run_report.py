@@ -11,15 +11,16 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from reports import definitions
+from reports.drawing.plot import DrawnRuns
+from reports.drawing.report_run import ReportRun
 from reports.drawing.style import Picture, Style, styles
 from reports.files import write
 from reports.html import pieces as html
 from reports.interactive.data import page_data
 from reports.interactive.pointed import marks_data
-from reports.pictures import all_curves, plots
-from reports.plots.cdf import Curve, quantities
-from reports.report_run import ReportRun
+from reports.pages.pictures import plots
+from reports.plots.cdf import Curve, all_curves, quantities
+from reports.tables import definitions
 from reports.tables.basis import provenance_words
 from reports.tables.cost_parts import cost_tables, is_of_steps
 from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
@@ -89,7 +90,7 @@ def _page(
     first = runs[0]
     slo = first.slo if paired else None
     by_class = class_summaries(labelled, slo, warmup_s=first.warmup_s, cooldown_s=first.cooldown_s)
-    lines = all_curves(runs)
+    lines = all_curves(DrawnRuns(runs, style))
     of_first = " (first seed)" if seeds(summaries) > 1 else ""
     known = {run.label: facts(run.records, run.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s) for run in runs}
     words = verdict_words(summaries, slo, known, paired=paired)
@@ -127,7 +128,7 @@ def _page(
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
-    """How each run is, and what was found of it; nothing where nothing was looked for.
+    """The state and the findings of each run; nothing where there was no diagnosis.
 
     A card for runs of which the same is said.
     """
@@ -143,7 +144,7 @@ def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
 
 
 def _findings(run: ReportRun) -> list[str]:
-    """What was found of a run, a sentence or two each, in their order."""
+    """The findings of a run in their order, a sentence or two each."""
     words = []
     for place, (title, weight, when, evidence, remedy) in enumerate(run.findings, 1):
         first = f" First to try: {remedy}." if remedy else ""
@@ -152,7 +153,7 @@ def _findings(run: ReportRun) -> list[str]:
 
 
 def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) -> list[Markup]:
-    """By how much the runs differ from the first; nothing for a run alone."""
+    """The differences of the runs to the first; nothing for a run alone."""
     if not paired or len(runs) < 2:
         return []
     first = runs[0]
@@ -174,7 +175,7 @@ def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[st
 
 
 def _explorer(name: str) -> Markup:
-    """What takes a picture's place where a script can draw: it zooms."""
+    """The element that replaces a picture where a script can draw, and zooms."""
     if name == "timeline":
         return html.explorer(name, html.title_of(name))
     return html.explorer("slots", html.title_of(name), steps=True) if name == "gantt" else Markup()
@@ -212,7 +213,7 @@ def _subtitle(runs: Sequence[ReportRun]) -> str:
 
 
 def _costs(summaries: Summaries, notes: Sequence[str]) -> list[Markup]:
-    """How each part of a step's time was come by, and what hangs on it; nothing where the runs do not say."""
+    """The source of each part of a step's time, and what depends on it; nothing where the runs do not say."""
     told = html.paragraphs([note for note in notes if is_of_steps(note)], "notes")
     return [told, *(html.table(rows, prose=True, title=title) for title, rows in cost_tables(summaries))]
 

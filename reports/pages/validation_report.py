@@ -246,7 +246,7 @@ def _known(facing: Facing) -> list[str]:
 
 
 def _data(facing: Facing, pictures: Mapping[str, Picture]) -> Json:
-    """What the script draws from, as on the page of runs: the two sides are its runs."""
+    """Data for the page's script, as on the page of runs: the two sides are its runs."""
     panels, end_s = _panels(facing.over_time, BUCKETS)
     return {
         "runs": _SIDES,

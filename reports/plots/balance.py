@@ -1,8 +1,8 @@
-"""How evenly a fleet is loaded: the requests at each replica over time."""
+"""The balance of a fleet: the requests at each replica over time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from reports.drawing.axes import plain_numbers
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, Picture, draw, shorten
 from reports.plots.timeline import shown_until
 from reports.units import Clock, clock_for, number, short
@@ -25,7 +26,7 @@ MAP = "Blues"
 
 
 def has_replicas(records: Records) -> bool:
-    """Whether there is more than one replica to compare."""
+    """Return whether there is more than one replica to compare."""
     return records.replicas > 1
 
 
@@ -45,7 +46,7 @@ def loads(records: Records, end_s: float) -> Floats:
 
 
 def _there(records: Records, end_s: float) -> Bools:
-    """Whether each autoscaled replica is in use, in each bucket."""
+    """Return whether each autoscaled replica is in use, in each bucket."""
     edges = np.linspace(0.0, end_s, BUCKETS + 1)
     there = np.ones((records.replicas, BUCKETS), dtype=np.bool_)
     lives = records.lives
@@ -103,10 +104,16 @@ def _panel(axes: Axes, each: Floats, end_s: float, clock: Clock, top: float) -> 
 
 
 def _words(each: Floats) -> str:
-    """How far apart the replicas' means over time are."""
+    """The distance between the replicas' means over time, in words."""
     some = [row[np.isfinite(row)] for row in each]
     means = [float(row.mean()) for row in some if len(row)]
     if not means:
         return ""
     ends = [short(round(end, 2)) for end in (min(means), max(means))]
     return f"mean over time: {ends[0]} to {ends[1]} a replica, of {number(len(each))}"
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The load of each replica, where there are several."""
+    if drawn.any(has_replicas):
+        yield Plot(60, "balance", "Over time", lambda: balance(drawn.labelled))

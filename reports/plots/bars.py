@@ -6,7 +6,7 @@ Bars where an axis begins at zero, dots where one is logarithmic: a bar's length
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from reports.drawing.axes import log_times, plain_numbers, plain_times, time_text
 from reports.drawing.coincide import said
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, INK, MUTED, Picture, Style, draw, shorten
 from reports.units import decimals, intervals, number, time_unit
 from reports.verdict.shown_metrics import Column, Summaries, column_of
@@ -44,7 +45,7 @@ class Panel:
 
     @property
     def is_time(self) -> bool:
-        """Whether it is a latency, which says its own unit."""
+        """Return whether it is a latency, which says its own unit."""
         return self.column.unit == "ms"
 
     @property
@@ -53,7 +54,7 @@ class Panel:
 
     @property
     def dwarfed(self) -> bool:
-        """Whether one run would leave of another no bar to see."""
+        """Return whether one run would leave of another no bar to see."""
         some = [mean for mean in self.means if mean > 0]
         ends = [each.ends[1] for each in self.found.values() if math.isfinite(each.ends[1])]
         return self.column.better < 0 and bool(some) and max(ends) > DWARFED * min(some)
@@ -228,3 +229,9 @@ def _logarithmic(axes: Axes, panel: Panel, top: float, slo: float | None) -> Non
     low, high = min(values), max([*values, top])
     log_times(axes.xaxis, low, high, most=5)
     axes.set_xlim(low / 1.8, high * (high / low) ** 0.4)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """Throughput and latency as bars."""
+    yield Plot(90, "throughput", "Throughput and latency", lambda: throughput_bars(drawn.summaries, drawn.style))
+    yield Plot(100, "latency", "Throughput and latency", lambda: latency_bars(drawn.summaries, drawn.style, drawn.slo))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from matplotlib.lines import Line2D
 from reports.drawing.axes import latency_axis, slo_line, time_text
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.percentile_axis import TICKS, height, highest, tail_axis
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
 from reports.verdict.slo_targets import classes_of
@@ -179,7 +181,7 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
 
 
 def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats], float]:
-    """Where curves lie along the axis, and its length: logarithms where it is logarithmic."""
+    """The curves as they lie along the axis, and its length: logarithms where it is logarithmic."""
     left, right = axes.get_xlim()
     if axes.get_xscale() == "log":
         return {label: np.log(np.maximum(each, left)) for label, each in at_ms.items()}, float(np.log(right / left))
@@ -207,3 +209,25 @@ def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style],
         text = shorten(curve.label, min(44, LINE - len(text))) + text
         texts.append(text)
     figure.legend(handles, texts, loc="outside lower left", ncols=1, labelcolor=INK, handlelength=3.2, borderpad=0.2)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """A plot of each latency."""
+
+    @cache
+    def lines() -> list[dict[str, Curve]]:
+        return all_curves(drawn)
+
+    def painted(quantity: Quantity) -> Picture:
+        return cdf(quantity, [each[quantity.name] for each in lines()], drawn.style)
+
+    for each in quantities(drawn.slo):
+        yield Plot(30, each.name, "Latency", partial(painted, each), small=True)
+
+
+def all_curves(drawn: DrawnRuns) -> list[dict[str, Curve]]:
+    """Each run's latency curves by their names."""
+    return [
+        curves(run.label, run.records, drawn.slo, warmup_s=run.warmup_s, cooldown_s=run.cooldown_s)
+        for run in drawn.runs
+    ]

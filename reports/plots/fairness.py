@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from reports.drawing.axes import LOG_FROM, log_times, plain_numbers, plain_times
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import DASHES, INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.units import clock_for
 from simulator.metrics.latency import ttft_s
@@ -21,7 +22,7 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", *OTHERS)
 
 
 def has_classes(records: Records) -> bool:
-    """Whether there are classes to compare, and few enough to be told apart."""
+    """Return whether there are classes to compare, and few enough to be told apart."""
     return 1 < len(np.unique(records.requests.class_index)) <= MOST_CLASSES
 
 
@@ -91,3 +92,9 @@ def _scale(axes: Axes, values: Floats) -> None:
     else:
         axes.set_ylim(0.0, high * 1.08 or 1.0)
         plain_times(axes.yaxis, high, bins=4)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The waits by class, where there are several."""
+    if drawn.any(has_classes):
+        yield Plot(50, "fairness", "Over time", lambda: fairness(drawn.labelled))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from reports.drawing.coincide import said
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, GRID, HELD, INK, MUTED, Picture, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, assign, stalls, stays, window
 from reports.units import Clock, clock_for, decimals, number
@@ -227,3 +228,8 @@ def _stripes(panel: Panel, start: Floats, end: Floats, clock: Clock) -> Path | N
     left = np.maximum(start[which], decode_start[stay])
     right = np.minimum(end[which], decode_end[stay])
     return _boxes(left, right, panel.slot[stay], clock)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The slots of every run over time."""
+    yield Plot(10, "gantt", "What the slots did", lambda: gantt(drawn.labelled, drawn.style))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from reports.drawing.axes import plain_numbers
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, HELD, INK, Picture, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, stays, window
 from reports.units import Clock, clock_for, number
@@ -70,7 +71,7 @@ def occupancy(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -
 
 
 def occupied(records: Records, stay: Stays, from_s: float, to_s: float) -> Occupied:
-    """What each request of the window held at sampled times, and what was in use."""
+    """The blocks that each request of the window held at sampled times, and the blocks in use."""
     edges = np.linspace(from_s, to_s, SAMPLES + 1)
     time_s = (edges[:-1] + edges[1:]) / 2
     shown = stay.within(from_s, to_s)
@@ -119,3 +120,8 @@ def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -
     axes.plot(time, each.used * scale, color=INK, linewidth=0.9, zorder=3)
     axes.set_ylabel("KV in use\n(%)")
     plain_numbers(axes.yaxis, bins=4)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The KV memory of every run by request."""
+    yield Plot(20, "kv_by_request", "What the slots did", lambda: occupancy(drawn.labelled, drawn.style))

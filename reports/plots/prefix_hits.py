@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from reports.drawing.axes import plain_numbers
 from reports.drawing.coincide import coinciding, said
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, Picture, Style, draw, shorten
 from reports.units import clock_for
 from simulator.metrics.fleet_metrics import prompt_tokens_asked
@@ -18,7 +19,7 @@ BUCKETS = 60
 
 
 def has_hits(records: Records) -> bool:
-    """Whether the prefix cache ever had anything."""
+    """Return whether the prefix cache ever had anything."""
     return bool((records.requests.cached_tokens > 0).any())
 
 
@@ -70,3 +71,9 @@ def prefix_hits(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style])
         )
 
     return draw("prefix_hits", (10.0, 3.0), paint)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The hit rate, where a prefix cache found anything."""
+    if drawn.any(has_hits):
+        yield Plot(70, "prefix_hits", "Prefix cache", lambda: prefix_hits(drawn.labelled, drawn.style))

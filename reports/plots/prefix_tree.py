@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -11,6 +14,7 @@ from matplotlib.figure import Figure
 
 from reports.drawing.axes import plain_numbers
 from reports.drawing.marks import Mark, Painted
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.shades import text_on
 from reports.drawing.style import CARD, INK, MAP, Picture, draw
 from reports.units import number
@@ -45,7 +49,7 @@ def prefix_tree(prefixes: PrefixColumns, records: Records) -> Picture:
 
 
 def _told(prefixes: PrefixColumns) -> str:
-    """How many there are, and the beginning that most requests have, if half of them do."""
+    """The number of prefixes, and the one that most requests have, if half of them do."""
     count = len(prefixes.parent) - 1
     most = int(np.argmax(prefixes.requests[1:])) + 1
     text = f"{number(count)} prefixes of two requests or more"
@@ -76,7 +80,7 @@ def _shown(prefixes: PrefixColumns) -> Ints:
 
 
 def _deepest(prefixes: PrefixColumns, shown: Ints) -> float:
-    """Where the picture ends: below it lie three in a hundred of the repeated tokens."""
+    """The depth at which the picture ends: three per cent of the repeated tokens lie below it."""
     if not len(shown):
         return 1.0
     ends, requests = prefixes.to_tokens[shown], prefixes.requests[shown]
@@ -130,3 +134,11 @@ def _words(prefixes: PrefixColumns, records: Records) -> str:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.3g} %" if whole else "0 %"
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """The prefixes of the first run that has any, as compared runs have the same requests."""
+    for run in drawn.runs:
+        if run.prefixes is not None and len(run.prefixes.parent) > 1:
+            yield Plot(80, "prefix_tree", "Prefix cache", partial(prefix_tree, run.prefixes, run.records))
+            return

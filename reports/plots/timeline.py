@@ -7,7 +7,7 @@ the smallest to the largest value in it, so that a single peak stays visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,6 +19,7 @@ from matplotlib.ticker import NullLocator
 
 from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
 from reports.drawing.coincide import coinciding, said
+from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import Clock, clock_for, short
 from simulator.metrics.series import (
@@ -67,7 +68,7 @@ def band(series: StepFunction, end_s: float, scale: float = 1.0, buckets: int = 
 
 
 def step_band(steps: Points, end_s: float, scale: float = 1.0, buckets: int = STEP_BUCKETS) -> Band:
-    """The same of the steps that began in each stretch. Where none did, of the one in flight; NaN where none was."""
+    """The band of the steps that began in each stretch. Where none began, the step in flight; NaN where none was."""
     edges = np.linspace(0.0, end_s, buckets + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     before = np.searchsorted(steps.time_s, middle, side="right") - 1
@@ -273,3 +274,8 @@ def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Cl
 def _word(title: str) -> str:
     """A title as part of an id."""
     return "".join(letter if letter.isalnum() else "_" for letter in title)
+
+
+def plots(drawn: DrawnRuns) -> Iterator[Plot]:
+    """Queue, batch, memory and step times of every run."""
+    yield Plot(40, "timeline", "Over time", lambda: timeline(drawn.labelled, drawn.style))

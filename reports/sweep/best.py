@@ -49,7 +49,7 @@ def _cheapest_within_slo(result: SweepResult, able: Sequence[SweepPoint]) -> Bes
 
 
 def keeps_slo(point: SweepPoint) -> bool:
-    """Whether the point meets its targets with every seed, or 99 % of its requests their limits."""
+    """Return whether the point meets its targets with every seed, or 99 % of its requests their limits."""
     for summary in point.summaries:
         met, share = summary.get(MET), summary.get(ATTAINMENT)
         if not (met if met is not None else share is not None and share >= KEPT):

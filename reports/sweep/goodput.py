@@ -74,7 +74,7 @@ def _top(axes: Axes, lines: Lines, key: str) -> float:
 
 
 def _is_rate(lines: Lines) -> bool:
-    """Whether the load is in requests per second, as goodput is."""
+    """Return whether the load is in requests per second, as goodput is."""
     return lines.result.axes[lines.along].keys[0].rpartition(".")[2] == "rate"
 
 

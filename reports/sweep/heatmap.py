@@ -37,7 +37,7 @@ def heatmaps(result: SweepResult) -> list[Picture]:
 
 
 def _reads_differently(result: SweepResult, key: str) -> bool:
-    """Whether the cells of a metric say more than one figure."""
+    """Return whether the cells of a metric say more than one figure."""
     return len({printed(mean) for point in result.done if math.isfinite(mean := mean_of(point, key))}) > 1
 
 

@@ -47,7 +47,7 @@ class Lines:
 
     @property
     def title(self) -> str:
-        """What the lines differ in; nothing where there is one."""
+        """The key in which the lines differ; empty where there is one line."""
         others = (axis.title for at, axis in enumerate(self.result.axes) if at != self.along)
         return ", ".join(others) if len(self.drawn) > 1 else ""
 

@@ -67,7 +67,7 @@ def lines_picture(
 
 
 def foot(lines: Lines, shown: Sequence[str]) -> str:
-    """What every picture of lines has to say at its end."""
+    """The last words of the caption of every picture of lines."""
     bars = " Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else " One seed: no intervals."
     rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
     return f"{bars}{said(lines.coinciding(shown))}{rest}"

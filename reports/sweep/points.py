@@ -29,7 +29,7 @@ class SweepAxis:
 
     @property
     def is_load(self) -> bool:
-        """Whether it says how much traffic comes."""
+        """Return whether it says how much traffic comes."""
         return len(self.keys) == 1 and self.keys[0].rpartition(".")[2] in LOADS and bool(self.numbers)
 
 
@@ -51,7 +51,7 @@ class SweepPoint:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the point is saturated with any seed."""
+        """Return whether the point is saturated with any seed."""
         return any(summary.get("saturated") for summary in self.summaries)
 
 
@@ -72,11 +72,11 @@ class SweepResult:
         return tuple(point for point in self.points if point.summaries)
 
     def known(self, key: str) -> bool:
-        """Whether any point has a value of this metric."""
+        """Return whether any point has a value of this metric."""
         return any(math.isfinite(point.estimate(key).mean) for point in self.done)
 
     def varies(self, key: str) -> bool:
-        """Whether the metric has more than one value."""
+        """Return whether the metric has more than one value."""
         means = {point.estimate(key).mean for point in self.done}
         return len({mean for mean in means if math.isfinite(mean)}) > 1
 
@@ -92,7 +92,7 @@ class SweepResult:
 
 
 def column(key: str) -> Column:
-    """How a metric is shown."""
+    """The column that shows a metric."""
     return column_of(METRICS[key])
 
 

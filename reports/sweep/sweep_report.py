@@ -80,7 +80,7 @@ def _head(result: SweepResult) -> str:
 
 
 def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
-    """What the table of the best points rests on."""
+    """The basis of the table of the best points, in words."""
     if not found:
         return ["All points came to the same results." if len(result.done) > 1 else "There is one point only."]
     words = [f"{found[0].title}: {points_named([found[0].point])}{_as_good(found[0])}."]

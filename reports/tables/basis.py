@@ -1,4 +1,4 @@
-"""What the figures of a report rest on, in words: model, GPU, step costs and their known error, seed, version."""
+"""The basis of a report's figures in words: model, GPU, step costs and their known error, seed, version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step costs and how that was come by: a line a part, with what the host and the front end add."""
+"""The cost of a step and its source: a line a part, with what the host and the front end add."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cost_tables(summaries: Summaries) -> list[tuple[str, TableRows]]:
 
 
 def is_of_steps(note: str) -> bool:
-    """Whether a run's note says what hangs on its step times (`scenarios.runs.step_time_sensitivity`)."""
+    """Return whether a run's note says what hangs on its step times (`scenarios.runs.step_time_sensitivity`)."""
     return "TTFT" in note and "step time" in note
 
 

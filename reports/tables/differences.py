@@ -1,4 +1,4 @@
-"""By how much runs on the same requests differ, with intervals: over seeds, or within one run of each."""
+"""Differences between runs on the same requests, with intervals: over seeds, or within one run of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHIN_RUNS = (
 def differences(
     summaries: Summaries, records: Mapping[str, Records], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> dict[str, dict[str, Interval]]:
-    """Of each run but the first, its differences to the first by key; those of `KEYS` that are known."""
+    """The differences of each later run to the first, by key; those of `KEYS` that are known."""
     baseline, *others = summaries
     if seeds(summaries) > 1:
         return {

@@ -128,7 +128,7 @@ MOST_REPLICAS = 16
 def replica_table(
     runs: Sequence[tuple[str, Records]], *, warmup_s: float = 0.0, cooldown_s: float = 0.0
 ) -> TableRows | None:
-    """What each replica did, or each group where replicas are many; None where every run has one replica."""
+    """A line for each replica, or each group where replicas are many; None where every run has one replica."""
     body: list[tuple[str, ...]] = []
     cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
     for label, records in runs:

@@ -1,4 +1,4 @@
-"""How wide and how colourful text may be: as the terminal allows, and always the same where stdout is none.
+"""Width and colours of text: as the terminal allows, and always the same where stdout is no terminal.
 
 Text that is piped or written to a file must not depend on the window it was started from, so there the width is fixed
 and nothing is coloured. On a terminal the width is that of the window (or COLUMNS), and colour is off where NO_COLOR
@@ -53,7 +53,7 @@ PLAIN = Terminal()
 
 
 def terminal_of(stream: TextIO) -> Terminal:
-    """What the stream is: a terminal as wide as its window, or `PLAIN`."""
+    """The terminal that the stream is, as wide as its window, or `PLAIN`."""
     if not stream.isatty():
         return PLAIN
     columns = shutil.get_terminal_size((PLAIN.width, 24)).columns
@@ -61,7 +61,7 @@ def terminal_of(stream: TextIO) -> Terminal:
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether text to the stream may have colours."""
+    """Return whether text to the stream may have colours."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -110,7 +110,7 @@ def _flag(seen: Sequence[float]) -> str:
 
 
 def note(summaries: Summaries, own: Own = MappingProxyType({}), *, paired: bool = True) -> str:
-    """What the marks and the ± mean; empty where there is neither."""
+    """The meaning of the marks and of the ±; empty where there is neither."""
     count = seeds(summaries)
     if any(each.n for each in own.values()):
         few = " -: too few requests for that end." if not all(each.is_bounded for each in own.values()) else ""

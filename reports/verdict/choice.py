@@ -45,7 +45,7 @@ def winner(summaries: Summaries, against: Mapping[str, Judged]) -> str | None:
 
 
 def _tail(summaries: Summaries, label: str, among: Sequence[str]) -> float:
-    """How much slower than the quickest a run is at the tail: the mean over `TAILS` of the ratios' logarithms.
+    """The distance of a run to the quickest at the tail: the mean over `TAILS` of the ratios' logarithms.
 
     In steps of 2 %, so that less decides nothing.
     """
@@ -117,7 +117,7 @@ def _best(summaries: Summaries, first: str, rivals: Sequence[str]) -> str:
 
 
 def _price(summaries: Summaries, first: str, others: Sequence[str]) -> list[str]:
-    """Where another run is better, by how much: the two largest factors, and when to take that run instead."""
+    """The price of the choice: the two largest factors by which another run is better, and when to take that run."""
     found: list[tuple[float, str, str]] = []
     for key in PRICES:
         column = COLUMNS[key]
@@ -170,7 +170,7 @@ def group(summaries: Summaries, label: str) -> list[str]:
 
 
 def differs(summaries: Summaries, one: str, other: str, key: str) -> bool:
-    """Whether two means differ by more than `EVEN`, and over several seeds by more than chance."""
+    """Return whether two means differ by more than `EVEN`, and over several seeds by more than chance."""
     a, b = (estimate(summaries[label], key).mean for label in (one, other))
     if not abs(a - b) > EVEN * max(abs(a), abs(b)):
         return False
@@ -178,7 +178,7 @@ def differs(summaries: Summaries, one: str, other: str, key: str) -> bool:
 
 
 def is_saturated(summaries: Summaries, label: str) -> bool:
-    """Whether the run is saturated with any seed."""
+    """Return whether the run is saturated with any seed."""
     return any(value > 0 for value in values(summaries[label], "saturated"))
 
 

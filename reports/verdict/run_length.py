@@ -1,4 +1,4 @@
-"""Whether runs are long enough for their percentiles: intervals within a run alone, and a sentence where one is not."""
+"""Intervals of percentiles within a run alone, and a sentence where a run is too short for them."""
 
 from __future__ import annotations
 

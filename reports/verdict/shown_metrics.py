@@ -28,7 +28,7 @@ class Column:
 
 
 def column_of(metric: Metric) -> Column:
-    """How a metric is shown: shares in per cent, flags as yes or no, counts with one decimal where they are means."""
+    """The column of a metric: shares in per cent, flags as yes or no, counts with one decimal where they are means."""
     if metric.unit == FRACTION:
         return Column(metric.key, metric.title, "%", scale=100.0, better=metric.better, places=1)
     if metric.unit == FLAG:

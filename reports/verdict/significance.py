@@ -46,7 +46,7 @@ def estimate(summaries: Sequence[Summary], key: str, scale: float = 1.0) -> Esti
 
 
 def is_real(one: Sequence[Summary], other: Sequence[Summary], key: str) -> bool:
-    """Whether the paired 95 % interval of the difference excludes 0.
+    """Return whether the paired 95 % interval of the difference excludes 0.
 
     One seed shows no difference, and neither do runs of different numbers of seeds: they cannot be paired.
     """

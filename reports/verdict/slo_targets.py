@@ -127,7 +127,7 @@ def judged(runs: Sequence[Summary], slo: Slo | None) -> Judged:
 
 
 def _straddles(seen: Sequence[float | None], outcome: Outcome) -> bool:
-    """Whether the interval over seeds holds values on both sides of the limit."""
+    """Return whether the interval over seeds holds values on both sides of the limit."""
     found = mean_interval(seen)
     if found.n < 2:
         return False

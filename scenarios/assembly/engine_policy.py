@@ -62,12 +62,12 @@ def with_chunks(scenario: Scenario) -> dict[str, str | int]:
 
 
 def policy_label(policy: str) -> str:
-    """What tables call a policy: its name, or the class of a user's own."""
+    """The name of a policy in tables: its own, or the class of a user's policy."""
     return split_class(policy)[1]
 
 
 def policies_label(scenario: Scenario) -> str:
-    """What tables call a run: its policy; of a fleet with several, all of them."""
+    """The name of a run in tables: its policy, or all policies of a fleet."""
     return "+".join(dict.fromkeys(policy_label(group.scenario.engine.policy) for group in groups_of(scenario)))
 
 

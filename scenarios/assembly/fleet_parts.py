@@ -28,7 +28,7 @@ class BuiltGroup:
     parts: ReplicaParts
 
     def at_step_time(self, factor: float) -> BuiltGroup:
-        """The same with steps that take so many times as long."""
+        """The group with steps that take `factor` times as long."""
         cost, group_cost = self.parts.cost, self.parts.group_cost
         return BuiltGroup(
             self.group,
@@ -41,7 +41,7 @@ class BuiltGroup:
 
     @property
     def replicas(self) -> ReplicaGroup:
-        """What the simulator takes."""
+        """The group in the form that the simulator takes."""
         parts = self.parts
         return ReplicaGroup(
             parts.make_policy,

@@ -1,4 +1,4 @@
-"""What a run's GPUs cost: the time that each group's replicas were there, and its price."""
+"""The cost of a run's GPUs: the time that each group's replicas were there, and its price."""
 
 from __future__ import annotations
 

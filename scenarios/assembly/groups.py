@@ -31,7 +31,7 @@ class Group:
 
     @property
     def replicas(self) -> int:
-        """How many there are, or can be; `scenario.replicas` are there at the start."""
+        """The number of replicas that there are, or can be; `scenario.replicas` are there at the start."""
         return self.scenario.replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 

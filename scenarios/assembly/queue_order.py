@@ -11,7 +11,7 @@ from simulator.queues import QUEUES, Order, make_queue
 
 
 def build_order(scenario: Scenario, order: str) -> str:
-    """What a policy gets as its order: the name, with those of the keys given that are the order's parameters.
+    """The queue order that a policy gets: its name, with the given keys that are the order's parameters.
 
     A deadline that is not given is the SLO's. Raises InputError where the parameters make no order, and for an order
     that needs a prefix cache where there is none.

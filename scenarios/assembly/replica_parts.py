@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """What a simulation is made of, the workload apart. `make_policy` makes each replica one of its own."""
+    """The parts of a simulation beside the workload. `make_policy` makes each replica one of its own."""
 
     make_policy: Callable[[], Policy]
     kv: KVCache

@@ -17,12 +17,12 @@ from simulator.queues import QUEUES
 
 
 def caches_prefixes(policy: str) -> bool:
-    """Whether the policy's admissions reckon with what a prefix cache holds."""
+    """Return whether the policy's admissions reckon with what a prefix cache holds."""
     return PolicyFeatures.of(policy_class(policy)).caches_prefixes
 
 
 def overlaps(policy: str) -> bool:
-    """Whether a policy may swap; a user's own may."""
+    """Return whether a policy may swap; a user's own may."""
     return file_of(policy) is not None or PolicyFeatures.of(policy_class(policy)).swaps
 
 

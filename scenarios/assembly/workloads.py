@@ -108,7 +108,7 @@ def _check_size(scenario: Scenario, key: str, block_size: int, sizes: Iterable[i
 
 
 def is_random(scenario: Scenario) -> bool:
-    """Whether another seed can make another workload, or other predictions of it."""
+    """Return whether another seed can make another workload, or other predictions of it."""
     workload = scenario.workload
     if not isinstance(workload, TraceWorkload):
         return True
@@ -120,7 +120,7 @@ def is_random(scenario: Scenario) -> bool:
 
 
 def same_requests(one: Workload, other: Workload) -> bool:
-    """Whether two workloads hold the same requests at the same times, and predict the same of them."""
+    """Return whether two workloads hold the same requests at the same times, and predict the same of them."""
     if len(one.loops) != len(other.loops):
         return False
     for ours, theirs in zip(one.loops, other.loops, strict=True):

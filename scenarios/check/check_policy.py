@@ -54,7 +54,7 @@ WARNINGS = ("work",)  # what a policy may do by design
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a law is broken, and the smallest case found that breaks it, shrunk from random scenario `index`.
+    """A broken law, and the smallest case found that breaks it, shrunk from random scenario `index`.
 
     Both are None where the scenario was given.
     """
@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """What a check found: how many scenarios each law was tried on, and what broke it."""
+    """The result of a check: the number of scenarios each law was tried on, and the findings."""
 
     policy: str
     seed: int
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether no law is broken but those that only warn."""
+        """Return whether no law is broken but those that only warn."""
         return all(law in WARNINGS for law in self.broken)
 
 
@@ -169,7 +169,7 @@ def _base_run(trial: Trial) -> Run | tuple[str, Breach]:
 
 
 def _checked(law: str, trial: Trial, run: Run) -> Breach | None:
-    """How the law is broken by a trial whose base run went well; an error on the way is a breach too.
+    """The breach of the law in a trial whose base run went well, if any; an error on the way is a breach too.
 
     Raises TooLongError for a plan that takes its time only there.
     """
@@ -203,7 +203,7 @@ def _told(error: BaseException, trial: Trial) -> Breach:
 
 
 def _breach_of(policy: str, case: RandomCase, law: str) -> Breach | None:
-    """How a case breaks a law; None where it does not, or breaks another first."""
+    """The breach of a law in a case; None where there is none, or another law breaks first."""
     try:
         trial = _trial_of(policy, case)
     except InputError:

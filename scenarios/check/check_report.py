@@ -1,4 +1,4 @@
-"""What a check says, and the scenarios that it writes."""
+"""The text of a check, and the scenarios that it writes."""
 
 from __future__ import annotations
 

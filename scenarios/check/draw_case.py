@@ -64,7 +64,7 @@ def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, ob
 
 
 def _blocks(rng: random.Random, requests: tuple[RandomRequest, ...], size: int) -> int:
-    """As many as the largest request may need, and from none to all of what the others hold. Now and then one less."""
+    """Enough blocks for the largest request, and up to all that the others hold. Now and then one less."""
     largest = max(-(-(r.input_tokens + r.max_tokens) // size) for r in requests)
     total = sum(-(-(r.input_tokens + r.output_tokens) // size) for r in requests)
     return max(1, largest + int(rng.choice([0.0, 0.05, 0.2, 0.5, 1.0]) * total) - rng.choice([0, 0, 0, 1]))

@@ -1,4 +1,4 @@
-"""What a law is checked on: a scenario that can be run again, with one thing changed."""
+"""The experiment of a law: a scenario that can be run again, with one thing changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """How a law is broken: `what` happened, with its numbers, and the first step and time at which it did."""
+    """A breach of a law: `what` happened, with its numbers, and the first step and time at which it did."""
 
     what: str
     step: int | None = None
@@ -36,10 +36,10 @@ class Experiment(Protocol):
     def policy(self) -> Policy: ...
 
     def new_policy(self) -> Policy:
-        """The same policy as if its file had just been read: nothing that an earlier one remembers is in it."""
+        """A new policy, as if its file had just been read: it remembers nothing of an earlier one."""
 
     def on(self, workload: Workload) -> Experiment:
-        """The same for other requests."""
+        """The experiment with other requests."""
 
     def run(
         self,

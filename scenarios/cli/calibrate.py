@@ -202,7 +202,7 @@ def _model(text: str) -> Model_:
 
 
 def _is_same(name: str, model: Model_) -> bool:
-    """Whether a name is that of the model, or of one with the same shapes."""
+    """Return whether a name is that of the model, or of one with the same shapes."""
     from simulator.hardware.models import MODELS
     from simulator.timing.profile.profile_scope import shapes
 

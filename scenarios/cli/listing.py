@@ -1,4 +1,4 @@
-"""What comes with batchlab, as rows of text: a name, and what to know of it."""
+"""The shipped policies, scenarios, models, GPUs and profiles as rows of text: a name, and what to know of it."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def lockstep(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where results go, and whether earlier ones are replaced."""
+    """The folder for results, and whether earlier ones are replaced."""
 
     folder: Path
     overwrite: bool
@@ -154,7 +154,7 @@ def _device_maker(
     repeats: int | None = None,
     canary: Canary | None = None,
 ) -> tuple[MakeDevice, dict[str, str]]:
-    """What makes executors on the device for a scenario, and what the device is."""
+    """The maker of executors on the device for a scenario, and the fingerprint of the device."""
     from gpu_backend.extra import require_torch
 
     require_torch(device)

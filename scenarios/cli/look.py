@@ -12,7 +12,7 @@ from scenarios.cli.flags import Json
 
 
 class What(StrEnum):
-    """What can be listed."""
+    """The kinds of things that can be listed."""
 
     POLICIES = "policies"
     SCENARIOS = "scenarios"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_page(plan: Plan) -> PlanPage:
-    """What the report says of a plan."""
+    """The content of a plan's report."""
     from reports.pages.plan_report import PlanPage, Searched
     from reports.tables.request_tables import TableRows
     from scenarios.plan.text import TEXT_COLUMNS, below, labels, sentence, table

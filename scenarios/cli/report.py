@@ -93,7 +93,7 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
-    """By how much the runs differ from the first, if that is known."""
+    """The differences of the runs to the first, if they are known."""
     from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
     from reports.tables.terminal import aligned
     from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped

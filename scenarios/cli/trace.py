@@ -120,7 +120,7 @@ def _options(
     strict: bool,
     zero_output: Any,
 ) -> TraceOptions:
-    """How to read a trace as the flags say. Raises InputError for a value out of range."""
+    """The options for reading a trace that the flags give. Raises InputError for a value out of range."""
     from scenarios.traces.options import TraceOptions
     from simulator.errors import InputError
 

@@ -38,7 +38,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the same tool writes without single requests: a key that marks it, what it is, what to give instead."""
+    """A file of the same tool without single requests: a key that marks it, what it is, what to give instead."""
 
     key: str
     what: str

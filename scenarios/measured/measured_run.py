@@ -73,7 +73,7 @@ class MeasuredRun:
 
     @property
     def has_arrivals(self) -> bool:
-        """Whether the log says when requests came."""
+        """Return whether the log says when requests came."""
         return bool(np.isfinite(self.arrival_s).all())
 
     @property

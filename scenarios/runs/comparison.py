@@ -1,4 +1,4 @@
-"""The same workload through several policies, paired by seed: common random numbers."""
+"""Several policies on one workload, paired by seed: common random numbers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Compare:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the runs are called, in the order in which they are shown."""
+        """The labels of the runs, in the order in which they are shown."""
         return tuple(self._scenarios)
 
     def __iter__(self) -> Iterator[tuple[str, int, Result]]:
@@ -148,7 +148,7 @@ class Compare:
                 yield label, seed, result
 
     def _cut_alike(self) -> None:
-        """Where the warm-up is to be found, find it with the first seed, and cut the longest off every run.
+        """Find the warm-up with the first seed, if the scenario asks for it, and cut the longest off every run.
 
         Runs that are compared have to count the same requests. And a cut found in each run by itself falls where that
         run has a calm stretch before it, which over several seeds is too often: intervals of 95 % then hold the answer
@@ -173,12 +173,12 @@ class Compare:
             )
 
     def comparison(self) -> Comparison:
-        """What has come out so far."""
+        """The comparison of the runs so far."""
         notes = merge_notes({label: list(notes) for label, notes in self._notes.items()})
         return Comparison(self.seeds, self._summaries, self._first, notes)
 
     def _seeds_differ(self, base: Scenario) -> bool:
-        """Whether the next seed makes another workload."""
+        """Return whether the next seed makes another workload."""
         if not is_random(base):
             return False
         following = base.seed + 1
@@ -206,7 +206,7 @@ def compare(
     overrides: Sequence[str] = (),
     progress: ProgressMaker | None = None,
 ) -> Comparison:
-    """The same workload through several policies, for each of `seeds` seeds from the scenario's own upwards.
+    """Run several policies on one workload, for each of `seeds` seeds from the scenario's own upwards.
 
     A policy is a name, a name with settings of its own (`"chunked_prefill:max_num_batched_tokens=512"`), or a mapping
     of keys of `engine:`. A key of the engine that a policy does not take is left out for it, and the notes name it.

@@ -111,7 +111,7 @@ def _elsewhere(runs: Sequence[Flat]) -> list[str]:
 
 
 def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:
-    """Those keys that all runs have, if there are any: the others come with another kind of cost or arrival."""
+    """The keys that all runs have, if there are any: the others come with another kind of cost or arrival."""
     return [key for key in keys if all(key in run for run in runs)] or list(keys)
 
 
@@ -121,7 +121,7 @@ def _at(run: Flat, key: str) -> Any:
 
 
 def _policies(policies: Sequence[str]) -> list[str]:
-    """What the policies are called; numbered where classes of several files have one name."""
+    """The names of the policies, numbered where classes of several files have one name."""
     called: dict[str, str] = {}
     for policy in policies:
         if policy not in called:
@@ -155,7 +155,7 @@ def _text(key: str, value: Any, runs: Sequence[Flat]) -> str:
 
 
 def _rank(value: Any) -> tuple[int, float, str]:
-    """Nothing before numbers, numbers by size, then texts."""
+    """The rank of a value: nothing before numbers, numbers by size, then texts."""
     if value is None:
         return (0, 0.0, "")
     if isinstance(value, (bool, int, float)):

@@ -1,4 +1,4 @@
-"""What a run's figures rest on: the last key of summary.json, and a line in the head of every report.
+"""The basis of a run's figures: the last key of summary.json, and a line in the head of every report.
 
 Nothing here tells when or on which machine the simulation ran: equal runs have equal provenance.
 """
@@ -62,7 +62,7 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 
 
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """What the host adds to a step and the front end to a latency, and whose figures these are; nothing for neither."""
+    """The time that the host adds to a step and the front end to a latency, each with its source, if any."""
     found: dict[str, Any] = {}
     server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):

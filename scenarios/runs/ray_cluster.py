@@ -8,7 +8,7 @@ from simulator.errors import InputError
 
 
 def is_on_ray(executor: str, workers: int | None, address: str | None) -> bool:
-    """Whether `--executor` asks for Ray. Raises InputError where the three flags do not go together."""
+    """Return whether `--executor` asks for Ray. Raises InputError where the three flags do not go together."""
     if workers is not None and workers < 1:
         raise InputError(f"at least one worker is needed, not {workers}", file="--workers")
     if executor not in ("local", "ray"):

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.assembly.engine_policy import policies_label
+from scenarios.runs.storage.csv_tables import Column
 from scenarios.runs.storage.output import output, same_scenario
 from scenarios.runs.storage.run_folder import write_run
-from scenarios.runs.storage.tables import Column, replica_columns, request_columns, step_columns
+from scenarios.runs.storage.run_tables import replica_columns, request_columns, step_columns
 from scenarios.schema.scenario import Scenario
 from scenarios.show import Shown, html_table, one_line, picture
 from simulator.results.records import Records
@@ -47,7 +48,7 @@ class Result:
 
     @property
     def label(self) -> str:
-        """What tables call the run: its policy."""
+        """The name of the run in tables: its policy."""
         return policies_label(self.scenario)
 
     def shown(self, label: str = "", summaries: Sequence[Mapping[str, Any]] = ()) -> Shown:

@@ -132,7 +132,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
 
 
 def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = None) -> Records:
-    """What a run leaves behind, without its summary. `watch` may end it by an exception of its own.
+    """The records of a run, without its summary. `watch` may end the run by an exception of its own.
 
     Raises InputError as `run` does, but for requests that never fit.
     """
@@ -176,14 +176,14 @@ def _simulate(
 
 
 def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
-    """What summary.json says of the groups of a fleet, by name; nothing of a single replica."""
+    """The entries of summary.json for the groups of a fleet, by name; none for a single replica."""
     if records.replicas == 1:
         return {}
     return {"groups": {name: group.entry(0) for name, group in by_group(records, **cuts).items()}}
 
 
 def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
-    """What the groups' cost models remark on the steps that they priced, each remark once."""
+    """The remarks of the groups' cost models on the steps that they priced, each remark once."""
     if len(fleet) == 1:
         return tuple(fleet[0].parts.cost.remarks(records.rows))
     found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Whether a run's TTFT hangs on a few per cent of step time, as it does where requests wait for a server that is busy.
+"""The sensitivity of a run's TTFT to a few per cent of step time: it is large where requests wait for a busy server.
 
 With a utilisation u the wait grows as 1 / (1 - u), so that near saturation an error of the step times comes out many
 times larger in TTFT, and overloaded for a while it adds up over that while. Step costs are seldom better than 5 %.
@@ -32,7 +32,7 @@ class StepTimes:
 
     @property
     def is_magnified(self) -> bool:
-        """Whether mean TTFT moves by more than twice what the steps do, either way."""
+        """Return whether mean TTFT moves by more than twice what the steps do, either way."""
         return max(abs(each[0] / self.plain[0] - 1.0) for each in (self.shorter, self.longer)) > MAGNIFIED * STEP
 
 
@@ -56,7 +56,7 @@ def _has_loops(scenario: Scenario) -> bool:
 
 
 def is_cheap(result: Result) -> bool:
-    """Whether running it twice more costs little."""
+    """Return whether running it twice more costs little."""
     return len(result.records.requests.row) <= CHEAP_REQUESTS and result.records.num_steps <= CHEAP_STEPS
 
 
@@ -74,7 +74,7 @@ def step_times(result: Result) -> StepTimes | None:
 
 
 def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
-    """What a run says of it; None where nothing hangs on it. `asked` True tries it anyway, False never."""
+    """A note on how TTFT follows the step times; None without one. `asked` True tries it anyway, False never."""
     if asked is False or not (asked or may_hang(result)):
         return None
     if not (asked or is_cheap(result)):

@@ -1,4 +1,4 @@
-"""What is compared: a policy, and the engine's keys in which it departs from the scenario.
+"""The variants of a comparison: a policy, and the engine's keys in which it departs from the scenario.
 
 On the command line `--policies` holds them in one line, `static,chunked_prefill:max_num_batched_tokens=512`: commas
 between variants, colons between a policy and its settings, values as in YAML. In Python the same texts, or mappings

@@ -30,7 +30,7 @@ class PoolMaker(Protocol):
 
 
 def pool_maker(executor: str = "local", workers: int | None = None, address: str | None = None) -> PoolMaker | None:
-    """What `--executor`, `--workers` and `--address` ask for; None: one process, this one. Raises InputError.
+    """The maker of the pool that `--executor`, `--workers` and `--address` ask for; None: this process alone.
 
     Unless `workers` is given, it is 1 here and a core each on a Ray cluster.
     """

@@ -1,4 +1,4 @@
-"""Where the runs of a study are carried out: processes of this machine, or an existing Ray cluster.
+"""Executors of the runs of a study: processes of this machine, or an existing Ray cluster.
 
 An executor gives back what came of each item as it comes, in any order; studies put it in order again, so that the
 result does not depend on where it was worked out. A function that raises, and a worker that dies, cost their own item

@@ -33,7 +33,7 @@ _kept: OrderedDict[str, Workload] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run: its summary, or the error (`summary` is then empty)."""
+    """The outcome of a run: its summary, or the error (`summary` is then empty)."""
 
     summary: Mapping[str, Any]
     error: str = ""
@@ -46,7 +46,7 @@ class Outcome:
         return replace(self, summary={**self.summary, PROVENANCE: {**self.summary[PROVENANCE], "scenario": name}})
 
     def to_json(self) -> str:
-        """As text that `from_json` reads back, equal for equal outcomes."""
+        """JSON that `from_json` reads back, equal for equal outcomes."""
         found = {"summary": dict(self.summary), "notes": list(self.notes)}
         return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
@@ -79,7 +79,7 @@ def run_scenario(scenario: Scenario) -> Outcome:
 
 
 def one_line(error: InputError) -> str:
-    """What is wrong, as a cell of a table holds it."""
+    """An error as a cell of a table holds it."""
     return " ".join(f"{error.message}{f' ({error.hint})' if error.hint else ''}".split())
 
 

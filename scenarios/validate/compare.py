@@ -76,7 +76,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class PerRequest:
-    """Of one metric, over matched requests: the median error, the median of its size, and its 90th percentile."""
+    """Errors of one metric over matched requests: the median, the median of their size, and its 90th percentile."""
 
     median: float
     median_size: float

@@ -39,7 +39,7 @@ class ErrorPart:
 
     @property
     def error(self) -> float:
-        """Of the part itself, as a signed fraction; NaN where it is not known."""
+        """The error of the part itself, as a signed fraction; NaN where it is not known."""
         return self.simulated_ms / self.measured_ms - 1.0 if self.measured_ms > 0 else np.nan
 
 
@@ -59,7 +59,7 @@ class Diagnosis:
 
 
 def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
-    """What carries the error of matched requests; None where requests could not be matched, or have no arrivals."""
+    """Find the part that carries the error of matched requests; None where none match, or they have no arrivals."""
     measured, simulated = found.measured, found.simulated
     if not found.matched or np.isnan(measured.arrival_s).any():
         return None

@@ -88,7 +88,7 @@ def mean_errors(points: Sequence[Point]) -> dict[str, float]:
 
 
 def kendall_tau(points: Sequence[Point]) -> float | None:
-    """Whether both sides put the policies in the same order: 1 wholly, -1 the other way round, None for one policy.
+    """Kendall's tau of the order of the policies on both sides: 1 the same, -1 reversed, None for one policy.
 
     For each rate, over the seeds' means of the mean end-to-end latency; tau-a, averaged over the rates.
     """
@@ -109,7 +109,7 @@ def kendall_tau(points: Sequence[Point]) -> float | None:
 
 
 def same_answers(points: Sequence[Point]) -> bool:
-    """Whether every policy gave every request of a seed the same tokens."""
+    """Return whether every policy gave every request of a seed the same tokens."""
     first: dict[int, Mapping[int, Sequence[int]]] = {}
     return all(point.answers == first.setdefault(point.seed, point.answers) for point in points)
 
@@ -140,7 +140,7 @@ def free_running_rows(points: Sequence[Point]) -> list[list[str]]:
 
 
 def free_running_json(points: Sequence[Point], device: Mapping[str, str]) -> dict[str, Any]:
-    """What `--json` prints: fractions."""
+    """The JSON of `--json`; errors are fractions."""
     listed = [
         {
             "policy": point.policy,

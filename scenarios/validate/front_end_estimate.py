@@ -41,7 +41,7 @@ class Estimate:
     has_slope: bool
 
     def words(self, applied: bool) -> str:
-        """What was estimated, as a sentence."""
+        """The estimate as a sentence."""
         of = self.front_end
         slope = f" and {of.per_running_s * 1e6:,.1f} us for each running request" if self.has_slope else ""
         use = "applied to the simulation" if applied else "not applied"
@@ -65,7 +65,7 @@ class Estimate:
 
 
 def running_at_first(records: Records) -> Floats:
-    """How many ran on its replica when each request's first token was sampled; NaN without one."""
+    """The requests that ran on its replica when each request's first token was sampled; NaN without one."""
     found = np.full(len(records.requests.row), np.nan)
     first_s = records.requests.first_token_s - records.front_end_s
     rows = records.rows

@@ -69,7 +69,7 @@ def measured_swap_s(profile: Path | None) -> float | None:
 
 
 def profile_canary(profile: Path | None) -> Canary | None:
-    """What a profile was measured beside; None where it does not say."""
+    """The canary that a profile was measured beside; None where it does not say."""
     if profile is None:
         return None
     try:
@@ -80,7 +80,7 @@ def profile_canary(profile: Path | None) -> Canary | None:
 
 
 def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mapping[str, str]) -> dict[str, Any]:
-    """What `--json` prints: fractions, 0.04 is 4 %."""
+    """The JSON of `--json`; errors are fractions, 0.04 is 4 %."""
     return {
         "verdict": verdict.outcome,
         "reasons": list(verdict.reasons),

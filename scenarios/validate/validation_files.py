@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from scenarios.runs.storage.csv_tables import Column, write_csv
 from scenarios.runs.storage.run_folder import (
     FREE_RUNNING,
     LOCKSTEP,
@@ -14,7 +15,6 @@ from scenarios.runs.storage.run_folder import (
     to_json,
 )
 from scenarios.runs.storage.staging import unwritable
-from scenarios.runs.storage.tables import Column, write_csv
 from scenarios.validate.compare import Validation
 from simulator.lockstep.lockstep_csv import write_csv as write_steps
 from simulator.lockstep.step_errors import ComparedStep

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Unit, doc
 
 from simulator.metrics.presence import present_s
 from simulator.metrics.usage import blocks_of_replicas, row_pieces, step_starts
@@ -17,18 +19,18 @@ class PartColumns:
     """One entry a part of the fleet: a replica or a group. Requests are those measured; NaN where it is undefined."""
 
     replicas: Ints  # the most that there could be
-    replica_seconds: Floats  # time that replicas were there, all together
-    requests: Ints  # that were given to it
-    completed: Ints
-    rejected: Ints
-    input_tokens: Ints  # prompt tokens of the completed requests
-    output_tokens: Ints  # generated tokens of the completed requests
-    num_steps: Ints
-    busy_fraction: Floats  # time with a step in flight / duration
-    kv_utilization_mean: Floats  # used / usable KV blocks, mean over time
-    kv_utilization_peak: Floats
-    preemptions: Ints
-    prefix_cache_hit_rate: Floats  # prompt tokens found in the prefix cache / asked for
+    replica_seconds: Annotated[Floats, doc("that it was there"), Unit("s")]
+    requests: Annotated[Ints, doc("given to it, of those measured"), Unit("requests")]
+    completed: Annotated[Ints, doc("with all their tokens"), Unit("requests")]
+    rejected: Annotated[Ints, doc("refused by it"), Unit("requests")]
+    input_tokens: Annotated[Ints, doc("of the completed requests")]
+    output_tokens: Annotated[Ints, doc("of the completed requests")]
+    num_steps: Annotated[Ints, doc("steps that it executed")]
+    busy_fraction: Annotated[Floats, doc("time with a step in flight / duration"), Unit("share")]
+    kv_utilization_mean: Annotated[Floats, doc("used / usable KV blocks, mean over time"), Unit("share")]
+    kv_utilization_peak: Annotated[Floats, doc("the same, at the fullest moment"), Unit("share")]
+    preemptions: Annotated[Ints, doc("of requests that it served")]
+    prefix_cache_hit_rate: Annotated[Floats, doc("prompt tokens found in the prefix cache / asked for"), Unit("share")]
 
     def entry(self, part: int) -> dict[str, int | float | None]:
         """One part by the names of the columns; None for what is undefined."""

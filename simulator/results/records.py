@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Unit, doc
 from numpy.typing import NDArray
 
 from simulator.columns import StoredColumns
@@ -48,25 +50,25 @@ class RequestColumns(StoredColumns):
     """One entry a request, in workload order. Times in seconds on the run's clock; NaN where it never happened."""
 
     row: Ints
-    replica: Ints  # -1: never given to one
+    replica: Annotated[Ints, doc("the number of the replica that served it; -1 for none")]
     status: Ints  # Status
-    arrival_s: Floats
-    scheduled_s: Floats  # first time scheduled
-    first_token_s: Floats
-    last_token_s: Floats  # when the client has the last token
-    released_s: Floats  # when slot, KV or place in the queue came free: may be later than last_token_s
-    input_tokens: Ints
-    output_tokens: Ints  # generated
-    max_tokens: Ints
-    priority: Ints
+    arrival_s: Annotated[Floats, doc("when it arrived")]
+    scheduled_s: Annotated[Floats, doc("first time scheduled")]
+    first_token_s: Annotated[Floats, doc("when the client had its first token")]
+    last_token_s: Annotated[Floats, doc("when the client had its last token")]
+    released_s: Annotated[Floats, doc("when its slot, KV or place in the queue came free")]
+    input_tokens: Annotated[Ints, doc("of its prompt")]
+    output_tokens: Annotated[Ints, doc("generated")]
+    max_tokens: Annotated[Ints, doc("the most that it may generate")]
+    priority: Annotated[Ints, doc("lower is more important, as in vLLM")]
     class_index: Ints
-    preemptions: Ints
-    recomputed_tokens: Ints  # KV thrown away by preemption: tokens that had to be computed again
-    swapped_out_blocks: Ints
-    swapped_in_blocks: Ints
-    cached_tokens: Ints  # prompt tokens found in the prefix cache, all admissions together
-    requeued_s: Floats  # seconds spent waiting again after preemption
-    aborted_tokens: Ints  # prompt and output tokens computed for a request that was aborted; 0 for any other
+    preemptions: Annotated[Ints, doc("how often it lost its place")]
+    recomputed_tokens: Annotated[Ints, doc("KV thrown away by preemption, which had to be computed again")]
+    swapped_out_blocks: Annotated[Ints, doc("moved to the host")]
+    swapped_in_blocks: Annotated[Ints, doc("moved back")]
+    cached_tokens: Annotated[Ints, doc("of the prompt, found in the prefix cache, all admissions together")]
+    requeued_s: Annotated[Floats, doc("spent waiting again after preemptions")]
+    aborted_tokens: Annotated[Ints, doc("computed for it in vain, where it was aborted")]
 
     def part(self, some: slice) -> RequestColumns:
         """The columns of some of the requests."""
@@ -77,24 +79,24 @@ class RequestColumns(StoredColumns):
 class RowColumns(StoredColumns):
     """One entry a step, or a run of `repeat` equal decode steps. Counts are those of the row's first step."""
 
-    replica: Ints
-    first_step: Ints  # index into step_end_s / step_used_blocks
-    repeat: Ints
-    start_s: Floats
-    end_s: Floats  # of the last step
-    running: Ints  # requests that hold a slot, finished ones included
-    held: Ints  # of these, finished: kept (static batching), or given a token too many (asynchronous scheduling)
-    waiting: Ints  # in the queue after the decision
-    swapped: Ints  # of these, with their KV on the host
-    decoding: Ints  # requests computing one decode token (held ones not counted)
-    prefilling: Ints  # requests with a prompt chunk in this step
-    tokens: Ints  # computed in one step, padding included
-    padded_tokens: Ints  # of these, padding and tokens of held requests
-    prefill_tokens: Ints  # of these, prompt tokens (padding not counted)
-    context_tokens: Ints  # KV tokens after the step, over the requests of the step
-    preempted: Ints
-    swapped_out_blocks: Ints
-    swapped_in_blocks: Ints
+    replica: Annotated[Ints, doc("the number of the replica")]
+    first_step: Annotated[Ints, doc("index of the row's first step among all steps")]
+    repeat: Annotated[Ints, doc("steps that the row stands for: equal decode steps, one after the other")]
+    start_s: Annotated[Floats, doc("when the first of them started")]
+    end_s: Annotated[Floats, doc("when the last of them ended")]
+    running: Annotated[Ints, doc("that hold a slot, finished ones included"), Unit("requests")]
+    held: Annotated[Ints, doc("of these, finished: kept by their batch, or given a token too many"), Unit("requests")]
+    waiting: Annotated[Ints, doc("in the queue after the decision"), Unit("requests")]
+    swapped: Annotated[Ints, doc("of these, with their KV on the host"), Unit("requests")]
+    decoding: Annotated[Ints, doc("that compute one decode token"), Unit("requests")]
+    prefilling: Annotated[Ints, doc("with a prompt chunk"), Unit("requests")]
+    tokens: Annotated[Ints, doc("computed in one step, padding included")]
+    padded_tokens: Annotated[Ints, doc("of these, padding and tokens of held requests")]
+    prefill_tokens: Annotated[Ints, doc("of these, prompt tokens")]
+    context_tokens: Annotated[Ints, doc("in the KV cache after the step, over the requests of the step")]
+    preempted: Annotated[Ints, doc("that lost their place for this step"), Unit("requests")]
+    swapped_out_blocks: Annotated[Ints, doc("moved to the host")]
+    swapped_in_blocks: Annotated[Ints, doc("moved back")]
 
     def of_replicas(self, first: int, end: int) -> RowColumns:
         """The rows of the replicas from `first` to before `end`: replicas' rows stand one after the other."""
@@ -130,34 +132,36 @@ class RequeueColumns:
 class CallColumns:
     """One entry a request of traffic that answers back: an attempt of a client, and how long the client stayed."""
 
-    attempt: Ints  # 1: the first
+    attempt: Annotated[
+        Ints, doc("which attempt of its client, from 1; the three columns are there where clients answer back")
+    ]
     first_row: Ints  # row of the first attempt: the attempts of one request have the same
-    left_s: Floats  # when the client lost its patience; NaN: it stayed
+    left_s: Annotated[Floats, doc("when the client lost its patience; empty where it stayed")]
 
 
 @dataclass(frozen=True, slots=True)
 class LifeColumns:
     """One entry a life of an autoscaled replica, by replica and start; NaN where it did not come to that."""
 
-    replica: Ints
-    start_s: Floats  # its GPUs are in use from here
-    ready_s: Floats  # it takes requests from here
-    drain_s: Floats  # to here
-    end_s: Floats  # it is empty, and its GPUs are free; NaN: at the end of the run
+    replica: Annotated[Ints, doc("its number")]
+    start_s: Annotated[Floats, doc("its GPUs are in use from here")]
+    ready_s: Annotated[Floats, doc("it takes requests from here")]
+    drain_s: Annotated[Floats, doc("to here")]
+    end_s: Annotated[Floats, doc("it is empty, and its GPUs are free; empty: at the end of the run")]
 
 
 @dataclass(frozen=True, slots=True)
 class TransferColumns:
     """One entry a request whose KV moved from the replica that prefilled it to the one that decoded it."""
 
-    row: Ints
-    from_replica: Ints
-    to_replica: Ints
-    blocks: Ints  # of the prefilling replica
-    bytes: Ints
-    ready_s: Floats  # its first token
-    start_s: Floats  # the link begins with it
-    end_s: Floats  # all is there
+    row: Annotated[Ints, doc("of requests.csv.gz, from 0")]
+    from_replica: Annotated[Ints, doc("that computed the prompt")]
+    to_replica: Annotated[Ints, doc("that decodes")]
+    blocks: Annotated[Ints, doc("of the replica that computed the prompt")]
+    bytes: Annotated[Ints, doc("moved")]
+    ready_s: Annotated[Floats, doc("its first token is there")]
+    start_s: Annotated[Floats, doc("the link begins with it")]
+    end_s: Annotated[Floats, doc("all is there")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Annotated
 
 import numpy as np
+from annotated_types import doc
 
 from simulator.request import PromptContent
 from simulator.results.records import Ints, Records
@@ -27,10 +29,12 @@ TOKENS = 64  # of prompts that are known token by token, compared at once
 class PrefixColumns:
     """One entry a stretch, each behind its parent; the first is the root: all requests, and no token."""
 
-    parent: Ints  # -1: the root
-    from_tokens: Ints
-    to_tokens: Ints
-    requests: Ints
+    parent: Annotated[
+        Ints, doc("the line, from 0, of the stretch before it; -1 for the first, which stands for all requests")
+    ]
+    from_tokens: Annotated[Ints, doc("of the prompt, before it")]
+    to_tokens: Annotated[Ints, doc("of the prompt, up to its end")]
+    requests: Annotated[Ints, doc("whose prompts begin with all of it")]
 
     @property
     def repeated_tokens(self) -> int:

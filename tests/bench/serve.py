@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scenarios.runs.storage.tables import read_csv
+from scenarios.runs.storage.csv_tables import read_csv
 
 _MAIN = "from scenarios.cli.app import main; main()"
 

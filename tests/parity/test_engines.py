@@ -56,7 +56,7 @@ def test_recorded_cases_are_scheduled_as_by_the_engine(name: str) -> None:
     print(compare(RECORDED[name], recorded(name), step=15))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", RECORDED)
 def test_all_recorded_cases_are_scheduled_as_by_the_engine(name: str) -> None:
     print(compare(RECORDED[name], recorded(name)))

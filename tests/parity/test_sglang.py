@@ -78,7 +78,7 @@ def test_recorded_cases_are_scheduled_as_sglang_did(name: str) -> None:
     hold(few[::4], fast_forward=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.shared
 @pytest.mark.parametrize("name", FILES)
 def test_all_recorded_cases_are_scheduled_as_sglang_did(name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.writers.definitions import markdown
-from reports.definitions import METRICS_TABLE
+from reports.tables.definitions import METRICS_TABLE
 from reports.verdict.shown_metrics import COLUMNS
 from simulator.metrics.latency import LATENCIES
 

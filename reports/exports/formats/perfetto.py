@@ -42,7 +42,7 @@ def _write(run: Exported, folder: Path) -> None:
 
 
 def _about(run: Exported) -> dict[str, str]:
-    """What the trace's info page shows."""
+    """The text of the trace's info page."""
     about = run.about
     names = ("scenario", "policy", "model", "gpu", "replicas", "seed", "version")
     return {name: str(about[name]) for name in names}

@@ -28,7 +28,7 @@ def _write(run: Exported, folder: Path) -> None:
 
 
 class _Families:
-    """What prometheus_client asks for the families."""
+    """The collector that gives prometheus_client the families."""
 
     def __init__(self, run: Exported) -> None:
         self._run = run
@@ -41,7 +41,7 @@ class _Families:
 
 
 def _gauges(run: Exported) -> Iterator[Any]:
-    """As the run ends: what is unfinished still runs or waits."""
+    """The gauges at the end of the run, when unfinished requests still run or wait."""
     from prometheus_client.core import GaugeMetricFamily
 
     running, waiting, kv = _at_end(run)
@@ -60,7 +60,7 @@ def _gauges(run: Exported) -> Iterator[Any]:
 
 
 def _at_end(run: Exported) -> tuple[Ints, Ints, Floats]:
-    """Of each replica the requests that run and wait, and the share of its blocks in use."""
+    """For each replica, the requests that run and wait, and the share of its blocks in use."""
     records, rows = run.records, run.records.rows
     open_ = records.requests.status == Status.UNFINISHED
     running, waiting = np.zeros(records.replicas, np.int64), np.zeros(records.replicas, np.int64)

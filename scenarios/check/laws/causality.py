@@ -1,4 +1,4 @@
-"""Nothing happens before its cause: not in the records, and not in what a policy knows."""
+"""Causality: nothing happens before its cause, in the records or in what a policy knows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def clock(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def future(experiment: Experiment, run: Run) -> Breach | None:
-    """What is decided before the last arrival is the same without it."""
+    """Decisions before the last arrival are the same without it."""
     arrival_s = experiment.workload.arrival_s
     return blind_to(experiment, run, int(np.searchsorted(arrival_s, arrival_s[-1])))
 
@@ -99,7 +99,7 @@ def first_requests(workload: Workload, count: int) -> Workload:
 
 
 def oracle(experiment: Experiment, run: Run) -> Breach | None:
-    """With other true output lengths below the same caps, decisions differ only after a request finished elsewhen."""
+    """With other output lengths below the same caps, decisions differ only after a request finished at another time."""
     for lengths in other_lengths(experiment.workload, run):
         found = blind_to_lengths(experiment, run, lengths)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Nothing is lost, made up or counted twice: requests, tokens, blocks."""
+"""Conservation: no request, token or block is lost, made up or counted twice."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def tokens(experiment: Experiment, run: Run) -> Breach | None:
-    """What the steps computed of a request is its prompt, its output but for the last token, and what was lost.
+    """The steps compute a request's prompt, its output but for the last token, and the tokens that were lost.
 
     With asynchronous scheduling an answer that ends before its cap may be given one token more.
     """

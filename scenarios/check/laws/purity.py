@@ -121,7 +121,7 @@ def _state(policy: object) -> dict[str, str]:
 
 
 def _change(name: str, was: Any, now: Any) -> str:
-    """What changed of a member of the view: of its requests, the first that did."""
+    """The change of a member of the view: of its requests, the first that changed."""
     if isinstance(was, list) and [request["row"] for request in was] == [request["row"] for request in now]:
         for one, other in zip(was, now, strict=True):
             for key in one:

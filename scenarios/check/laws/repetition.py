@@ -1,4 +1,4 @@
-"""The same again gives the same: a run repeated, and a run with one event a step."""
+"""Repetition: a run repeated, and a run with one event a step, give the same records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fast_forward(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def same(one: Run, two: Run, told: tuple[str, str]) -> Breach | None:
-    """Where two runs first differ, by so much as a bit."""
+    """The first difference of two runs, to the bit."""
     found = first_difference(one.decisions or [], two.decisions or [], told)
     if found is None and (columns := differences(one.records, two.records)):
         found = Breach(f"equal decisions, other records: {columns[0]}")

@@ -1,4 +1,4 @@
-"""Whether every request is served, and whether the engine rests while one waits."""
+"""Service: every request is served, and the engine does not rest while one waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where results go, and what becomes of the results that are there already: the one rule of all verbs.
+"""The folder for results, and the rule for results that are there already, which all verbs share.
 
 1. A new or an empty folder is filled.
 2. A folder in which batchlab wrote nothing is refused, always.
@@ -112,12 +112,12 @@ def check_output(
 
 
 def kind_of(target: Path) -> str | None:
-    """What results `target` holds, as `a run`; None where it holds none, or a report alone."""
+    """The kind of results in `target`, as `a run`; None where it holds none, or a report alone."""
     return next((kind for name, kind in _KINDS.items() if (target / name).is_file()), None)
 
 
 def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path]) -> str:
-    """What the results in `target` differ in from those to be written, as words that follow a sentence; else ''."""
+    """The difference of the results in `target` to those to be written, as the end of a sentence; '' without one."""
     for name, text in expected.items():
         try:
             there = (target / name).read_text(encoding="utf-8")
@@ -139,5 +139,5 @@ def _lines(there: str, here: str) -> str:
 
 
 def same_scenario(scenario_yaml: str) -> dict[str, str]:
-    """What `output` expects of a run of this scenario."""
+    """The files that `output` expects of a run of this scenario."""
     return {SCENARIO: scenario_yaml}

@@ -12,6 +12,8 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,22 +21,22 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from scenarios.runs.storage.staging import unwritable
-from scenarios.runs.storage.tables import (
-    Column,
-    open_deterministic,
-    parts,
+from scenarios.runs.storage.csv_tables import Column, open_deterministic, parts, write_csv, write_parts
+from scenarios.runs.storage.run_tables import (
+    REPLICA_COLUMNS,
+    REQUEST_COLUMNS,
+    STEP_COLUMNS,
+    Columns,
     plain_columns,
     replica_columns,
     request_columns,
     step_columns,
-    write_csv,
-    write_parts,
 )
+from scenarios.runs.storage.staging import unwritable
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
-from simulator.columns import pieces_of
-from simulator.results.records import Records
+from simulator.columns import described, pieces_of
+from simulator.results.records import LifeColumns, Records, TransferColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 if TYPE_CHECKING:
@@ -54,11 +56,113 @@ MEASUREMENT, ROWS = "measured.json", "rows.jsonl.gz"  # of `calibrate measure`
 STUDY, POINTS, TABLE, PARQUET = "study.yaml", "points", "table.csv", "table.parquet"  # of a sweep
 EXPLANATION = "explain.json"  # findings of a run, and their remedies tried
 PLAN, CANDIDATES = "plan.json", "candidates"  # of a plan
-_FILES = (
-    SCENARIO, SUMMARY, COMPARISON, REPORT, REQUESTS, STEPS, REST, DECISIONS, VALIDATION, MEASURED,
-    LOCKSTEP, LOCKSTEP_STEPS, FREE_RUNNING, MEASUREMENT, ROWS, REPLICAS, LIVES, TRANSFERS, PREFIXES, ARRIVALS, STUDY,
-    TABLE, PARQUET, EXPLANATION, PLAN,
-)  # fmt: skip
+DECISION_KEYS: Columns = {
+    "replica": ("", "the number of the replica"),
+    "step": ("", "counts the replica's steps from 0"),
+    "t_schedule_s": ("s", "when it was planned; with asynchronous scheduling only"),
+    "t_start_s": ("s", "when it started"),
+    "t_end_s": ("s", "when it ended"),
+    "scheduled": ("{id: tokens}", "the tokens computed for each request, padding not counted"),
+    "admitted": ("{id: tokens}", "requests that came in, with the tokens found in the prefix cache"),
+    "preempted": ("[ids]", "that lost their place, in order"),
+    "swapped_out": ("[ids]", "of these, whose KV moved to the host"),
+    "swapped_in": ("[ids]", "whose KV came back"),
+    "running": ("[ids]", "that hold a slot"),
+    "preempted_before": ("[ids]", "victims of plans that computed nothing and so were no step; where there are any"),
+    "finished": ("[ids]", "that have all their tokens after it"),
+    "waiting": ("[ids]", "in the queue, in order"),
+    "num_free_blocks": ("blocks", "free after the decision"),
+    "num_free_blocks_end": ("blocks", "free after the step"),
+    "aborted": ("[ids]", "that their clients gave up meanwhile; where there are any"),
+}
+
+_ARRAYS: Mapping[str, tuple[str, str, str]] = {
+    "step_end_s": (
+        "s",
+        "the end of every single step, in the order of the rows of steps.csv.gz",
+        "step_end_s",
+    ),
+    "step_used_blocks": ("blocks", "in use during every single step", "step_used_blocks"),
+    "gap_s": (
+        "s",
+        "gaps between neighbouring tokens of a request that no row holds",
+        "gaps.gap_s",
+    ),
+    "gap_count": (
+        "requests",
+        "that had the gap; -1 takes one back, of a token that an abort dropped",
+        "gaps.count",
+    ),
+    "gap_end_s": ("s", "when it ended", "gaps.end_s"),
+    "requeue_row": (
+        "",
+        "row of a request that was preempted: an entry a preemption",
+        "requeues.row",
+    ),
+    "requeue_from_s": ("s", "when it lost its place", "requeues.from_s"),
+    "requeue_to_s": ("s", "when it had one again; NaN: never", "requeues.to_s"),
+    "requeue_swapped": ("", "1: its KV was on the host, 0: thrown away", "requeues.swapped"),
+    "front_end_s": (
+        "s",
+        "what lies between the engine and each request's client; where that is modelled",
+        "front_end_s",
+    ),
+}
+"""Unit and meaning of the arrays of records.npz, and where `Records` has each."""
+ARRAYS: Columns = {
+    "about": ("", "JSON as bytes: the format's number, blocks, slots, classes, groups, notes"),
+    **{name: (unit, meaning) for name, (unit, meaning, _) in _ARRAYS.items()},
+}
+
+TABLES: Mapping[str, tuple[str, Columns]] = {
+    REQUESTS: (
+        "A row a request, in the order of the workload. It is a trace too: `trace inspect` reads it.",
+        REQUEST_COLUMNS,
+    ),
+    STEPS: ("A row a step, or a run of equal decode steps. Counts are those of the row's first step.", STEP_COLUMNS),
+    REPLICAS: ("A row a replica, where there are several.", REPLICA_COLUMNS),
+    LIVES: ("A row a life of a replica, where an autoscaler changes their number.", described(LifeColumns)),
+    TRANSFERS: ("A row a request whose KV moved, where prefill and decode are apart.", described(TransferColumns)),
+    PREFIXES: (
+        "A row a stretch of tokens that two prompts or more begin with, where a prefix cache found any: a tree.",
+        described(PrefixColumns),
+    ),
+    DECISIONS: ("An object a step, with `--log-decisions`. Ids are `request_id`s.", DECISION_KEYS),
+    REST: (
+        "What pictures need beyond the tables: numpy arrays, read by `numpy.load`. Not meant for other programs.",
+        ARRAYS,
+    ),
+}
+"""By file of a run: what it holds, and its columns, keys or arrays."""
+
+RUN_FILES: Mapping[str, str] = {
+    SCENARIO: "the scenario with every default written out; `batchlab run` on it gives the same bytes",
+    SUMMARY: "the figures of the run, below",
+    REPORT: "one page with verdict, tables and pictures (`--report`, `report`, `compare`); nothing is fetched",
+    f"{PLOTS}/": "the pictures of the report, each as PNG and SVG",
+    ARRIVALS: "the requests that came to `serve`, as a native trace",
+    EXPLANATION: "findings and tried remedies, of `explain --out`",
+    VALIDATION: "errors against a server's log, of `validate`",
+    MEASURED: "the server's requests beside the simulated ones, of `validate`",
+}
+"""By file or folder of a run: what else may be there."""
+
+OTHER_FILES: Mapping[str, str] = {
+    COMPARISON: "`compare`: means over seeds with intervals, by label; the runs are in `LABEL/seed-N/`",
+    STUDY: "`sweep`: the study, resolved",
+    TABLE: "`sweep`: a row a point and seed: the varied keys, `seed`, the keys of summary.json, `error`",
+    PARQUET: "`sweep`: the same as parquet, where pyarrow is installed",
+    f"{POINTS}/": "`sweep`: each run's outcome by its content, for resuming",
+    PLAN: "`plan`: the answer, as `--json` prints it",
+    f"{CANDIDATES}/": "`plan`: a scenario for each of the best candidates",
+    LOCKSTEP: "`lockstep`: predicted against measured, in figures",
+    LOCKSTEP_STEPS: "`lockstep`: the same, a row a step",
+    FREE_RUNNING: "`lockstep --free-running`: both clocks run freely",
+    MEASUREMENT: "`calibrate measure`: what was measured on which device",
+    ROWS: "`calibrate measure`: a row a kernel or step",
+}
+"""By file of other verbs' folders: what it is."""
+_FILES = tuple(name for name in (*TABLES, *RUN_FILES, *OTHER_FILES) if not name.endswith("/"))
 SCALARS = ("num_blocks", "block_size", "max_num_seqs", "replicas", "streams")  # of Records
 _PICTURES = (".png", ".svg")
 
@@ -180,20 +284,12 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
         "notes": list(notes),
         **({"groups": [asdict(group) for group in records.groups]} if records.groups else {}),
     }
-    front_end_s = records.front_end_s
     arrays: dict[str, Callable[[], NDArray[Any]]] = {
         "about": lambda: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
-        "step_end_s": lambda: records.step_end_s,
-        "step_used_blocks": lambda: records.step_used_blocks,
-        "gap_s": lambda: records.gaps.gap_s,
-        "gap_count": lambda: records.gaps.count,
-        "gap_end_s": lambda: records.gaps.end_s,
-        "requeue_row": lambda: records.requeues.row,
-        "requeue_from_s": lambda: records.requeues.from_s,
-        "requeue_to_s": lambda: records.requeues.to_s,
-        "requeue_swapped": lambda: records.requeues.swapped,
-        **({} if isinstance(front_end_s, float) else {"front_end_s": lambda: front_end_s}),
+        **{name: partial(attrgetter(place), records) for name, (_, _, place) in _ARRAYS.items()},
     }
+    if isinstance(records.front_end_s, float):
+        del arrays["front_end_s"]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, array in arrays.items():
             # An entry opened by its name is dated 1980-01-01, always.
@@ -202,7 +298,7 @@ def _write_rest(path: Path, records: Records, notes: Sequence[str]) -> None:
 
 
 def _write_array(out: IO[bytes], array: Callable[[], NDArray[Any]]) -> None:
-    """What numpy's `write_array` writes of a column, of which a piece is in memory at a time."""
+    """Write a column as numpy's `write_array` does, with one piece of it in memory at a time."""
     npy.write_array_header_1_0(out, npy.header_data_from_array_1_0(array()))
     for piece in pieces_of(array):
         out.write(piece.tobytes())

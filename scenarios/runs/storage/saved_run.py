@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from scenarios.runs.storage.csv_tables import read_csv
 from scenarios.runs.storage.run_folder import (
     COMPARISON,
     FORMAT,
@@ -28,11 +29,10 @@ from scenarios.runs.storage.run_folder import (
     SUMMARY,
     TRANSFERS,
 )
-from scenarios.runs.storage.tables import (
+from scenarios.runs.storage.run_tables import (
     calls_from,
     lives_from,
     prefixes_from,
-    read_csv,
     requests_from,
     rows_from,
     sessions_from,
@@ -126,7 +126,7 @@ def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether `folder` holds a comparison, and not a single run."""
+    """Return whether `folder` holds a comparison, and not a single run."""
     return (folder / COMPARISON).is_file()
 
 

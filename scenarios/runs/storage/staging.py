@@ -54,7 +54,7 @@ def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[P
 
 
 def is_partial(name: str) -> bool:
-    """Whether a name is that of a staging folder, as a killed process leaves behind."""
+    """Return whether a name is that of a staging folder, as a killed process leaves behind."""
     return name.startswith(_PARTIAL)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from reports.drawing.report_run import ReportRun
 from reports.pages.lockstep_report import LockstepReport, write_lockstep
 from reports.pages.plan_report import PlanPage, Searched
 from reports.pages.plan_report import write_report as write_plan_report
 from reports.pages.run_report import write_report
 from reports.pages.validation_report import write_validation
-from reports.report_run import ReportRun
 from reports.sweep.points import SweepAxis, SweepResult
 from reports.sweep.sweep_report import write_sweep_report
 from reports.tables.request_tables import TableRows

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from reports.definitions import METRICS_TABLE, OTHER_TOOLS
-from reports.drawing.style import Picture, draw
+from reports.drawing.report_run import ReportRun
+from reports.drawing.style import Picture, draw, styles
 from reports.files import write
 from reports.html import pieces as html
 from reports.html.inline_svg import inline
 from reports.pages import run_report as build
+from reports.pages.pictures import plots
 from reports.pages.run_report import write_report
-from reports.report_run import ReportRun
+from reports.tables.definitions import METRICS_TABLE, OTHER_TOOLS
 from reports.tables.request_tables import TableRows
 from simulator.errors import InputError
 from simulator.metrics.slo import Slo
@@ -29,10 +30,6 @@ from tests.reports_maker import continuous, static
 SLO = Slo(ttft_ms=1000, tpot_ms=50)
 NASTY = "<script>alert('&')</script>"
 YAML = "name: chat-rush-hour\nengine:\n  policy: {}\n  max_num_seqs: 16\n"
-PLOTS = {
-    "gantt", "kv_by_request", "ttft_cdf", "tpot_cdf", "itl_cdf", "e2el_cdf", "timeline", "fairness", "throughput",
-    "latency",
-}  # fmt: skip
 
 
 def some_runs() -> list[ReportRun]:
@@ -46,6 +43,14 @@ def some_runs() -> list[ReportRun]:
                   YAML.format(label), SLO)
         for label, records in both.items()
     ]  # fmt: skip
+
+
+PLOTS = {plot.name for plot in plots(some_runs(), styles([("static", "static"), (NASTY, "mine.py:P")]))}
+
+
+def test_every_file_of_plots_has_its_plots() -> None:
+    known = "gantt kv_by_request ttft_cdf tpot_cdf itl_cdf e2el_cdf timeline fairness throughput latency"
+    assert PLOTS.issuperset(known.split())
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,9 @@ LATE = {
     "CountsInModule": 26,
     "KeepsHistory": 12,
     "PeeksAtFrames": 15,
-    "NeverPreempts": 20,
-    "HoldsTooLong": 26,
 }
+# And these need a rare one, which comes early from another seed.
+SEEDS = {"NeverPreempts": 13, "HoldsTooLong": 15}
 
 
 @pytest.fixture
@@ -87,7 +87,8 @@ def test_a_broken_policy_is_found_by_the_right_law(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watched, "MOST_CPU_S", 0.1 if name.startswith("Loops") else 1.0)
-    report = check_policy(file(name), scenarios=max(least, LATE.get(name, 3)))
+    seed = SEEDS.get(name, 0) if least == 1 else 0
+    report = check_policy(file(name), seed=seed, scenarios=max(least, LATE.get(name, 2)))
     assert set(report.broken) == laws
     findings = list(report.broken.values())
     assert any(says in str(finding.breach) for finding in findings)
