@@ -15,7 +15,7 @@ import yaml
 from annotated_types import doc
 from pydantic import Field, ValidationError
 
-from scenarios.assembly.engine_policy import policy_label, with_policy
+from scenarios.assembly.engine_policy import with_policy
 from scenarios.assembly.unused_keys import engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
@@ -282,12 +282,3 @@ def _written(axis: Axis, *, as_range: bool) -> object:
     if as_range and (span := axis.span) is not None:
         return {"from": span.low, "to": span.high, "steps": len(axis), "scale": span.scale}
     return [list(place) if len(axis.keys) > 1 else place[0] for place in axis.places]
-
-
-def label(setting: Setting) -> str:
-    """A point in a line of text: the last part of each key with its value."""
-    words = []
-    for key, value in setting.items():
-        shown = policy_label(value) if key == _POLICY and isinstance(value, str) else value
-        words.append(f"{key.rpartition('.')[2]} {shown}")
-    return ", ".join(words)
