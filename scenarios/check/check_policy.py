@@ -207,7 +207,7 @@ def _told(error: BaseException, trial: Trial) -> Breach:
 
 
 def _placed(error: BaseException, policy: object) -> str:
-    """Write an error with its type and, if it passed through the policy's file, its line there: `... at my_policy.py:12`."""
+    """Write an error with its type and, if the policy's file is on its way, the line there: `at my_policy.py:12`."""
     cause = error
     while cause.__cause__ is not None:  # SimPy raises a copy
         cause = cause.__cause__
