@@ -52,7 +52,7 @@ def verdict_words(
 
 
 def _slo(summaries: Summaries, slo: Slo | None, against: Mapping[str, Judged], facts: Mapping[str, Facts]) -> list[str]:
-    """Which runs keep the SLO, and by which limit and how much the others miss it; equal runs once."""
+    """Name the runs that keep the SLO, and the limits that the others miss and by how much; equal runs once."""
     if slo is None or not any(found.outcomes for found in against.values()):
         return []
     keep: list[str] = []
