@@ -79,7 +79,7 @@ def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -
         raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
     if workload.client is None:
         return trace
-    from scenarios.generate.clients import client_of
+    from scenarios.generate.classes import client_of
 
     clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
     return replace(trace, clients=clients)

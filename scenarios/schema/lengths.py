@@ -143,12 +143,9 @@ class _LogNormalBody(_Bounded):
         variance = math.log1p(self.cv * self.cv)
         return math.log(self.mean) - variance / 2, math.sqrt(variance)
 
-    def body_cdf(self, tokens: float) -> float:
+    def cdf(self, tokens: float) -> float:
         mu, sigma = self.mu_sigma()
         return normal.cdf((math.log(tokens) - mu) / sigma) if tokens > 0 else 0.0
-
-    def cdf(self, tokens: float) -> float:
-        return self.body_cdf(tokens)
 
     def check_bounds(self) -> None:
         given = {key for key in ("median", "p99", "mu", "sigma", "mean", "cv") if getattr(self, key) is not None}
@@ -191,7 +188,7 @@ class LogNormalPareto(_LogNormalBody):
 
     def body_limits(self) -> tuple[float, float]:
         """Probabilities of the lognormal between which the body lies."""
-        return self.body_cdf(self.lowest - 0.5), self.body_cdf(self.threshold)
+        return self.cdf(self.lowest - 0.5), self.cdf(self.threshold)
 
     def tail_limit(self) -> float:
         """Probability of the Pareto below which the tail lies."""
