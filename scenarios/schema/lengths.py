@@ -16,6 +16,7 @@ from annotated_types import Unit, doc
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios import normal
+from scenarios.schema.source.hints import as_number
 from scenarios.schema.strict import Strict
 
 LARGEST_LENGTH = 2**31 - 1  # where no max is given
@@ -283,17 +284,10 @@ def _number_keys(value: Any) -> Any:
     """Quantiles that went through JSON have their probabilities as text: take text that is a number."""
     if not isinstance(value, dict):
         return value
-    keys = [_number(key) for key in value]
+    keys = [key if (number := as_number(key)) is None else number for key in value]
     if len(set(keys)) < len(keys):
         raise ValueError("the same probability stands twice")
     return dict(zip(keys, value.values(), strict=True))
-
-
-def _number(key: Any) -> Any:
-    try:
-        return float(key) if isinstance(key, str) else key
-    except ValueError:
-        return key
 
 
 def _check_quantiles(quantiles: dict[float, float]) -> None:

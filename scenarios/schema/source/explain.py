@@ -160,7 +160,7 @@ def _expected(annotations: Sequence[object], metadata: Sequence[object] = (), al
     limits = {name: value for item in metadata for name in _RANGES if (value := getattr(item, name, None)) is not None}
     kinds: list[str] = []
     for annotation in annotations:
-        origin = get_origin(annotation)
+        origin = _origin(annotation)
         if origin is Annotated:
             inner, *more = get_args(annotation)
             kinds.append(_expected((inner,), [*metadata, *_flat(more)], all_bounds))
@@ -188,20 +188,24 @@ def _bounds(limits: Mapping[str, float], all_bounds: bool) -> str:
     return (" of " if said[0].startswith("at least") else " ") + " and ".join(said) if said else ""
 
 
+def _origin(annotation: object) -> Any:
+    return get_origin(annotation)
+
+
 def _flat(metadata: Sequence[object]) -> list[object]:
     """Field(...) inside Annotated carries its constraints in a list of its own."""
     return [part for item in metadata for part in (item.metadata if isinstance(item, FieldInfo) else [item])]
 
 
 def _literals(annotation: object) -> tuple[str, ...]:
-    if get_origin(annotation) is Literal:
+    if _origin(annotation) is Literal:
         return tuple(str(word) for word in get_args(annotation))
     return tuple(word for arm in get_args(annotation) for word in _literals(arm))
 
 
 def _members(annotation: object, tags: tuple[str, ...] = ()) -> list[_Member]:
     """The models, lists and mappings that an annotation allows, each with the tags by which a union knows it."""
-    origin = get_origin(annotation)
+    origin = _origin(annotation)
     if origin is Annotated:
         inner, *more = get_args(annotation)
         return _members(inner, tuple(str(item.tag) for item in more if isinstance(item, Tag)) or tags)
@@ -270,7 +274,7 @@ def _number(text: int | str) -> str | None:
 def _item(members: Sequence[_Member], index: int) -> object:
     """The annotation of a list's item, or of a mapping's value; None where there is none."""
     for _, annotation in members:
-        arguments, origin = get_args(annotation), get_origin(annotation)
+        arguments, origin = get_args(annotation), _origin(annotation)
         if origin is tuple and arguments[-1] is not Ellipsis:
             return arguments[min(index, len(arguments) - 1)]
         if origin in (list, tuple):
@@ -295,6 +299,6 @@ def _collect(model: type[BaseModel], place: str, places: dict[str, list[str]]) -
             known.append(place)
         inside = f"{place}.{key}" if place else key
         for _, member in _members(field.annotation):
-            item = _item([((), member)], 0) if get_origin(member) in (list, tuple) else member
+            item = _item([((), member)], 0) if _origin(member) in (list, tuple) else member
             for part in _models(_members(item)):
                 _collect(part, inside, places)
