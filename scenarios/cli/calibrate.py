@@ -23,8 +23,7 @@ Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, hel
 def import_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Folders or files of public profiles.")],
     format_: Annotated[
-        str,
-        typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows."),
+        str, typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows.")
     ] = "auto",
     model: Model = "",
     gpu: GpuName = "",

@@ -33,8 +33,7 @@ Scenario = Annotated[
     ),
 ]
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable."),
+    list[str] | None, typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The scenario's seed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder to write to.")]

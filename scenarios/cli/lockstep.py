@@ -148,11 +148,7 @@ def _replayed(
 
 
 def _device_maker(
-    scenario: ScenarioModel,
-    device: str,
-    layers: int | None,
-    repeats: int | None = None,
-    canary: Canary | None = None,
+    scenario: ScenarioModel, device: str, layers: int | None, repeats: int | None = None, canary: Canary | None = None
 ) -> tuple[MakeDevice, dict[str, str]]:
     """The maker of executors on the device for a scenario, and the fingerprint of the device."""
     from gpu_backend.extra import require_torch

@@ -159,10 +159,7 @@ def compare(
     target = out or default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
     runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
     expected = same_scenario(dump(comparing.base))
-    with (
-        console.timed() as timed,
-        output(target, overwrite=overwrite, expected=expected, runs=runs) as folder,
-    ):
+    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected, runs=runs) as folder:
         comparing.progress = timed.progress
         places = _write_runs(folder, comparing)
         timed.simulated()

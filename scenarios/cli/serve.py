@@ -59,11 +59,7 @@ def serve(
     target = out or default_folder(chosen.name, "serve", changed=changed)
     with output(target, overwrite=overwrite) as folder:
         serving = Serving(
-            chosen,
-            time_scale=time_scale,
-            api_key=api_key,
-            served_name=served_model_name,
-            log_decisions=log_decisions,
+            chosen, time_scale=time_scale, api_key=api_key, served_name=served_model_name, log_decisions=log_decisions
         )
 
         def ready(url: str) -> None:

@@ -111,12 +111,7 @@ def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mappi
 
 
 def _prefixed(errors: StepErrors) -> dict[str, float]:
-    return {
-        "step_mape": errors.mape,
-        "step_median": errors.median,
-        "step_p95": errors.p95,
-        "step_bias": errors.bias,
-    }
+    return {"step_mape": errors.mape, "step_median": errors.median, "step_p95": errors.p95, "step_bias": errors.bias}
 
 
 def verdict_words(found: LockstepErrors, verdict: LockstepVerdict) -> str:

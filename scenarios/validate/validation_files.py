@@ -6,14 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scenarios.runs.storage.csv_tables import Column, write_csv
-from scenarios.runs.storage.run_folder import (
-    FREE_RUNNING,
-    LOCKSTEP,
-    LOCKSTEP_STEPS,
-    MEASURED,
-    VALIDATION,
-    to_json,
-)
+from scenarios.runs.storage.run_folder import FREE_RUNNING, LOCKSTEP, LOCKSTEP_STEPS, MEASURED, VALIDATION, to_json
 from scenarios.runs.storage.staging import unwritable
 from scenarios.validate.compare import Validation
 from simulator.lockstep.lockstep_csv import write_csv as write_steps

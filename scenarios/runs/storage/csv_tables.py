@@ -17,10 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from simulator.results.records import (
-    Floats,
-    Ints,
-)
+from simulator.results.records import Floats, Ints
 
 Column = Floats | Ints | list[str]
 CHUNK_ROWS = 4096  # formatted at once: as text, a row takes two kilobytes of memory

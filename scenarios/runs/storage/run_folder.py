@@ -77,28 +77,12 @@ DECISION_KEYS: Columns = {
 }
 
 _ARRAYS: Mapping[str, tuple[str, str, str]] = {
-    "step_end_s": (
-        "s",
-        "the end of every single step, in the order of the rows of steps.csv.gz",
-        "step_end_s",
-    ),
+    "step_end_s": ("s", "the end of every single step, in the order of the rows of steps.csv.gz", "step_end_s"),
     "step_used_blocks": ("blocks", "in use during every single step", "step_used_blocks"),
-    "gap_s": (
-        "s",
-        "gaps between neighbouring tokens of a request that no row holds",
-        "gaps.gap_s",
-    ),
-    "gap_count": (
-        "requests",
-        "that had the gap; -1 takes one back, of a token that an abort dropped",
-        "gaps.count",
-    ),
+    "gap_s": ("s", "gaps between neighbouring tokens of a request that no row holds", "gaps.gap_s"),
+    "gap_count": ("requests", "that had the gap; -1 takes one back, of a token that an abort dropped", "gaps.count"),
     "gap_end_s": ("s", "when it ended", "gaps.end_s"),
-    "requeue_row": (
-        "",
-        "row of a request that was preempted: an entry a preemption",
-        "requeues.row",
-    ),
+    "requeue_row": ("", "row of a request that was preempted: an entry a preemption", "requeues.row"),
     "requeue_from_s": ("s", "when it lost its place", "requeues.from_s"),
     "requeue_to_s": ("s", "when it had one again; NaN: never", "requeues.to_s"),
     "requeue_swapped": ("", "1: its KV was on the host, 0: thrown away", "requeues.swapped"),

@@ -99,9 +99,7 @@ _REQUESTS: Mapping[str, _Told] = {
     **_recorded("arrival_s", "scheduled_s", "first_token_s", "last_token_s", "input_tokens", "output_tokens"),
     "ttft_ms": _Told("ms", "first token - arrival", attrgetter("latencies.ttft_ms")),
     "tpot_ms": _Told(
-        "ms",
-        "(last token - first token) / (output tokens - 1); empty for one token",
-        attrgetter("latencies.tpot_ms"),
+        "ms", "(last token - first token) / (output tokens - 1); empty for one token", attrgetter("latencies.tpot_ms")
     ),
     "e2el_ms": _Told("ms", "last token - arrival", attrgetter("latencies.e2el_ms")),
     "queue_time_ms": _Told("ms", "first time scheduled - arrival", attrgetter("latencies.queue_time_ms")),

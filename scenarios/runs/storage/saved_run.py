@@ -39,14 +39,7 @@ from scenarios.runs.storage.run_tables import (
     transfers_from,
 )
 from simulator.errors import InputError
-from simulator.results.records import (
-    GapColumns,
-    GroupSizes,
-    Records,
-    RequestColumns,
-    RequeueColumns,
-    RowColumns,
-)
+from simulator.results.records import GapColumns, GroupSizes, Records, RequestColumns, RequeueColumns, RowColumns
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
