@@ -72,10 +72,14 @@ class Console:
         """Print a result: text that ends with a newline."""
         typer.echo(text, nl=False)
 
-    def say(self, text: str) -> None:
-        """Print a line on stdout that is read while the verb goes on."""
-        typer.echo(text, nl=False)
-        sys.stdout.flush()
+    def written(self, where: str, report_in: Path | None, *, json: bool) -> None:
+        """Print where results are, and the report; on stderr where stdout has JSON."""
+        from scenarios.runs.storage.run_folder import REPORT
+
+        say = self.note if json else self.out
+        say(f"{where}\n")
+        if report_in is not None:
+            say(f"report: {report_in / REPORT}\n")
 
     def note(self, text: str) -> None:
         """Print a line on stderr."""

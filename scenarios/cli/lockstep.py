@@ -11,6 +11,7 @@ import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.measure import Device, Layers
+from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -195,10 +196,9 @@ def _tell(
 ) -> None:
     """Write the steps and the report, print the verdict; exit code 3 where it is a bad one, 4 where there is none."""
     from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
-    from reports.tables.terminal import aligned
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
+    from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, to_json
     from scenarios.validate.lockstep_case import lockstep_json, verdict_words
     from scenarios.validate.validation_files import write_lockstep as write_results
     from simulator.lockstep.lockstep_limits import LIMITS
@@ -214,15 +214,9 @@ def _tell(
             console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
             write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
-    if json:
-        console.out(to_json(data))
-    else:
-        table = lockstep_rows(found)
-        console.out(f"{aligned([table.head, *table.body], table.text_columns, console.terminal.width)}\n\n{words}\n\n")
-    say = console.note if json else console.out
-    say(f"steps: {target.folder / LOCKSTEP_STEPS}\n")
-    if report:
-        say(f"report: {target.folder / REPORT}\n")
+    table = table_text(lockstep_rows(found), console.terminal)
+    console.out(to_json(data) if json else f"{table}\n\n{words}\n\n")
+    console.written(f"steps: {target.folder / LOCKSTEP_STEPS}", target.folder if report else None, json=json)
     code = {"within": 0, "not within": NOT_WITHIN, "cannot tell": CANNOT_TELL}[verdict.outcome]
     if code:
         raise typer.Exit(code)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scenarios.cli.report import table_text
+
 if TYPE_CHECKING:
     from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
     from reports.tables.terminal import Terminal
@@ -33,13 +35,12 @@ def best(result: SweepResult, terminal: Terminal) -> str:
     """The best points as a table, and what it rests on."""
     from reports.sweep.best import best_points
     from reports.sweep.sweep_report import best_table, best_words
-    from reports.tables.terminal import aligned
     from reports.tables.verdict_table import wrapped
 
     found = best_points(result)
     rows = best_table(found, named=0)
     words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
-    table = "" if rows is None else f"{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n\n"
+    table = "" if rows is None else f"{table_text(rows, terminal)}\n\n"
     return f"\n{table}{words}\n\n"
 
 

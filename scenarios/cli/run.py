@@ -84,7 +84,7 @@ def run(
     from scenarios.runs.step_time_sensitivity import sensitivity_words
     from scenarios.runs.storage.folder_names import default_folder, policy_name
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import REPORT, to_json
+    from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
@@ -113,14 +113,8 @@ def run(
         if report:
             console.note("drawing the report")
             write_pictures(folder, shown, result.notes)
-    if json:
-        console.out(to_json(result.summary))
-    else:
-        console.out(tables(shown, console.terminal) + "\n")
-    say = console.note if json else console.out
-    say(f"run folder: {target}\n")
-    if report:
-        say(f"report: {target / REPORT}\n")
+    console.out(to_json(result.summary) if json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folder: {target}", target if report else None, json=json)
 
 
 def compare(
@@ -147,7 +141,7 @@ def compare(
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import REPORT, run_path, to_json, write_means
+    from scenarios.runs.storage.run_folder import run_path, to_json, write_means
     from scenarios.runs.variants import split_variants
     from scenarios.schema.loader import dump
     from scenarios.show import write_pictures
@@ -172,14 +166,8 @@ def compare(
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, shown, found.notes)
-    if json:
-        console.out(to_json(means))
-    else:
-        console.out(tables(shown, console.terminal) + "\n")
-    say = console.note if json else console.out
-    say(f"run folders: {target}\n")
-    if not no_report:
-        say(f"report: {target / REPORT}\n")
+    console.out(to_json(means) if json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folders: {target}", None if no_report else target, json=json)
 
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
