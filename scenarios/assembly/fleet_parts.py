@@ -30,14 +30,8 @@ class BuiltGroup:
     def at_step_time(self, factor: float) -> BuiltGroup:
         """The group with steps that take `factor` times as long."""
         cost, group_cost = self.parts.cost, self.parts.group_cost
-        return BuiltGroup(
-            self.group,
-            replace(
-                self.parts,
-                cost=Scaled(cost, factor),
-                group_cost=None if group_cost is None else ScaledGroup(group_cost, factor),
-            ),
-        )
+        scaled = None if group_cost is None else ScaledGroup(group_cost, factor)
+        return replace(self, parts=replace(self.parts, cost=Scaled(cost, factor), group_cost=scaled))
 
     @property
     def replicas(self) -> ReplicaGroup:

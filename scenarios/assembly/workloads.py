@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +11,6 @@ from scenarios.assembly.groups import groups_of
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.hints import did_you_mean
 from simulator.workload import Workload
-
-if TYPE_CHECKING:
-    pass
-
 
 _FEW = 64  # chains of a closed loop's pool that tell one from another
 
@@ -123,8 +118,7 @@ def same_requests(one: Workload, other: Workload) -> bool:
     """Return whether two workloads hold the same requests at the same times, and predict the same of them."""
     if len(one.loops) != len(other.loops):
         return False
-    for ours, theirs in zip(one.loops, other.loops, strict=True):
-        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
-            return False
+    if not all(same_requests(a.draw(_FEW), b.draw(_FEW)) for a, b in zip(one.loops, other.loops, strict=True)):
+        return False
     columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))

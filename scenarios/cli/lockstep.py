@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,27 +94,19 @@ def lockstep(
     words = [f"{key}={value}" for key, value in flags.items() if value is not None]
     words += ["as-recorded"] * as_recorded + [f"free-running={rates},seeds={seeds}"] * free_running
     where = default_folder(chosen.name, "lockstep", device, *words, changed=changed)
-    target = Target(out or where, overwrite)
+    target = out or where
     # What a device takes is never the same twice; a replay's results are.
-    check_output(target.folder, overwrite=overwrite, expected=None if replay is None else {})
+    check_output(target, overwrite=overwrite, expected=None if replay is None else {})
     if free_running:
         scales = _numbers(rates)
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
-        _free_running(chosen, names, scales, seeds, device, layers, target, console, json=json)
+        _free_running(chosen, names, scales, seeds, device, layers, target, console, overwrite=overwrite, json=json)
         return
     if replay is not None:
         steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
     else:
         steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
-    _tell(chosen, steps, fingerprint, device, target, console, json=json, report=not no_report)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The folder for results, and whether earlier ones are replaced."""
-
-    folder: Path
-    overwrite: bool
+    _tell(chosen, steps, fingerprint, device, target, console, overwrite=overwrite, json=json, report=not no_report)
 
 
 def _numbers(text: str) -> list[float]:
@@ -188,9 +179,10 @@ def _tell(
     steps: Sequence[ComparedStep],
     fingerprint: dict[str, str],
     device: str,
-    target: Target,
+    target: Path,
     console: Console,
     *,
+    overwrite: bool,
     json: bool,
     report: bool,
 ) -> None:
@@ -208,7 +200,7 @@ def _tell(
     verdict = LIMITS[device].verdict(found)
     words = verdict_words(found, verdict)
     data = lockstep_json(found, verdict, fingerprint)
-    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+    with output(target, overwrite=overwrite, expected={}) as folder:
         write_results(folder, data, steps)
         if report:
             console.note("drawing the report")
@@ -216,7 +208,7 @@ def _tell(
             write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
     table = table_text(lockstep_rows(found), console.terminal)
     console.out(to_json(data) if json else f"{table}\n\n{words}\n\n")
-    console.written(f"steps: {target.folder / LOCKSTEP_STEPS}", target.folder if report else None, json=json)
+    console.written(f"steps: {target / LOCKSTEP_STEPS}", target if report else None, json=json)
     code = {"within": 0, "not within": NOT_WITHIN, "cannot tell": CANNOT_TELL}[verdict.outcome]
     if code:
         raise typer.Exit(code)
@@ -229,9 +221,10 @@ def _free_running(
     seeds: int,
     device: str,
     layers: int | None,
-    target: Target,
+    target: Path,
     console: Console,
     *,
+    overwrite: bool,
     json: bool,
 ) -> None:
     from reports.tables.terminal import aligned
@@ -247,7 +240,7 @@ def _free_running(
     make_device, fingerprint = _device_maker(scenario, device, layers, repeats=1)
     points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
     data = free_running_json(points, fingerprint)
-    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+    with output(target, overwrite=overwrite, expected={}) as folder:
         write_free_running(folder, data)
     if json:
         console.out(to_json(data))

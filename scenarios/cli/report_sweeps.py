@@ -47,10 +47,11 @@ def best(result: SweepResult, terminal: Terminal) -> str:
 def sweep_result(swept: Swept) -> SweepResult:
     """The points of a sweep on their axes."""
     from reports.sweep.points import SweepResult
+    from scenarios.runs.labels import shortest_names
 
     study = swept.study
-    groups = _groups(study)
-    titles = _titles([key for keys in groups for key in keys])
+    groups = [axis.keys for axis in study.axes] or [(key,) for key in study.keys]  # keys that move together
+    titles = shortest_names({key for keys in groups for key in keys})
     axes = [_axis(keys, study.settings, titles) for keys in groups]
     places = {axis.keys: {text: place for place, text in enumerate(axis.labels)} for axis in axes}
     count = len(study.seeds)
@@ -62,11 +63,6 @@ def sweep_result(swept: Swept) -> SweepResult:
     return SweepResult(study.name, tuple(axes), tuple(points), count, study.dump(), _limits(study))
 
 
-def _groups(study: Study) -> list[tuple[str, ...]]:
-    """The keys of each axis: those that move together stand together."""
-    return [axis.keys for axis in study.axes] or [(key,) for key in study.keys]
-
-
 def _axis(keys: tuple[str, ...], settings: Sequence[Setting], titles: Mapping[str, str]) -> SweepAxis:
     from reports.sweep.points import SweepAxis
 
@@ -76,17 +72,6 @@ def _axis(keys: tuple[str, ...], settings: Sequence[Setting], titles: Mapping[st
     unit = _UNITS.get(keys[0].rpartition(".")[2], "") if len(keys) == 1 else ""
     title = ", ".join(titles[key] for key in keys) + (f" ({unit})" if unit else "")
     return SweepAxis(keys, title, tuple(found), tuple(map(float, numbers)) if are_numbers else ())
-
-
-def _titles(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest end of each key that is no other's."""
-    found = {}
-    for key in keys:
-        parts = key.split(".")
-        ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
-        others = [other for other in keys if other != key]
-        found[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
-    return found
 
 
 def _text(keys: tuple[str, ...], setting: Setting) -> str:

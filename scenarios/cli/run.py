@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import (
-    Address,
-    Console,
-    Executor,
-    Json,
-    LogDecisions,
-    NoReport,
-    Out,
-    Overwrite,
-    Quiet,
-    Report,
-    Scenario,
-    Seed,
-    Set,
-    overrides,
-)
+from scenarios.cli import flags
 from scenarios.cli.report import diagnosed, tables
 
 if TYPE_CHECKING:
@@ -41,15 +26,15 @@ Policies = Annotated[
 
 
 def run(
-    scenario: Scenario,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    report: Report = False,
-    log_decisions: LogDecisions = False,
+    scenario: flags.Scenario,
+    set_: flags.Set = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    overwrite: flags.Overwrite = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+    report: flags.Report = False,
+    log_decisions: flags.LogDecisions = False,
     no_fast_forward: Annotated[
         bool, typer.Option("--no-fast-forward", help="One event per engine step: slower, the same bytes.")
     ] = False,
@@ -70,8 +55,8 @@ def run(
             help="Processes that share the replicas of a fleet; same bytes. Default: 1; on Ray, one per core.",
         ),
     ] = None,
-    executor: Executor = "local",
-    address: Address = None,
+    executor: flags.Executor = "local",
+    address: flags.Address = None,
 ) -> None:
     """Simulate one scenario.
 
@@ -88,8 +73,8 @@ def run(
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console = flags.Console(quiet=quiet)
+    changed = flags.overrides(set_, seed)
     chosen = load(scenario, changed)
     target = out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
@@ -118,18 +103,18 @@ def run(
 
 
 def compare(
-    scenario: Scenario,
+    scenario: flags.Scenario,
     policies: Policies,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, counted from the scenario's seed.")
     ] = 1,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    no_report: NoReport = False,
+    set_: flags.Set = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    overwrite: flags.Overwrite = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+    no_report: flags.NoReport = False,
 ) -> None:
     """Simulate the same requests under several policies.
 
@@ -146,8 +131,8 @@ def compare(
     from scenarios.schema.loader import dump
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console = flags.Console(quiet=quiet)
+    changed = flags.overrides(set_, seed)
     comparing = Compare(scenario, split_variants(policies), seeds, overrides=changed)
     several = f"seeds={seeds}" if seeds > 1 else ""
     target = out or default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)

@@ -205,10 +205,8 @@ def _over_time(
         return {}
 
     def between(side: Side, begin: str, end: str) -> StepFunction:
-        starts, ends = np.sort(getattr(side, begin)), np.sort(getattr(side, end))
-        times = np.unique(np.concatenate((starts, ends)))
-        count = np.searchsorted(starts, times, side="right") - np.searchsorted(ends, times, side="right")
-        return StepFunction(times, count.astype(np.float64), float(times[-1]))
+        times = np.unique(np.concatenate((getattr(side, begin), getattr(side, end))))
+        return StepFunction(times, side.between(begin, end, times), float(times[-1]))
 
     wanted = {"in flight\n(requests)": ("arrival_s", "last_s")}
     if not np.isnan(measured.scheduled_s).any():

@@ -28,8 +28,6 @@ _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
 )
-
-
 _ANSWERS_BACK = (
     "arrivals depend on the answers, and so on the policy: each policy gets the same requests, lengths and think times,"
     " at times of its own"
@@ -74,13 +72,13 @@ class Comparison:
         baseline = next(iter(self.summaries), "")
         found = {}
         for label, summaries in self.summaries.items():
-            entry = _mean_summary(summaries)
-            entry["seeds"] = list(self.seeds)
-            entry["intervals"] = _intervals(summaries)
-            entry["difference_to"] = {}
-            if label != baseline and len(self.seeds) > 1:
-                entry["difference_to"] = {baseline: _differences(summaries, self.summaries[baseline])}
-            found[label] = entry
+            differs = label != baseline and len(self.seeds) > 1
+            found[label] = {
+                **_mean_summary(summaries),
+                "seeds": list(self.seeds),
+                "intervals": _intervals(summaries),
+                "difference_to": {baseline: _differences(summaries, self.summaries[baseline])} if differs else {},
+            }
         return found
 
 
@@ -115,14 +113,12 @@ class Compare:
         self._scenarios: dict[str, Scenario] = {label: one.scenario for label, one in found.items()}
         self._notes = {label: dict.fromkeys(one.notes) for label, one in found.items()}  # dictionaries as ordered sets
         for note in _unlike_hosts(self._scenarios):
-            for notes in self._notes.values():
-                notes[note] = None
+            self._note(note)
         self._workloads = {base.seed: build_workload(base)}  # built already and not used yet
         self.seeds = tuple(range(base.seed, base.seed + seeds))
         if seeds > 1 and not self._seeds_differ(base):
             self.seeds = self.seeds[:1]
-            for notes in self._notes.values():
-                notes[_NO_INTERVALS] = None
+            self._note(_NO_INTERVALS)
         self._summaries: dict[str, list[Mapping[str, Any]]] = {label: [] for label in self._scenarios}
         self._first: dict[str, Result] = {}
 
@@ -167,10 +163,12 @@ class Compare:
         self._scenarios = {
             label: load(scenario, [f"measure.warmup_s={seconds!r}"]) for label, scenario in self._scenarios.items()
         }
+        self._note(f"{found[worst].words()}; the same for all runs, as found for {worst} with seed {self.base.seed}")
+
+    def _note(self, text: str) -> None:
+        """Add a note to every run."""
         for notes in self._notes.values():
-            notes[f"{found[worst].words()}; the same for all runs, as found for {worst} with seed {self.base.seed}"] = (
-                None
-            )
+            notes[text] = None
 
     def comparison(self) -> Comparison:
         """The comparison of the runs so far."""
@@ -250,9 +248,8 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    intervals = {
-        name: metric_interval(name, [summary[name] for summary in summaries]) for name in _measured(summaries[0])
-    }
+    columns = {name: [summary[name] for summary in summaries] for name in _measured(summaries[0])}
+    intervals = {name: metric_interval(name, values) for name, values in columns.items()}
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -47,7 +48,7 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
         groups.setdefault((str(run.get("name")), policies[place]), []).append(place)
     several = [len(set(words)) > 1 for words in zip(*groups, strict=True)]
     of_name = {name: _elsewhere([run for run in flat if str(run.get("name")) == name]) for name, _ in groups}
-    short = _shortest({key for run in flat for key in run})
+    short = shortest_names({key for run in flat for key in run}, _VAGUE)
     labels: list[Label] = []
     for head, members in groups.items():
         everywhere = of_name[head[0]]
@@ -131,15 +132,16 @@ def _policies(policies: Sequence[str]) -> list[str]:
     return [called[policy] for policy in policies]
 
 
-def _shortest(keys: Collection[str]) -> dict[str, str]:
-    """For each dotted key its shortest ending that says enough and that no other key has."""
-    endings = Counter(ending for key in keys for ending in _endings(key))
-    return {key: next((ending for ending in _endings(key) if endings[ending] == 1), key) for key in keys}
+def shortest_names(keys: Collection[str], vague: Collection[str] = ()) -> dict[str, str]:
+    """Return for each dotted key its shortest ending that no other key has, and that is none of the `vague` words."""
+    endings = {key: _endings(key, vague) for key in keys}
+    count = Counter(chain.from_iterable(endings.values()))
+    return {key: next((ending for ending in own if count[ending] == 1), key) for key, own in endings.items()}
 
 
-def _endings(key: str) -> list[str]:
+def _endings(key: str, vague: Collection[str]) -> list[str]:
     parts = key.split(".")
-    least = 2 if parts[-1] in _VAGUE and len(parts) > 1 else 1
+    least = 2 if parts[-1] in vague and len(parts) > 1 else 1
     return [".".join(parts[-count:]) for count in range(least, len(parts) + 1)]
 
 

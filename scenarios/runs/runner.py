@@ -84,9 +84,8 @@ def run_on(
     fleet = build_fleet(scenario)
     if step_time != 1.0:
         fleet = tuple(built.at_step_time(step_time) for built in fleet)
-    told = (
-        None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
-    )
+    total = 0 if workload.answers_back else len(workload)
+    told = None if progress is None else progress(policies_label(scenario), total)
     done = _simulate(
         scenario,
         workload,
@@ -195,18 +194,19 @@ def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _never_fit(records: Records) -> dict[int, str]:
+    """Return the reasons of the requests that were rejected because they never fit, by row."""
+    full = Cause.QUEUE_FULL.value
+    return {row: reason for row, reason in records.reject_reasons.items() if not reason.startswith(full)}
+
+
 def _refuse_unserved(records: Records, kv: KVCache) -> None:
     """Raise InputError where no request fits."""
-    reasons, full = records.reject_reasons, Cause.QUEUE_FULL.value
-    if (
-        not reasons
-        or len(reasons) < len(records.requests.row)
-        or any(reason.startswith(full) for reason in reasons.values())
-    ):
-        return
-    row, reason = next(iter(reasons.items()))
-    what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
-    raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
+    reasons = _never_fit(records)
+    if reasons and len(reasons) == len(records.requests.row):
+        row, reason = next(iter(reasons.items()))
+        what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
+        raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
 
 
 def _held(kv: KVCache) -> str:
@@ -214,19 +214,12 @@ def _held(kv: KVCache) -> str:
 
 
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """Notes on the requests that were rejected."""
-    reasons = records.reject_reasons
+    """Return notes on the requests that were rejected."""
+    reasons, count = _never_fit(records), len(records.requests.row)
+    full = len(records.reject_reasons) - len(reasons)
+    told = (f"{full:,} of {count:,} requests were rejected, as the queue was full",) if full else ()
     if not reasons:
-        return ()
-    full = [reason for reason in reasons.values() if reason.startswith(Cause.QUEUE_FULL.value)]
-    told: tuple[str, ...] = ()
-    count = len(records.requests.row)
-    if full:
-        told = (f"{len(full):,} of {count:,} requests were rejected, as the queue was full",)
-        reasons = {row: reason for row, reason in reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)}
-        if not reasons:
-            return told
+        return told
     row, reason = next(iter(reasons.items()))
-    first = f"request {records.request_id(row)}: {reason}"
     lost = f"{len(reasons):,} of {count:,} requests can never be served and were rejected"
-    return (f"{WARNING}{lost}; {_held(kv)}; {first}", *told)
+    return (f"{WARNING}{lost}; {_held(kv)}; request {records.request_id(row)}: {reason}", *told)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -50,21 +50,30 @@ class Side:
 
     @property
     def queue_s(self) -> Floats:
-        """Until first scheduled."""
+        """Return the seconds until first scheduled."""
         return self.scheduled_s - self.arrival_s
 
     @property
     def last_s(self) -> Floats:
-        """When the last token came."""
+        """Return when the last token came."""
         return self.arrival_s + self.e2el_s
 
     def seconds(self, metric: str) -> Floats:
-        """One of METRICS, where it is defined."""
+        """Return one of METRICS, where it is defined."""
         values: Floats = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2el_s}[metric]
         return values[~np.isnan(values)]
 
+    def between(self, begin: str, end: str, at_s: Floats) -> Floats:
+        """Return at each time the number of requests that are past `begin` and not past `end`: two times in seconds.
+
+        From arrival_s to last_s they are in flight, to scheduled_s they wait; from scheduled_s to last_s they hold a
+        slot, or are preempted.
+        """
+        past, gone = (np.searchsorted(np.sort(getattr(self, name)), at_s, side="right") for name in (begin, end))
+        return (past - gone).astype(np.float64)
+
     def only(self, keep: Ints) -> Side:
-        """These requests, in this order."""
+        """Return the side with these requests alone, in this order."""
         columns = ("arrival_s", "scheduled_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2el_s")
         return replace(
             self,
@@ -117,18 +126,7 @@ class Validation:
 def measured_side(log: MeasuredRun) -> Side:
     """The log's requests."""
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
-    return Side(
-        names,
-        log.arrival_s,
-        log.scheduled_s,
-        log.input_tokens,
-        log.output_tokens,
-        log.ttft_s,
-        log.tpot_s,
-        log.e2el_s,
-        log.preemptions,
-        log.makespan_s,
-    )
+    return Side(names, **{field.name: getattr(log, field.name) for field in fields(Side) if field.name != "names"})
 
 
 def simulated_side(records: Records) -> Side:
@@ -163,7 +161,6 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
     measured, simulated = measured_side(log), simulated_side(records)
     total = len(records.requests.row)
     matched, mine, theirs = _match(log, measured, simulated, total)
-    notes = []
     found = _front_end(records, measured.only(mine), simulated, theirs) if matched else None
     own = not isinstance(records.front_end_s, float)
     applies = found is not None and (front_end == "log" or (front_end == "auto" and log.at_client and not own))
@@ -172,13 +169,13 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
     if matched:
         makespan_s = simulated.makespan_s
         measured, simulated = measured.only(mine), simulated.only(theirs)
-        notes += _unlike(measured, simulated)
+        notes = _unlike(measured, simulated)
         simulated = replace(simulated, makespan_s=makespan_s)
     else:
-        notes.append(
+        notes = [
             f"warning: the log has {log.rows:,} requests and the scenario {total:,}: requests are not compared one by"
             " one, and the errors say little if the workloads differ"
-        )
+        ]
     return replace(compare(measured, simulated, matched, notes), front_end=found, is_applied=applies)
 
 
@@ -231,10 +228,7 @@ def to_data(found: Validation) -> dict[str, object]:
         "worst": worst,
         "worst_of": name,
         "per_request_e2e_median": None if e2e is None else e2e.median_size,
-        "per_request": {
-            metric: {"median": of.median, "median_size": of.median_size, "p90_size": of.p90_size}
-            for metric, of in found.per_request.items()
-        },
+        "per_request": {metric: asdict(of) for metric, of in found.per_request.items()},
         "matched_by": found.matched or None,
         "requests": {"measured": len(found.measured.names), "simulated": len(found.simulated.names)},
         "front_end": None if found.front_end is None else found.front_end.data(found.is_applied),
@@ -242,7 +236,7 @@ def to_data(found: Validation) -> dict[str, object]:
 
 
 def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tuple[str, Ints, Ints]:
-    """By what requests are matched, and the places of the matched on both sides."""
+    """Match the requests. Returns by what they are matched, and the places of the matched on both sides."""
     none = np.zeros(0, dtype=np.int64)
     place = {name: index for index, name in enumerate(simulated.names)}
     if log.request_ids is not None and sum(name in place for name in log.request_ids) > len(log.request_ids) / 2:
