@@ -195,7 +195,7 @@ def _model(text: str) -> Model_:
 
 
 def _is_same(name: str, model: Model_) -> bool:
-    """Return whether a name is that of the model, or of one with the same shapes."""
+    """Return whether a name means the model, or one of the same shapes."""
     from simulator.hardware.models import MODELS
     from simulator.timing.profile.profile_scope import shapes
 

@@ -71,7 +71,10 @@ class RemoteWorker(Protocol):
     """A handle to a `Worker` in another process."""
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Have the `Worker` there do this; returns what waits for the answer."""
+        """Have the `Worker` there do this. Returns a function that waits for the answer."""
+
+    def close(self) -> None:
+        """End the worker, when the simulation is done."""
 
 
 class WorkerPool:

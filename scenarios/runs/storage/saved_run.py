@@ -46,18 +46,8 @@ from simulator.results.shared_prefixes import PrefixColumns
 T = TypeVar("T")
 Rare = TypeVar("Rare", LifeColumns, TransferColumns, PrefixColumns)
 
-_SPOILT = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    csv.Error,
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-)
+_UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+_SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
 _HINT = "a run folder is what `batchlab run` and `batchlab compare` write"
 
 
@@ -100,7 +90,7 @@ def read_run(folder: Path) -> SavedRun:
 
 
 def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
+    """Read the summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
     _check_files(folder, SUMMARY, REST)
     summary = _read(folder / SUMMARY, _read_object)
     about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
@@ -123,7 +113,7 @@ def is_comparison(folder: Path) -> bool:
 
 
 def read_runs(folder: Path) -> dict[str, list[Path]]:
-    """A comparison's run folders by label, in the order of the seeds. Raises InputError where it cannot be read."""
+    """Return a comparison's run folders by label, in the order of the seeds. Raises InputError for a damaged file."""
 
     def runs(path: Path) -> dict[str, list[Path]]:
         return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in _read_object(path).items()}
@@ -135,7 +125,7 @@ def read_runs(folder: Path) -> dict[str, list[Path]]:
 
 
 def single_run(folder: Path, verb: str) -> Path:
-    """The folder, unless it holds several runs. Raises InputError for these, and names them."""
+    """Return the folder of a single run. Raises InputError for a folder of several, and names these."""
     if not is_comparison(folder):
         return folder
     places = [str(place) for runs in read_runs(folder).values() for place in runs[:1]]
@@ -143,7 +133,7 @@ def single_run(folder: Path, verb: str) -> Path:
 
 
 def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
-    """The steps of a decision log, one after the other. Raises InputError where one cannot be read."""
+    """Yield the steps of a decision log. Raises InputError where one cannot be read."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
@@ -153,7 +143,7 @@ def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _below(run: str) -> Path:
-    """A run's path in compare.json, which must not lead out of the folder."""
+    """Return a run's path in compare.json. Raises ValueError where it leads out of the folder."""
     path = Path(run)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{run} is not below the folder")
