@@ -11,10 +11,10 @@ from simulator.queues import QUEUES, Order, make_queue
 
 
 def build_order(scenario: Scenario, order: str) -> str:
-    """The queue order that a policy gets: its name, with the given keys that are the order's parameters.
+    """Return the queue order for a policy: its name, with the given keys that are its parameters.
 
-    A deadline that is not given is the SLO's. Raises InputError where the parameters make no order, and for an order
-    that needs a prefix cache where there is none.
+    The default deadline is the SLO's. Raises InputError for parameters that make no order, and for an order that needs
+    a prefix cache where there is none.
     """
     kind = QUEUES.get(order)
     if kind is None:
@@ -40,6 +40,6 @@ def build_order(scenario: Scenario, order: str) -> str:
 
 
 def _deadline_s(slo: SloConfig) -> float | None:
-    """When a request should be done, or where only that is limited, begin to answer."""
+    """Return the SLO's limit for the last token, else for the first."""
     limit_ms = slo.ttft_ms if slo.e2el_ms is None else slo.e2el_ms
     return None if limit_ms is None else limit_ms / 1000.0

@@ -16,7 +16,7 @@ _FEW = 64  # chains of a closed loop's pool that tell one from another
 
 
 def build_workload(scenario: Scenario) -> Workload:
-    """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
+    """Read the scenario's trace, or draw its requests. Then predict their lengths, if it has a predictor.
 
     Raises InputError for a trace that cannot be read, and for weights or SLOs of unknown classes.
     """
@@ -66,7 +66,7 @@ def _check_clients(scenario: Scenario, workload: Workload) -> None:
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
-    """The trace with its sessions as the scenario wants them, and its clients."""
+    """Return the trace with the scenario's sessions and clients."""
     if workload.trace.sessions == "recorded":
         trace = replace(trace, after_row=None, delay_s=None)
     elif trace.after_row is None:
@@ -81,7 +81,7 @@ def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
-    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine and the router."""
+    """Raise InputError if the trace's hash blocks fit neither into nor around the blocks of an engine or the router."""
     if workload.content is None:
         return
     sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}

@@ -96,7 +96,7 @@ class Console:
         return closing(Timed(self))
 
     def counted(self, label: str, total: int, noun: str) -> AbstractContextManager[Callable[..., None]]:
-        """Show how many of `total` are done. The block calls it with the number so far, and the total where it was 0."""
+        """Show how many of `total` are done. Call it with the number so far (and the total, where that is 0 here)."""
         return nullcontext(_silent) if self.quiet else closing(Progress(label, total, noun=noun))
 
 

@@ -124,7 +124,7 @@ def _numbers(text: str) -> list[float]:
 def _replayed(
     scenario: ScenarioModel, path: Path, profile: Path | None, *, plan: bool
 ) -> tuple[list[ComparedStep], dict[str, str]]:
-    """Today's plans and predictions against recorded durations: needs no device, and no torch."""
+    """Compare plans and predictions with recorded durations. It needs no device and no torch."""
     from scenarios.assembly.replica_parts import build
     from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s
     from simulator.lockstep.lockstep_csv import read_csv
@@ -142,7 +142,7 @@ def _replayed(
 def _device_maker(
     scenario: ScenarioModel, device: str, layers: int | None, repeats: int | None = None, canary: Canary | None = None
 ) -> tuple[MakeDevice, dict[str, str]]:
-    """The maker of executors on the device for a scenario, and the fingerprint of the device."""
+    """Return the maker of executors on the device, and the fingerprint of the device."""
     from gpu_backend.extra import require_torch
 
     require_torch(device)
@@ -186,7 +186,7 @@ def _tell(
     json: bool,
     report: bool,
 ) -> None:
-    """Write the steps and the report, print the verdict; exit code 3 where it is a bad one, 4 where there is none."""
+    """Write the steps and the report, and print the verdict. Exit code 3: a bad verdict; 4: none."""
     from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.storage.output import output

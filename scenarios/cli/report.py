@@ -25,7 +25,7 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The verdict table, the table by class where there are several, and what the figures rest on."""
+    """Return the verdict table, the tables by class and by replica where there are several, and the figures' basis."""
     from reports.tables.basis import provenance_words
     from reports.tables.request_tables import class_table, replica_table
     from reports.tables.verdict_table import MOST_OF_A_LABEL, verdict_table, wrapped
@@ -67,7 +67,7 @@ def _title(text: str, runs: Sequence[Shown], terminal: Terminal) -> str:
 
 
 def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
-    """The runs with what is found of the first seed of each."""
+    """Return the runs with the findings of their first seeds."""
     from scenarios.diagnosis.diagnose import diagnose
     from scenarios.diagnosis.words import findings_text
 
@@ -78,7 +78,7 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
 
 
 def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The diagnosis in a line or two a run."""
+    """Return the diagnosis, in a line or two for each run."""
     from reports.tables.verdict_table import wrapped
 
     lines = [_title("Diagnosis", runs, terminal)]
@@ -96,7 +96,7 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
-    """The differences of the runs to the first, if they are known."""
+    """Return the differences of the runs to the first, where they are known."""
     from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
     from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped
     from reports.units import fitted
@@ -148,7 +148,7 @@ def report(
 
 
 def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManager[Path]:
-    """The folder to draw a report in. Beside its `own` rows these stay, and the report is theirs."""
+    """Open the folder for a report. Where it holds the report's `own` rows, these stay beside it."""
     from scenarios.runs.storage.output import kind_of, output
     from scenarios.runs.storage.run_folder import report_files
 
@@ -221,7 +221,7 @@ def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
 
 
 def _read(folder: Path) -> list[_Found]:
-    """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
+    """Read the lines of a report from a folder: one for a run, one for each policy of a comparison."""
     import yaml
 
     from scenarios.assembly.engine_policy import policies_label

@@ -1,4 +1,4 @@
-"""A sweep as `reports` takes it, which knows no scenarios."""
+"""A sweep in the form that `reports` takes: it knows no scenarios."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
 
 
 def best(result: SweepResult, terminal: Terminal) -> str:
-    """The best points as a table, and what it rests on."""
+    """Return the best points as a table, and the basis of it."""
     from reports.sweep.best import best_points
     from reports.sweep.sweep_report import best_table, best_words
     from reports.tables.verdict_table import wrapped
@@ -96,7 +96,7 @@ def _point(label: str, at: tuple[int, ...], rows: Sequence[Row]) -> SweepPoint:
 
 
 def _limits(study: Study) -> dict[str, float]:
-    """The SLO's limits by key of summary.json; none where the SLO itself varies."""
+    """Return the SLO's limits by key of summary.json; none where the SLO itself varies."""
     slo = study.base.resolve_slo()
     if slo is None or any(key.partition(".")[0] == "slo" for key in study.keys):
         return {}

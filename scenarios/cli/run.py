@@ -156,7 +156,7 @@ def compare(
 
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
-    """Run a comparison, a folder for each run; returns the folders of each label, in the order of the seeds."""
+    """Run a comparison, a folder for each run. Returns the folders of each label, in the order of the seeds."""
     from scenarios.runs.storage.run_folder import run_path
 
     places: dict[str, list[str]] = {label: [] for label in comparing.labels}

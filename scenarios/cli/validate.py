@@ -189,7 +189,7 @@ def _score_words(found: Validation) -> str:
 def _over_time(
     ticks: Timeline | None, result: Result, found: Validation
 ) -> Mapping[str, tuple[StepFunction, StepFunction]]:
-    """Queue and batch of both: from the server's own ticks, else from the stamps of its requests."""
+    """Return queue and batch of both sides: from the server's own samples, else from the stamps of its requests."""
     import numpy as np
 
     from simulator.metrics.series import StepFunction, queue_depth, running

@@ -21,7 +21,7 @@ LONGEST_S = 1e7  # a latency above this is a mistaken unit
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request that got its whole answer, as a reader found it. Seconds on the log's clock; NaN where not logged.
+    """A request that got its whole answer, as a reader found it: seconds on the log's clock, NaN where not logged.
 
     `row` counts the log's requests from 0, failed ones included; `place` says where in the file it stands.
     """
@@ -95,9 +95,9 @@ def assemble(
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
 ) -> MeasuredRun:
-    """The log from its requests, checked. `failed` says why the others are left out.
+    """Check the requests and make the log of them. `failed` says why the others are left out.
 
-    Raises InputError, with the place in the file, for times that cannot be, and for a log without a served request.
+    Raises InputError, with the place in the file, for impossible times, and for a log without a served request.
     """
     if not served:
         raise InputError(f"no request in it was served{f': {failed}' if failed else ''}", file=file)

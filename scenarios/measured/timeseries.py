@@ -16,7 +16,7 @@ _COLUMNS = ("t", "running", "waiting")
 
 
 def read_timeseries(path: Path) -> Timeline:
-    """The ticks. `t` counts seconds from the start of the run. Raises InputError for another file, and disorder."""
+    """Read the samples. `t` counts seconds from the run's start. Raises InputError for another file, and disorder."""
     log = LogFile(str(path), list(numbered_lines(path)))
     if not log.lines:
         raise InputError("the file is empty", file=log.name)
@@ -33,5 +33,5 @@ def read_timeseries(path: Path) -> Timeline:
 
 
 def beside(log: Path) -> Path | None:
-    """The time series that lies beside a log, if one does."""
+    """Return the time series beside a log, if there is one."""
     return next((path for name in NAMES if (path := log.parent / name).is_file()), None)

@@ -63,7 +63,7 @@ class Comparison:
         return picture(self.shown(), kind)
 
     def means(self) -> dict[str, dict[str, Any]]:
-        """For each label its summary: over several seeds the means, their intervals and paired differences.
+        """Return the summary of each label: over several seeds the means, their intervals and paired differences.
 
         `intervals` maps a metric to the [low, high] of its mean's 95 % confidence interval. `difference_to` maps the
         first label to [mean, low, high] of each metric's difference to it, paired by seed. Both are empty for one
@@ -83,13 +83,11 @@ class Comparison:
 
 
 class Compare:
-    """A comparison that is being run: iterate over it for the results, one at a time, then ask for `comparison`.
+    """A comparison that is being run. Iterate over it for the results, one at a time, then ask for `comparison`.
 
-    Every policy of a seed gets the very same workload. Labels say in what the runs differ (`labels.arrange`). Where
-    another seed makes the same workload again, one seed is run and the notes say so: an interval over equal runs
-    means nothing.
-
-    `overrides` are those of `load`. One of a parameter of the engine is applied to the policies that take it.
+    All policies of a seed get the same workload. Labels say in what the runs differ (`labels.arrange`). If another seed
+    makes the same workload again, only one seed is run, and the notes say so: intervals over equal runs mean nothing.
+    `overrides` are those of `load`; an engine's parameter is applied to the policies that take it.
     """
 
     def __init__(
@@ -128,7 +126,7 @@ class Compare:
         return tuple(self._scenarios)
 
     def __iter__(self) -> Iterator[tuple[str, int, Result]]:
-        """Label, seed and result of each simulation, seeds outermost."""
+        """Yield label, seed and result of each simulation, seeds outermost."""
         self._cut_alike()
         for seed in self.seeds:
             of_seed = {label: load(s, [f"seed={seed}"]) for label, s in self._scenarios.items()}
@@ -146,9 +144,8 @@ class Compare:
     def _cut_alike(self) -> None:
         """Find the warm-up with the first seed, if the scenario asks for it, and cut the longest off every run.
 
-        Runs that are compared have to count the same requests. And a cut found in each run by itself falls where that
-        run has a calm stretch before it, which over several seeds is too often: intervals of 95 % then hold the answer
-        of a known queue in 90 % of cases (`tests/theory/coverage.py`).
+        Compared runs have to count the same requests. And a cut found in each run alone tends to follow a calm stretch
+        of that run: 95 % intervals then hold the answer of a known queue in 90 % of cases (`tests/theory/coverage.py`).
         """
         if self.base.measure.warmup_s != "auto":
             return
@@ -185,7 +182,7 @@ class Compare:
 
 
 def _unlike_hosts(runs: Mapping[str, Scenario]) -> list[str]:
-    """A warning where policies come with hosts of their engines that differ."""
+    """Return a warning where the hosts that come with the policies' engines differ."""
     hosts = {label: run.resolve_host() for label, run in runs.items() if run.fleet is None}
     if len({(host.step_s, host.per_seq_s) for host in hosts.values()}) < 2:
         return []
@@ -216,7 +213,7 @@ def compare(
 
 
 def merge_notes(by_label: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The notes of several runs as one list: those of all runs once, the others with their label in front."""
+    """Join the notes of several runs. A note of all runs comes once, another one with its label in front."""
     merged: dict[str, None] = {}
     for label, notes in by_label.items():
         for note in notes:

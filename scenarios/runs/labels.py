@@ -34,12 +34,11 @@ class Label:
 
 
 def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]] | None = None) -> list[Label]:
-    """A label for each scenario (resolved, as plain data), in the order to show them.
+    """Return a label for each scenario (resolved, as plain data), in the order to show them.
 
     An engine's keys are compared among the runs of one policy, for another policy has other keys. `stated` holds for
-    each run the engine's keys that were chosen for it: where the runs of a policy differ in several, a label names
-    those alone. Labels of equal scenarios are equal, and so may be those of scenarios that differ in more than
-    `MOST_KEYS` keys.
+    each run the engine's keys that were chosen for it: where runs of a policy differ in several keys, labels name those
+    alone. Equal scenarios have equal labels; scenarios that differ in more than `MOST_KEYS` keys may have them too.
     """
     flat = [_flat(run) for run in runs]
     policies = _policies([run["engine.policy"] for run in flat])
@@ -68,7 +67,7 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
 
 
 def _flat(data: Any, path: str = "") -> Flat:
-    """Nested mappings as one, keys joined by dots; a list of named items (the classes) counts by their names."""
+    """Flatten nested mappings, keys joined by dots. A list of named items (the classes) counts by their names."""
     found: Flat = {}
     for key, value in _items(data):
         here = f"{path}.{key}" if path else key
@@ -97,9 +96,9 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
 
 
 def _elsewhere(runs: Sequence[Flat]) -> list[str]:
-    """The keys outside `engine` in which runs of one scenario differ: those of others differ as their names say.
+    """Return the keys outside `engine` in which the runs of one scenario differ.
 
-    A host that comes with the engine, whose keys tell the runs apart already, is not named beside it.
+    A host that comes with the engine is left out: the engine's keys tell the runs apart already.
     """
     keys = [key for key in _differing(runs) if not key.startswith("engine.")]
     hosts: dict[str, set[str]] = {}
@@ -112,7 +111,7 @@ def _elsewhere(runs: Sequence[Flat]) -> list[str]:
 
 
 def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:
-    """The keys that all runs have, if there are any: the others come with another kind of cost or arrival."""
+    """Return the keys that all runs have, if any: other keys come with another kind of cost or arrival."""
     return [key for key in keys if all(key in run for run in runs)] or list(keys)
 
 

@@ -39,15 +39,14 @@ class Variant:
 
 
 def split_variants(text: str) -> list[str]:
-    """The variants of one line: cut at the commas that stand outside of brackets and quotes."""
+    """Split a line into variants, at the commas outside of brackets and quotes."""
     return [part.strip() for part in _split(text, ",") if part.strip()]
 
 
 def as_variant(source: str | Mapping[str, Any]) -> Variant:
-    """The variant that a text or a mapping (`policy` and further keys of the engine) names.
+    """Return the variant that a text or a mapping (`policy` and further keys of the engine) names.
 
-    Raises InputError for a text that is not of the form `policy:key=value:key=value`, and for a mapping without a
-    policy.
+    Raises InputError for a text that is not `policy:key=value:key=value`, and for a mapping without a policy.
     """
     if isinstance(source, Mapping):
         settings = dict(source)
@@ -100,12 +99,11 @@ class Chosen:
 
 
 def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str] = ()) -> dict[str, Chosen]:
-    """The scenario of each variant by its label, in the order to show them.
+    """Return the scenario of each variant by its label, in the order to show them.
 
-    `overrides` are of parameters of the engine (`engine_overrides`): each is applied to the policies that take it.
-
-    Raises InputError, before anything runs, for an unknown policy, for a setting that a policy does not take
-    or refuses, for an override that no policy takes, and for two variants that are the same.
+    `overrides` set parameters of the engine (`engine_overrides`): each is applied to the policies that take it. Raises
+    InputError for an unknown policy, for a setting that a policy does not take or refuses, for an override that no
+    policy takes, and for two equal variants.
     """
     asked = overridden(base.engine.given(), overrides)
     scenarios: list[Scenario] = []
@@ -164,7 +162,7 @@ def _scenario(
 
 
 def _applied(key: str, variants: Sequence[Variant], refusing: Collection[int]) -> str:
-    """To which policies an override is applied, and to which not."""
+    """Say to which policies an override is applied, and to which not."""
     names = [policy_label(variant.policy) for variant in variants]
     taking = [name for index, name in enumerate(names) if index not in refusing]
     without = [name for index, name in enumerate(names) if index in refusing]
@@ -189,7 +187,7 @@ def _override(key: str, overrides: Sequence[str]) -> str:
 
 
 def _split_policy(text: str) -> list[str]:
-    """`path.py:Class:key=value` and `name:key=value` at their colons, that between a file and its class apart."""
+    """Split `path.py:Class:key=value` or `name:key=value` at its colons, except between a file and its class."""
     parts = list(_split(text, ":"))
     if len(parts) > 1 and parts[0].endswith(".py"):
         parts[:2] = [f"{parts[0]}:{parts[1]}"]

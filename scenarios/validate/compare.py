@@ -124,13 +124,13 @@ class Validation:
 
 
 def measured_side(log: MeasuredRun) -> Side:
-    """The log's requests."""
+    """Return the log's requests."""
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
     return Side(names, **{field.name: getattr(log, field.name) for field in fields(Side) if field.name != "names"})
 
 
 def simulated_side(records: Records) -> Side:
-    """A run's finished requests. Raises InputError where nothing finished."""
+    """Return a run's finished requests. Raises InputError where nothing finished."""
     done = np.flatnonzero(finished(records))
     if not len(done):
         raise InputError("nothing to compare: the simulation finished no request")
@@ -154,9 +154,9 @@ def simulated_side(records: Records) -> Side:
 def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto") -> Validation:
     """Compare a run with a log of the same requests. Raises InputError where there is nothing to compare.
 
-    What lies between clients and engine is estimated from the log. Under `auto` it is added to the simulation where
-    the log's latencies are the client's and the run has no front end of its own; `log` adds it wherever it can be
-    estimated, in place of the run's; `off` never does.
+    The front end (the way between clients and engine) is estimated from the log. `auto` adds it to the simulation where
+    the log's latencies are the client's and the run has no front end of its own. `log` adds it wherever it can be
+    estimated, in place of the run's. `off` never does.
     """
     measured, simulated = measured_side(log), simulated_side(records)
     total = len(records.requests.row)
@@ -180,7 +180,7 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
 
 
 def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) -> Estimate | None:
-    """The front end of the log, by its matched requests; `theirs` are their places among the simulated."""
+    """Estimate the log's front end by its matched requests; `theirs` are their places among the simulated."""
     done = np.flatnonzero(finished(records))
     of_engine_s = (simulated.ttft_s - records.front_end_of(done))[theirs]
     queued_s = np.fmax(simulated.queue_s[theirs], measured.queue_s)
@@ -188,7 +188,7 @@ def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) 
 
 
 def _behind(records: Records, front_end: FrontEnd) -> Records:
-    """The records behind another front end than their own."""
+    """Return the records behind this front end in place of their own."""
     running = running_at_first(records)
     delays_s = np.where(np.isnan(running), 0.0, front_end.fixed_s + front_end.per_running_s * running)
     moved_s = delays_s - records.front_end_s
@@ -198,7 +198,7 @@ def _behind(records: Records, front_end: FrontEnd) -> Records:
 
 
 def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] = ()) -> Validation:
-    """The errors of one side against the other."""
+    """Return the errors of the simulated side against the measured one."""
     errors = {
         metric: _errors(_statistics(measured.seconds(metric)), _statistics(simulated.seconds(metric)))
         for metric in METRICS
@@ -217,7 +217,7 @@ def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] 
 
 
 def to_data(found: Validation) -> dict[str, object]:
-    """The comparison as JSON has it: signed fractions, None where a figure is not known."""
+    """Return the comparison for JSON: signed fractions, None where a figure is not known."""
     name, worst = found.worst
     e2e = found.per_request.get("e2e")
     return {
@@ -253,7 +253,7 @@ def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tup
 
 
 def _unlike(measured: Side, simulated: Side) -> list[str]:
-    """A warning where matched requests are not as long as each other."""
+    """Return a warning where matched requests differ in length."""
     names = ("input_tokens", "output_tokens")
     unlike = [int(np.sum(getattr(measured, name) != getattr(simulated, name))) for name in names]
     if not any(unlike):
@@ -292,5 +292,5 @@ def _per_request(measured: Floats, simulated: Floats) -> PerRequest | None:
 
 
 def known(value: float) -> float | None:
-    """A figure as JSON has it: None where it is not known."""
+    """Return a figure for JSON: None where it is not known."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Which part of a simulation carries its error: prefill, decode, queueing or memory.
+"""The part of a simulation that carries its error: prefill, decode, queueing or memory.
 
 Where the log says when requests were first scheduled, a request's end-to-end error is the sum of three, exactly: the
 wait (arrival to scheduled), prefill (scheduled to first token) and decode (first to last token). But waits follow from
@@ -74,7 +74,7 @@ def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
 
 
 def diagnosis_data(verdict: Diagnosis | None) -> dict[str, object]:
-    """The diagnosis as JSON has it; nothing carries an error where there is none."""
+    """Return the diagnosis for JSON; nothing carries an error where there is none."""
     if verdict is None:
         return {"carrier": None, "parts": {}}
     parts = {part.name: {"error": known(part.error), "carries_ms": part.carries_ms} for part in verdict.parts}
@@ -113,7 +113,7 @@ def _without_waits(measured: Side, simulated: Side) -> list[ErrorPart]:
 
 
 def _lever_s(side: Side) -> float:
-    """Mean over all requests of the queue's age when they were scheduled, which is 0 for one that did not queue."""
+    """Return the mean age of the queue as each request was scheduled; 0 counts for a request that did not queue."""
     queued = side.queue_s > QUEUED_S
     if not queued.any():
         return 0.0

@@ -40,7 +40,7 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
 
 
 def case_of(workload: Workload, parts: ReplicaParts, swap_s_per_block: float | None = None) -> LockstepCase:
-    """The parts of a scenario as a lockstep runs them: blocks get ids where counts of them would do."""
+    """Return the parts of a scenario as a lockstep runs them: blocks have ids, also where counts would do."""
     swap_s = parts.swap_s_per_block if swap_s_per_block is None else swap_s_per_block
     return LockstepCase(
         workload=workload,
@@ -75,7 +75,7 @@ def profile_canary(profile: Path | None) -> Canary | None:
 
 
 def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON of `--json`; errors are fractions, 0.04 is 4 %."""
+    """Return the JSON of `--json`; errors are fractions, 0.04 is 4 %."""
     return {
         "verdict": verdict.outcome,
         "reasons": list(verdict.reasons),

@@ -16,7 +16,7 @@ from simulator.errors import InputError
 
 
 def _read(log: LogFile, which: int | None) -> MeasuredRun:
-    """The one benchmark of the file, or the one that was chosen."""
+    """Read the only benchmark of the file, or the chosen one."""
     document, file = log.document(), log.name
     runs = document.get("benchmarks") if isinstance(document, dict) else None
     if not isinstance(runs, list) or not runs:

@@ -19,7 +19,7 @@ _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
 def _read(log: LogFile, which: int | None) -> MeasuredRun:
-    """The one result of the file, or the one that was chosen."""
+    """Read the only result of the file, or the chosen one."""
     results, file = _results(log), log.name
     result = results[log.chosen(results, which, "result")]
     if not isinstance(result, dict):
@@ -47,7 +47,7 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
 
 
 def _results(log: LogFile) -> list[Any]:
-    """One result, or several, each on a line of its own (`--append-result`)."""
+    """Return the results: one, or several with a line each (`--append-result`)."""
     if len(log.lines) > 1:
         try:
             each = [json.loads(text) for _, text in log.lines]

@@ -43,14 +43,13 @@ def output(
     runs: Collection[Path] = (),
     owned: Collection[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield a folder to write into, whose files move to `target` at the end, all or none, by the rule above.
+    """Yield a folder to write into. At the end its files move to `target`, all or none, by the rule above.
 
-    `expected` maps files to the text that they will hold, as far as it is known beforehand: where `target` has these
-    files with these texts, the output is taken to be the same one. None says that it never is (measured times).
-    `runs` are the run folders that a comparison will hold, relative to `target`; `owned` the files that `overwrite`
-    may remove, all that batchlab writes unless given.
+    `expected` maps files to the texts that they will hold, where these are known beforehand: if `target` has the same,
+    the output counts as the same. None: it never is (measured times). `runs` are the run folders that a comparison will
+    hold, relative to `target`. `owned` are the files that `overwrite` may remove; default: all that batchlab writes.
 
-    Raises InputError before the block where the rule refuses or `target` cannot be written; after it where a file
+    Raises InputError before the block where the rule refuses or `target` cannot be written, and after it where a file
     of `target` would change after all (the policy's own file or the trace did).
     """
     check_output(target, overwrite=overwrite, expected=expected, runs=runs)
@@ -102,7 +101,7 @@ def kind_of(target: Path) -> str | None:
 
 
 def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path]) -> str:
-    """The difference of the results in `target` to those to be written, as the end of a sentence; '' without one."""
+    """Say how the results in `target` differ from the new ones, as the end of a sentence; '' if they do not."""
     for name, text in expected.items():
         try:
             there = (target / name).read_text(encoding="utf-8")

@@ -212,7 +212,7 @@ def run_tables(records: Records, cuts: Mapping[str, float] | None = None) -> dic
 
 
 def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[str, Column]]:
-    """The tables that are short."""
+    """Return the short tables."""
     tables: dict[str, dict[str, Column]] = {}
     if records.replicas > 1:
         tables[REPLICAS] = replica_columns(records, **(cuts or {}))

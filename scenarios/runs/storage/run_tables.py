@@ -1,4 +1,4 @@
-"""The tables of a run: their columns, each with its unit and its meaning, and the way back to records."""
+"""The tables of a run: their columns, each with unit and meaning, and the way back to records."""
 
 from __future__ import annotations
 

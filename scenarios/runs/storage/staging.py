@@ -25,12 +25,10 @@ REPLACE = "--overwrite (in Python overwrite=True) replaces them, --out writes so
 def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[Path]:
     """Yield a fresh folder to write into; at the end its files move to `target`.
 
-    Without `replace`, nothing in `target` changes: the block may add files, and write again those that are there with
-    the same bytes. Another content for one of them raises InputError, and none is moved.
-    With it, files of the same names are replaced, and those paths among `replace` that the block did not write are
-    removed. All else in `target` stays.
-
-    Raises InputError at once where `target` cannot be written.
+    Without `replace`, nothing in `target` changes: the block may add files, and write equal ones again. If one would
+    change, that is an InputError, and none is moved. With it, files of the same names are replaced, and the paths of
+    `replace` that the block did not write are removed. All else in `target` stays. Raises InputError at once where
+    `target` cannot be written.
     """
     made = _make_folder(target)
     folder = target / f"{_PARTIAL}{os.getpid()}"
