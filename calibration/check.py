@@ -19,6 +19,11 @@ from simulator.timing.tables.latent import find_latent
 TARGETS = {"decode_attention": 5.0, "prefill_attention": 6.0, "gemm": 5.0, "joint_attention": 5.0, "few": 7.0}
 """Held-out MAPE in percent up to which a kernel of a shipped profile counts as well predicted."""
 
+COUNTED = {
+    "rejected": "rejected as impossible", "disturbed": "left out as disturbed", "cold": "brought to a cold cache",
+}  # fmt: skip
+"""Counts of rows in tables, and their words."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
@@ -40,15 +45,12 @@ def check_profile(path: Path) -> ProfileReport:
         f"{covered['context']:,} tokens of mean context",
         f"host: {profile.host_s * 1e3:.2f} ms a step ({document['host'].get('from', 'not said')})",
     ]
-    for source in document.get("sources", ()):
-        lines.append(
-            "from: " + ", ".join(f"{key} {value}" for key, value in source.items() if not isinstance(value, dict))
-        )
+    lines += _sources(document)
     if document.get("assumed"):
         lines.append(f"assumed, not measured: {', '.join(document['assumed'])}")
     for part in document.get("rejected", ()):
         lines.append(f"rejected as impossible: {part['count']:,} of {part['of']:,} rows of {part['kind']}")
-    lines += _errors(profile.document)
+    lines += _errors(document.get("errors", {}))
     return ProfileReport(tuple(lines), tuple(_complaints(profile)))
 
 
@@ -60,10 +62,7 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
     tables = read_tables(path)
     experts = beside(path.parent, tables.gpu, tables.software)
     lines = [f"{tables.name}: any {'' if experts else 'dense '}model on {tables.gpu}, {tables.software}"]
-    for source in tables.document.get("sources", ()):
-        lines.append(
-            "from: " + ", ".join(f"{key} {value}" for key, value in source.items() if not isinstance(value, dict))
-        )
+    lines += _sources(tables.document)
     for name, surface in tables.products.items():
         m, n, k = surface.axes
         sizes = f"{n.values[0]:,.0f} to {n.values[-1]:,.0f} by {k.values[0]:,.0f} to {k.values[-1]:,.0f}"
@@ -88,14 +87,12 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
             lines.append(f"latent attention ({latent.software}): {modules.dtype}, {modules.kv_dtype} KV: {kernels}")
     for name, why in tables.document.get("left_out", {}).items():
         lines.append(f"left out: {name}: {why}")
-    for what, counts in (("rejected as impossible", "rejected"), ("left out as disturbed", "disturbed"),
-                         ("brought to a cold cache", "cold")):  # fmt: skip
+    for counts, what in COUNTED.items():
         for name, (count, of) in tables.document.get(counts, {}).items():
             if count:
                 lines.append(f"{what}: {count:,} of {of:,} rows of {name}")
-    errors = {**tables.document.get("errors", {}), **(experts[0].document.get("errors", {}) if experts else {})}
-    errors |= latent.document.get("errors", {}) if latent is not None else {}
-    lines += _errors({"errors": errors})
+    documents = tables.document, *(each.document for each in (*experts[:1], latent) if each is not None)
+    lines += _errors({kind: found for document in documents for kind, found in document.get("errors", {}).items()})
     if model is not None:
         profile = compose(tables, model, find_gpu(tables.gpu), tensor_parallel)
         lines.append(f"{described(model)}, tensor_parallel {tensor_parallel}:")
@@ -103,8 +100,14 @@ def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 
     return ProfileReport(tuple(lines), ())
 
 
-def _errors(document: Mapping[str, Any]) -> list[str]:
-    errors = document.get("errors", {})
+def _sources(document: Mapping[str, Any]) -> list[str]:
+    return [
+        "from: " + ", ".join(f"{key} {value}" for key, value in source.items() if not isinstance(value, dict))
+        for source in document.get("sources", ())
+    ]
+
+
+def _errors(errors: Mapping[str, Any]) -> list[str]:
     if not errors:
         return ["held-out errors: none recorded"]
     lines = ["held-out errors (percent)           MAPE  median     P95    bias    rows"]

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.hardware.gpus import Gpu
+from simulator.timing.profile.surface import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 FEWEST = 8
 """Pairs of rows from which a pace is taken."""

@@ -6,7 +6,7 @@ import csv
 import gzip
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,36 +16,37 @@ from simulator.errors import InputError
 Columns = dict[str, NDArray[Any]]
 
 
-@overload
-def read_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns: ...
-
-
-@overload
-def read_columns(folder: Path, name: str, columns: Sequence[str], *, optional: Literal[True]) -> Columns | None: ...
-
-
-def read_columns(folder: Path, name: str, columns: Sequence[str], *, optional: bool = False) -> Columns | None:
-    """Columns of folder/name.csv or .csv.gz. InputError where it is absent (None if optional) or lacks a column."""
-    for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
-        if path.exists():
-            return read_csv(path, columns)
-    if optional:
-        return None
-    raise InputError(f"no {name}.csv and no {name}.csv.gz", file=str(folder))
-
-
 TEXT = ("layer", "model", "hardware", "collective", "is_prefill")
 """Columns of words; all others are numbers."""
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Columns:
-    """The named columns of a CSV file. InputError where one is missing, or holds something else than numbers."""
+def find_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns | None:
+    """Read columns of folder/name.csv or .csv.gz; None where neither exists. InputError where it lacks a column."""
+    for path in (folder / f"{name}.csv", folder / f"{name}.csv.gz"):
+        if path.exists():
+            return read_csv(path, columns)
+    return None
+
+
+def read_columns(folder: Path, name: str, columns: Sequence[str]) -> Columns:
+    """Read columns as `find_columns` does. InputError where the file does not exist."""
+    if (found := find_columns(folder, name, columns)) is None:
+        raise InputError(f"no {name}.csv and no {name}.csv.gz", file=str(folder))
+    return found
+
+
+def read_text(path: Path, what: str) -> str:
+    """Read a file's text, unpacked where its name ends in .gz. The InputError of a failure calls the file `what`."""
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the table: {error}", file=str(path)) from None
-    lines = csv.reader(text.splitlines())
+        raise InputError(f"cannot read {what}: {error}", file=str(path)) from None
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> Columns:
+    """The named columns of a CSV file. InputError where one is missing, or holds something else than numbers."""
+    lines = csv.reader(read_text(path, "the table").splitlines())
     header = next(lines, [])
     missing = [name for name in columns if name not in header]
     if missing:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.rows import STEP_OPS, Table
-from simulator.timing.profile.surface import Curve
+from simulator.timing.profile.surface import Array, Curve
 from simulator.timing.tables.make_curves import make_curve
-
-Array = NDArray[np.float64]
 
 TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
 """Matrix products: their kernels pad to a tile, so a count between two others costs as much as the upper one."""

@@ -26,7 +26,7 @@ from simulator.timing.profile.profile_cost import Options, ProfileCost
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profile
 from simulator.timing.profile.profile_scope import shapes
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.profile.surface import Array, Curve, Surface
 from simulator.timing.tables.assumed import (
     ACTIVATION_BYTES,
     LINKS,
@@ -94,7 +94,7 @@ def fit_profile(
     if skew is not None:
         document["skew"] = of_skew(skew)
     if len(rows.table("experts")["us"]):
-        document["experts"] = of_experts(fit_experts(rows.table("experts"), model))
+        document["experts"] = of_experts(_experts(rows.table("experts"), model))
     if rows.tensor_parallel > 1:
         reduce, how = _all_reduce(rows, model, gpu)
         document["all_reduce"] = {"from": how, "curve": of_curve(reduce)}
@@ -125,8 +125,7 @@ def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
     to what is compared with them. Relative errors count, large ones less and less (`calibration.physics_fit`).
     """
     steps = rows.table("step")
-    is_padded = not any(source.get("graphs") == "none" for source in rows.sources)  # to sizes of captured graphs
-    kernels = ProfileCost(load_profile({**document, "host": NO_HOST}), Options(cuda_graphs=is_padded))
+    kernels = ProfileCost(load_profile({**document, "host": NO_HOST}), Options(cuda_graphs=rows.is_padded))
     shapes = [StepShape(*map(int, row)) for row in zip(*(steps[name] for name in StepShape._fields), strict=True)]
     features = {
         "rows": steps["decode_seqs"] + steps["prefill_seqs"],
@@ -188,19 +187,14 @@ def fit_attention(table: Table, launch: KernelLaunch | None = None) -> dict[str,
         raise InputError("no rows of decode attention to fit")
     decode = decode_surface(select(table, alone))
     mixed = (table["chunk"] > 0) & (table["seqs"] > 0)
+    how: dict[str, Any]
     if mixed.any():
-        surface, knee = joint_surface(select(table, table["chunk"] > 0), launch)
-        return {
-            "prompts": "joint",
-            "knee_keys": knee,
-            "decode": of_surface(decode),
-            "prompt": of_surface(surface),
-        }
-    prompt = prefill_surface(select(table, table["chunk"] > 0))
-    launch_us = min(decode.physics.constant_us, prompt.physics.constant_us)
-    return {
-        "prompts": "apart", "launch_us": launch_us, "decode": of_surface(decode), "prompt": of_surface(prompt),
-    }  # fmt: skip
+        prompt, knee = joint_surface(select(table, table["chunk"] > 0), launch)
+        how = {"prompts": "joint", "knee_keys": knee}
+    else:
+        prompt = prefill_surface(select(table, table["chunk"] > 0))
+        how = {"prompts": "apart", "launch_us": min(decode.physics.constant_us, prompt.physics.constant_us)}
+    return {**how, "decode": of_surface(decode), "prompt": of_surface(prompt)}
 
 
 def decode_surface(table: Table) -> Surface:
@@ -214,13 +208,9 @@ def joint_surface(table: Table, launch: KernelLaunch | None = None) -> tuple[Sur
     Rows that fill no grid are fitted by the GPU's schedule, where `launch` says what that is.
     """
     columns = [table["chunk"], table["cached"], table["seqs"], np.where(table["seqs"] > 0, table["context"], 0.0)]
-    grid: Sequence[Sequence[float]] = [
-        _on_grid(columns[0], GRID),
-        _on_grid(columns[1], (0.0, *GRID)),
-        np.unique(columns[2]).tolist(),
-        _on_grid(columns[3], (0.0, *GRID)),
-    ]
-    if launch is not None and not is_dense(columns, [np.asarray(axis) for axis in grid]):
+    fresh, sizes = (0.0, *GRID), np.unique(columns[2])
+    grid = [_doublings(columns[0], GRID), _doublings(columns[1], fresh), sizes, _doublings(columns[3], fresh)]
+    if launch is not None and not is_dense(columns, grid):
         return scheduled_surface(launch, JOINT_AXES, columns, table["us"]), launch.knee_keys
     knee = find_knee(columns, table["us"])
     return fit_surface(joint(knee), columns, table["us"], grid), knee
@@ -231,14 +221,14 @@ def prefill_surface(table: Table) -> Surface:
     return fit_surface(PREFILL, [table["chunks"], table["chunk"]], table["us"])
 
 
-def fit_experts(table: Table, model: Model) -> Experts:
+def _experts(table: Table, model: Model) -> Experts:
     """The experts of a mixture over (tokens, activated)."""
     surface = fit_surface(EXPERTS, [table["tokens"], table["activated"]], table["us"])
     return Experts(surface, model.experts, model.active_experts)
 
 
-def _on_grid(column: Any, grid: Sequence[float]) -> list[float]:
-    """The values of a column that are doublings; all of them where these are fewer than six."""
+def _doublings(column: Array, grid: Sequence[float]) -> Array:
+    """The values of a column that are on the grid; all of them where these are fewer than six."""
     known = np.unique(column)
     doublings = known[np.isin(known, grid)]
-    return [float(value) for value in (doublings if len(doublings) >= 6 else known)]
+    return doublings if len(doublings) >= 6 else known

@@ -23,9 +23,8 @@ from calibration.schedule import KernelLaunch, find_launch
 from calibration.surface_fit import Kernel
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Surface
+from simulator.timing.profile.surface import Array, Surface
 
-Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Errors = dict[str, dict[str, dict[str, float]]]
 
@@ -41,7 +40,7 @@ REPEATS_OF_FEW = 5
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """A kernel with its rows, how they are fitted, and where they lie."""
+    """A kernel's rows, the fit of a surface to them, and the columns of its coordinates."""
 
     kind: str
     table: Table
@@ -97,7 +96,8 @@ def _tests(rows: KernelRows, reachable: KernelRows, launch: KernelLaunch | None)
     alone = (attention["chunk"] == 0) & (attention["seqs"] > 0)
     prompts, mixed = attention["chunk"] > 0, (attention["chunk"] > 0) & (attention["seqs"] > 0)
     if alone.any():
-        yield _Test("decode_attention", select(attention, alone), _fit_decode, ("seqs", "context"))
+        decodes = select(attention, alone)
+        yield _Test("decode_attention", decodes, lambda table: (decode_surface(table), DECODE), ("seqs", "context"))
     if mixed.any():
         fresh = select(attention, prompts & ~mixed)
         fresh["context"] = np.zeros(len(fresh["us"]))
@@ -107,23 +107,12 @@ def _tests(rows: KernelRows, reachable: KernelRows, launch: KernelLaunch | None)
         yield _Test("prefill_attention", fresh, fit_joint, JOINT_AXES)
         yield _Test("joint_attention", together, fit_joint, JOINT_AXES)
     elif prompts.any():
-        yield _Test("prefill_attention", select(attention, prompts), _fit_prefill, ("chunks", "chunk"))
+        fresh = select(attention, prompts)
+        yield _Test("prefill_attention", fresh, lambda table: (prefill_surface(table), PREFILL), ("chunks", "chunk"))
     gemm = rows.table("gemm")
     if len(gemm["us"]):
         chosen = select(gemm, (gemm["n"] >= SMALLEST) & (gemm["k"] >= SMALLEST))
-        yield _Test("gemm", chosen, _fit_gemm, ("m", "n", "k"))
-
-
-def _fit_decode(table: Table) -> tuple[Surface, Kernel]:
-    return decode_surface(table), DECODE
-
-
-def _fit_prefill(table: Table) -> tuple[Surface, Kernel]:
-    return prefill_surface(table), PREFILL
-
-
-def _fit_gemm(table: Table) -> tuple[Surface, Kernel]:
-    return gemm_surface(table), GEMM
+        yield _Test("gemm", chosen, lambda table: (gemm_surface(table), GEMM), GEMM.axes)
 
 
 def _fit_joint(table: Table, launch: KernelLaunch | None) -> tuple[Surface, Kernel]:
@@ -214,9 +203,8 @@ def _unmixed(table: Table, launch: KernelLaunch | None) -> Array:
 
 def _noise(test: _Test) -> Mapping[str, dict[str, float]]:
     """Distance of rows at the same place from their mean, where a place was measured twice."""
-    _, place, count = np.unique(
-        np.column_stack(test.coordinates(test.table)), axis=0, return_inverse=True, return_counts=True
-    )
+    places = np.column_stack(test.coordinates(test.table))
+    _, place, count = np.unique(places, axis=0, return_inverse=True, return_counts=True)
     place = place.ravel()
     if not (count > 1).any():
         return {}

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.physics_fit import MOST_ROWS, Shape
 from calibration.solvers import nnls
 from calibration.surface_fit import Kernel
 from simulator.timing.profile.experts import expert_features
 from simulator.timing.profile.features import decode_features, prompt_features
-
-Array = NDArray[np.float64]
+from simulator.timing.profile.surface import Array
 
 JOINT_AXES = ("chunk", "cached", "seqs", "context")
 JOINT_SHAPE = Shape(("tiles", "seqs"), (("pairs", "keys", "tokens", "missed"), ("chain",)))

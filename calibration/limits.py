@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from calibration.rows import KernelRows, Table
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
-
-Array = NDArray[np.float64]
+from simulator.timing.profile.surface import Array
 
 TOLERANCE = 1.03
 """A row may exceed the peak by this factor: datasheets round, and clocks boost."""

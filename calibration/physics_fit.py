@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.solvers import nnls, robust_least_squares
 from simulator.timing.profile.physics import Physics, Sum
+from simulator.timing.profile.surface import Array
 
-Array = NDArray[np.float64]
 Features = Mapping[str, Array]
 
 POWERS = (1.0, 1.5, 2.0, 4.0, 8.0)
@@ -53,9 +52,9 @@ def fit_physics(shape: Shape, features: Features, us: Array) -> Physics:
     start, unit = np.where(seen, np.maximum(start / unit, 1e-3), 0.0), np.where(seen, unit, 0.0)
     best: tuple[float, Array, float] | None = None
     for p in POWERS if len(shape.roofs) > 1 else (1.0,):
-        found = robust_least_squares(_errors, start, ROBUST_FROM, (columns * unit, us, shape, p))
-        if best is None or found.cost < best[0] * 0.999:
-            best = found.cost, found.x * unit, p
+        x, cost = robust_least_squares(_errors, start, ROBUST_FROM, (columns * unit, us, shape, p))
+        if best is None or cost < best[0] * 0.999:
+            best = cost, x * unit, p
     assert best is not None
     return _physics(shape, best[1], best[2])
 

@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibration.csv_tables import read_text
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 
@@ -84,6 +85,11 @@ class KernelRows:
     def table(self, kind: str) -> Table:
         """The table of a kind; an empty one where there are no rows."""
         return self.tables.get(kind) or {column: np.empty(0) for column in COLUMNS[kind]}
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether batches were padded to captured graphs: unless a source says that none were captured."""
+        return not any(source.get("graphs") == "none" for source in self.sources)
 
     def count(self) -> int:
         return sum(len(table["us"]) for table in self.tables.values())
@@ -169,12 +175,7 @@ def _plain(value: object) -> object:
 
 def read_rows(path: Path) -> KernelRows:
     """Read a file of rows. InputError with the line where it is not one."""
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the rows: {error}", file=str(path)) from None
-    lines = text.splitlines()
+    lines = read_text(path, "the rows").splitlines()
     header = _parse(lines[0] if lines else "", path, 1)
     if header.get("schema") != SCHEMA or header.get("version") != VERSION:
         raise InputError(

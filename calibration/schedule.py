@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.kernels import joint
 from calibration.physics_fit import Shape, fit_physics
@@ -32,10 +31,8 @@ from calibration.surface_fit import smooth_residual
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.profile.surface import Array, Axis, Surface
 from simulator.timing.tables.estimated_skew import CHIPS
-
-Array = NDArray[np.float64]
 
 TILE = 64
 STARTS = (0.0, 50.0, 100.0, 150.0, 200.0)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.rows import Table
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import Array, Axis
 from simulator.timing.tables.grid import fill
-
-Array = NDArray[np.float64]
 
 SHARES = (0.0, 0.008, 0.016, 0.023, 0.031, 0.047, 0.0625, 0.09, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 0.9, 1.0)
 """Shares of long ones at which the extra is kept."""

@@ -7,25 +7,15 @@ them), not to the last digit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """Coefficients, and what they cost."""
-
-    x: Array
-    cost: float
+from simulator.timing.profile.surface import Array
 
 
 def nnls(columns: Array, target: Array) -> tuple[Array, float]:
-    """Coefficients of at least 0 that bring columns @ x nearest to the target, and how near."""
+    """Find coefficients x of at least 0 that bring columns @ x nearest to the target, and the distance that is left."""
     try:
         from scipy.optimize import nnls as solve
     except ImportError:
@@ -36,8 +26,8 @@ def nnls(columns: Array, target: Array) -> tuple[Array, float]:
 
 def robust_least_squares(
     residuals: Callable[..., Array], start: Array, scale: float, args: tuple[Any, ...]
-) -> Solution:
-    """Coefficients of at least 0 with the least sum of soft_l1(residual / scale), from `start` on.
+) -> tuple[Array, float]:
+    """Find coefficients of at least 0 with the least sum of soft_l1(residual / scale), from `start` on, and that cost.
 
     soft_l1(r) = 2 (sqrt(1 + r^2) - 1): quadratic for small residuals, linear for large ones.
     """
@@ -48,7 +38,7 @@ def robust_least_squares(
     found = least_squares(
         residuals, start, bounds=(0.0, np.inf), loss="soft_l1", f_scale=scale, x_scale="jac", args=args, max_nfev=200
     )
-    return Solution(np.asarray(found.x), float(found.cost))
+    return np.asarray(found.x), float(found.cost)
 
 
 def nnls_in_numpy(columns: Array, target: Array) -> tuple[Array, float]:
@@ -76,7 +66,9 @@ def nnls_in_numpy(columns: Array, target: Array) -> tuple[Array, float]:
     return x, float(np.linalg.norm(columns @ x - target))
 
 
-def robust_in_numpy(residuals: Callable[..., Array], start: Array, scale: float, args: tuple[Any, ...]) -> Solution:
+def robust_in_numpy(
+    residuals: Callable[..., Array], start: Array, scale: float, args: tuple[Any, ...]
+) -> tuple[Array, float]:
     """Levenberg and Marquardt's steps on reweighted squares, cut off at 0."""
 
     def cost_of(x: Array) -> tuple[float, Array]:
@@ -111,7 +103,7 @@ def robust_in_numpy(residuals: Callable[..., Array], start: Array, scale: float,
         x, cost, rest, damping = there, new_cost, new_rest, max(damping / 6.0, 1e-12)
         if gained <= 1e-8 * cost:
             break
-    return Solution(x, cost)
+    return x, cost
 
 
 def _slopes(residuals: Callable[..., Array], x: Array, rest: Array, args: tuple[Any, ...]) -> Array:

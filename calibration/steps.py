@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import read_csv
+from calibration.csv_tables import read_csv, read_text
 from calibration.document import of_curve, of_surface
 from calibration.heldout import FOLDS, SEED, summary
 from calibration.physics_fit import Shape, fit_physics
@@ -32,10 +32,8 @@ from simulator.timing.profile.features import prompt_features
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_cost import Options, capture_sizes
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION
-from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.surface import Array, Axis, Curve, Surface
 from simulator.timing.tables.make_curves import round_us
-
-Array = NDArray[np.float64]
 
 TIMES = {"us": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3, "latency_ms": 1e3, "s": 1e6, "seconds": 1e6}
 """Names of the column of times, and microseconds in their unit."""
@@ -45,6 +43,7 @@ WHOLE = ("decode_seqs", "decode_context", "prefill_seqs", "prefill_tokens", "pre
 FEWEST = 12
 
 TERMS = ("rows", "keys", "pairs", "chain", "tiles")
+NO_CORRECTION = (0.0,) * 4
 FEWEST_BETWEEN = 3
 """Rows between two counts of tokens for the line between them to have a slope of its own."""
 
@@ -65,7 +64,7 @@ def read_step_log(path: Path) -> KernelRows:
         if not len(rows.table("step")["us"]):
             raise InputError("no rows of whole steps", file=str(path), hint='rows with "kind": "step"')
         return rows
-    header = _header(path)
+    header = read_text(path, "the step log").split("\n", 1)[0].strip().split(",")
     unit = next((name for name in header if name in TIMES), None)
     if unit is None:
         hint = f"one of: {', '.join(TIMES)}; columns here: {', '.join(header)}"
@@ -83,17 +82,6 @@ def read_step_log(path: Path) -> KernelRows:
     if not np.issubdtype(table["us"].dtype, np.floating) or not (table["us"] > 0).all():
         raise InputError("times must be numbers above 0", file=str(path))
     return KernelRows(gpu="", tables={"step": table})
-
-
-def _header(path: Path) -> list[str]:
-    import gzip
-
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the step log: {error}", file=str(path)) from None
-    return text.split("\n", 1)[0].strip().split(",")
 
 
 def _whole(columns: dict[str, Array], us: Array) -> Table:
@@ -116,24 +104,20 @@ def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tenso
         raise InputError(f"{size} steps are too few to fit", hint=f"at least {FEWEST}, of different sizes")
     fold = np.random.default_rng(SEED).permutation(size) % FOLDS
     if "decode_seqs" in table:
-        table = {**table, "tokens": _tokens(table, is_padded=not _is_eager(rows))}
+        table = {**table, "tokens": _tokens(table, is_padded=rows.is_padded)}
     errors = {"random": summary(np.concatenate([_errors(table, fold != i, fold == i) for i in range(FOLDS)]))}
     if "decode_seqs" not in table:
-        linear = _linear(table)
-        return StepFit(None, linear, errors)
-    physics = _fit(table)
-    document = _document(physics, table, name, model, gpu, tensor_parallel)
+        physics = _fit(table)
+        terms = dict(physics.terms)
+        us = physics.constant_us, terms["tokens"], terms["keys"]
+        return StepFit(None, Linear(*(float(f"{each * 1e-6:.6g}") for each in us)), errors)
+    document = _document(_fit(table), table, name, model, gpu, tensor_parallel)
     document["software"] = rows.software
     document["sources"] = [dict(source) for source in rows.sources]
     if rows.gpu and rows.kv_dtype:  # of a GPU; a CPU computes in float32, whatever it stands for
         document |= {"dtype": rows.dtype, "kv_dtype": rows.kv_dtype}
     document["errors"] = {"step": errors}
     return StepFit(document, None, errors)
-
-
-def _is_eager(rows: KernelRows) -> bool:
-    """Whether a source says that no graphs were captured; else batches are taken to be padded, as they are priced."""
-    return any(source.get("graphs") == "none" for source in rows.sources)
 
 
 def _tokens(table: Table, *, is_padded: bool) -> Array:
@@ -196,12 +180,6 @@ def _features(table: Table, counts: Sequence[float]) -> Mapping[str, Array]:
     }
 
 
-def _linear(table: Table) -> Linear:
-    physics = _fit(table)
-    terms = dict(physics.terms)
-    return Linear(*(float(f"{us * 1e-6:.6g}") for us in (physics.constant_us, terms["tokens"], terms["keys"])))
-
-
 def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, tensor_parallel: int) -> dict[str, Any]:
     terms = dict(physics.terms)
     counts = _counts(table)
@@ -210,12 +188,11 @@ def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, t
     us = physics.constant_us + np.array([rises[0] / counts[0], *np.cumsum(rises)])
     beyond = float(f"{rises[-1] / (counts[-1] - ([0.0, *counts])[-2]):.6g}")
     seqs, context = _range(table["decode_seqs"]), _range(table["decode_context"] / np.maximum(table["decode_seqs"], 1))
-    decode = Surface(
-        (Axis("seqs", seqs), Axis("context", context)), Physics(0.0, (("keys", terms["keys"]),)), _zeros(4)
-    )
-    axes = (Axis("chunks", _range(table["prefill_seqs"])), Axis("each", _range(table["prefill_tokens"])))
+    axes = Axis("seqs", seqs), Axis("context", context)
+    decode = Surface(axes, Physics(0.0, (("keys", terms["keys"]),)), NO_CORRECTION)
+    axes = Axis("chunks", _range(table["prefill_seqs"])), Axis("each", _range(table["prefill_tokens"]))
     of_prompts = tuple((name, terms[name]) for name in ("pairs", "chain", "tiles"))
-    prompt = Surface(axes, Physics(0.0, of_prompts), _zeros(4))
+    prompt = Surface(axes, Physics(0.0, of_prompts), NO_CORRECTION)
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -239,7 +216,3 @@ def _document(physics: Physics, table: Table, name: str, model: str, gpu: str, t
 def _range(values: Array) -> tuple[float, float]:
     low = float(max(1.0, values[values > 0].min(initial=1.0)))
     return low, float(max(low + 1.0, values.max()))
-
-
-def _zeros(size: int) -> tuple[float, ...]:
-    return (0.0,) * size

@@ -6,14 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.physics_fit import Shape, fit_physics
-from simulator.timing.profile.physics import Physics
-from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.profile.surface import Array, Axis, Surface
 from simulator.timing.tables.grid import fill, steadiness
-
-Array = NDArray[np.float64]
 
 DENSE = 0.5
 """From this share of the grid's cells on, the rows are a table: the correction is theirs, and holes are filled."""
@@ -42,18 +38,28 @@ class Kernel:
 
 
 def fit_surface(
-    kernel: Kernel, coordinates: Sequence[Array], us: Array, grid: Sequence[Sequence[float]] | None = None
+    kernel: Kernel, coordinates: Sequence[Array], us: Array, grid: Sequence[Array] | None = None
 ) -> Surface:
     """Fit physics and correction to rows at these coordinates.
 
     Where the rows fill a grid it is used as a table; `grid` gives the values of the axes where only those are to be
     cells. Otherwise the correction is a smoothed one on a coarse grid that spans the rows.
     """
-    physics = fit_physics(kernel.shape, kernel.features(*coordinates), us)
-    values = [np.unique(column) for column in coordinates] if grid is None else [np.asarray(axis) for axis in grid]
-    if is_dense(coordinates, values):
-        return _table(kernel, physics, coordinates, us, values)
-    return _smooth(kernel, physics, coordinates, us)
+    features = kernel.features(*coordinates)
+    physics = fit_physics(kernel.shape, features, us)
+    residual = np.log(us / np.asarray(physics.us(features)))
+    values = [np.unique(column) for column in coordinates] if grid is None else grid
+    is_table = is_dense(coordinates, values)
+    if not is_table:
+        values = [_spanning(column) for column in coordinates]
+    axes = tuple(Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True))
+    if is_table:
+        table = on_grid(values, coordinates, residual)
+        correction = fill(table, steadiness(table))
+    else:
+        smooth = smooth_residual(axes, coordinates, np.clip(residual, -CLAMP, CLAMP))
+        correction = np.clip(smooth, -CLAMP, CLAMP)
+    return Surface(axes, physics, tuple(correction.ravel().tolist()))
 
 
 def is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
@@ -67,38 +73,25 @@ def is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
     return bool(inside.sum() >= DENSE * cells)
 
 
-def _residuals(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array) -> Array:
-    return np.asarray(np.log(us / np.asarray(physics.us(kernel.features(*coordinates)))))
-
-
-def _table(
-    kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array, values: Sequence[Array]
-) -> Surface:
-    shape = tuple(len(axis) for axis in values)
-    residual = _residuals(kernel, physics, coordinates, us)
-    inside = np.ones(len(us), dtype=bool)
+def on_grid(axes: Sequence[Sequence[float] | Array], columns: Sequence[Array], values: Array) -> Array:
+    """The means of the values at the cells of the axes, NaN at those of none; rows between the cells are left out."""
+    shape = tuple(len(axis) for axis in axes)
+    inside = np.ones(len(values), dtype=bool)
     places = []
-    for column, axis in zip(coordinates, values, strict=True):
+    for column, axis in zip(columns, axes, strict=True):
         inside &= np.isin(column, axis)
         places.append(np.clip(np.searchsorted(axis, column), 0, len(axis) - 1))
     flat = np.ravel_multi_index(tuple(place[inside] for place in places), shape)
-    total = np.bincount(flat, residual[inside], minlength=int(np.prod(shape)))
-    count = np.bincount(flat, minlength=int(np.prod(shape)))
+    size = int(np.prod(shape))
     with np.errstate(invalid="ignore"):
-        table = (total / count).reshape(shape)
-    return _surface(kernel, physics, values, fill(table, steadiness(table)))
+        mean: Array = np.bincount(flat, values[inside], minlength=size) / np.bincount(flat, minlength=size)
+    return mean.reshape(shape)
 
 
-def _smooth(kernel: Kernel, physics: Physics, coordinates: Sequence[Array], us: Array) -> Surface:
-    residual = np.clip(_residuals(kernel, physics, coordinates, us), -CLAMP, CLAMP)
-    values = []
-    for column in coordinates:
-        known = np.unique(column)
-        size = min(len(known), 9)
-        values.append(known[np.unique(np.round(np.linspace(0, len(known) - 1, size)).astype(int))])
-    axes = [Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True)]
-    correction = smooth_residual(axes, coordinates, residual)
-    return _surface(kernel, physics, values, np.clip(correction, -CLAMP, CLAMP))
+def _spanning(column: Array) -> Array:
+    """Up to nine of a column's values, the least and the most among them."""
+    known = np.unique(column)
+    return np.asarray(known[np.unique(np.round(np.linspace(0, len(known) - 1, min(len(known), 9))).astype(int))])
 
 
 def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual: Array) -> Array:
@@ -115,8 +108,3 @@ def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual
 def _likeness(places: Array, rows: Array) -> Array:
     distance = (places**2).sum(axis=1)[:, None] + (rows**2).sum(axis=1)[None, :] - 2.0 * places @ rows.T
     return np.asarray(np.exp(-0.5 * np.maximum(distance, 0.0) / REACH**2))
-
-
-def _surface(kernel: Kernel, physics: Physics, values: Sequence[Array], correction: Array) -> Surface:
-    axes = tuple(Axis(name, tuple(axis.tolist())) for name, axis in zip(kernel.axes, values, strict=True))
-    return Surface(axes, physics, tuple(correction.ravel().tolist()))

@@ -1,23 +1,22 @@
 """Errors of tables on rows that they leave out, or that are left out to see.
 
-Regimes: `thinned` (products between the rows that were kept), `sizes` (every other width of a product, from
-those beside it), `random` (a tenth of the cells of attention, each from
-its neighbours, so from twice as far as any step is), `heads` (all of one pair of query and KV heads, from the others),
-`kv_heads` (all with the most KV heads, from those with fewer).
+Regimes: `thinned` (products between the rows that were kept), `sizes` (every other width of a product, from those
+beside it), `random` (a tenth of the cells of attention, each from its neighbours, so from twice as far as any step is),
+`heads` (all of one pair of query and KV heads, from the others), `kv_heads` (all with the most KV heads, from those
+with fewer).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.gemm import stands_for
-from calibration.heldout import FOLDS, SEED, summary
-from simulator.timing.profile.surface import Surface
+from calibration.heldout import FOLDS, SEED, Errors, summary
+from simulator.timing.profile.surface import Array, Surface
 from simulator.timing.tables.attention import Found, decode_us, prompt_us
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve, product_features, without_widths
 from simulator.timing.tables.table_schema import Heads, HeadTable, Tables
@@ -25,8 +24,6 @@ from simulator.timing.tables.table_schema import Heads, HeadTable, Tables
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
-Errors = dict[str, dict[str, dict[str, float]]]
 Predict = Callable[[HeadTable, Heads], Found]
 
 
@@ -88,7 +85,7 @@ def _cells(table: HeadTable, predict: Predict) -> Iterator[Array]:
         left = generator.permutation(known)[: len(known) // FOLDS]
         holes = values.copy()
         holes.ravel()[left] = np.nan
-        found = predict(_with(table, {**table.log_us, heads: holes}), heads).log_us
+        found = predict(replace(table, log_us={**table.log_us, heads: holes}), heads).log_us
         yield np.exp(found.ravel()[left] - values.ravel()[left]) - 1.0
 
 
@@ -98,7 +95,7 @@ def _one_left_out(table: HeadTable, predict: Predict) -> Iterator[Array]:
         beside = [query for query, kv_heads in table.log_us if kv_heads == heads[1]]
         if min(beside) < heads[0] < max(beside):
             rest = {each: known for each, known in table.log_us.items() if each != heads}
-            yield _errors(predict(_with(table, rest), heads).log_us, values)
+            yield _errors(predict(replace(table, log_us=rest), heads).log_us, values)
 
 
 def _most_left_out(table: HeadTable, predict: Predict) -> Iterator[Array]:
@@ -108,11 +105,7 @@ def _most_left_out(table: HeadTable, predict: Predict) -> Iterator[Array]:
     if rest:
         for heads, values in table.log_us.items():
             if heads[1] == most:
-                yield _errors(predict(_with(table, rest), heads).log_us, values)
-
-
-def _with(table: HeadTable, log_us: Mapping[Heads, Array]) -> HeadTable:
-    return replace(table, log_us=log_us)
+                yield _errors(predict(replace(table, log_us=rest), heads).log_us, values)
 
 
 def _errors(found: Array, values: Array) -> Array:

@@ -11,12 +11,12 @@ from calibration.cold import cold_decodes, cold_products
 from calibration.limits import TOLERANCE
 from calibration.sources.aiconfigurator import Source, parquet
 from simulator.hardware.gpus import Gpu
+from simulator.timing.profile.surface import Array
 from simulator.timing.tables.products import WEIGHT_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 Notes = dict[str, Any]
 """By kind of row: how many of how many."""
 

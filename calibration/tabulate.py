@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibration.document import of_axis, of_physics
 from calibration.gemm import gemm_kernel, stands_for
@@ -31,10 +30,11 @@ from calibration.sources.aiconfigurator import (
     Source,
     parquet,
 )
+from calibration.surface_fit import on_grid
 from calibration.tables_errors import errors_of
 from calibration.tables_rows import PRECISIONS, attention_rows, product_rows
 from simulator.hardware.gpus import find_gpu
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import Array, Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
 from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, load_tables
@@ -42,7 +42,6 @@ from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, load_ta
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 M = (
     1, 2, 4, 8, 16, 17, 32, 48, 64, 65, 80, 96, 112, 128, 129, 160, 192, 224, 256, 257, 384, 512, 513, 768, 769, 1024,
@@ -145,7 +144,7 @@ def _surface(rows: pd.DataFrame, name: str) -> dict[str, Any]:
     kept = np.isin(m, M) & stands_for(name, m)
     axes = [Axis(label, tuple(np.unique(sizes).tolist())) for label, sizes in (("m", m[kept]), ("n", n), ("k", k))]
     residual = np.log(us / np.asarray(physics.us(product_features(m, n, k, width))))
-    table = on_grid(axes, [m, n, k], residual)
+    table = on_grid([axis.values for axis in axes], [m, n, k], residual)
     return {"axes": [of_axis(axis) for axis in axes], "physics": of_physics(physics), "correction": coded(table)}
 
 
@@ -160,10 +159,10 @@ def _heads(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
         physics = fit_physics(PROMPT, prompt_counts(batch, length, heads, int(window)), us)
     names = ("seqs", "context") if kind == "decode" else ("chunks", "each")
     axes = [Axis(name, tuple(np.unique(values).tolist())) for name, values in zip(names, (batch, length), strict=True)]
-    tables = {}
+    cells, tables = [axis.values for axis in axes], {}
     for (ours, theirs), some in rows.groupby(["heads", "kv_heads"]):
         places = [some["batch"].to_numpy(float), some["length"].to_numpy(float)]
-        tables[f"{ours}/{theirs}"] = coded(on_grid(axes, places, np.log(some["us"].to_numpy(float))))
+        tables[f"{ours}/{theirs}"] = coded(on_grid(cells, places, np.log(some["us"].to_numpy(float))))
     return {
         "head_dim": int(head_dim),
         "kv": str(kv),
@@ -185,22 +184,6 @@ def _all_reduce(source: Source) -> dict[str, Any]:
             "us": [float(f"{value:.5g}") for value in us],
         }
     return found
-
-
-def on_grid(axes: list[Axis], columns: list[Array], values: Array) -> Array:
-    """The means of the values at the cells of the axes, NaN at those of none; rows between the cells are left out."""
-    shape = tuple(len(axis.values) for axis in axes)
-    inside = np.ones(len(values), dtype=bool)
-    places = []
-    for column, axis in zip(columns, axes, strict=True):
-        known = np.asarray(axis.values)
-        inside &= np.isin(column, known)
-        places.append(np.clip(np.searchsorted(known, column), 0, len(known) - 1))
-    flat = np.ravel_multi_index(tuple(place[inside] for place in places), shape)
-    size = int(np.prod(shape))
-    with np.errstate(invalid="ignore"):
-        mean: Array = np.bincount(flat, values[inside], minlength=size) / np.bincount(flat, minlength=size)
-    return mean.reshape(shape)
 
 
 def coded(table: Array) -> list[int | None]:

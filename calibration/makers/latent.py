@@ -42,7 +42,8 @@ from calibration.makers.latent_norms import SHARES, without_chain
 from calibration.makers.latent_rows import FILES, module_rows
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import AICONFIGURATOR_CORE
-from calibration.tabulate import coded, on_grid, write_tables
+from calibration.surface_fit import on_grid
+from calibration.tabulate import coded, write_tables
 from simulator.hardware.gpus import Gpu, find_gpu
 from simulator.timing.profile.surface import Axis
 from simulator.timing.tables.latent_counts import decode_least_us, prompt_least_us
@@ -113,7 +114,7 @@ def _modules(kind: str, rows: pd.DataFrame) -> dict[str, Any]:
         batch, length, us = (some[name].to_numpy(float) for name in ("batch", "length", "us"))
         by_heads[str(heads)] = {
             "physics": of_physics(fit_physics(shape, counts(kind == "decode", batch, length), us)),
-            "us": coded(on_grid(axes, [batch, length], np.log(us))),
+            "us": coded(on_grid([axis.values for axis in axes], [batch, length], np.log(us))),
         }
     return {
         "dtype": str(rows["dtype"].iloc[0]),

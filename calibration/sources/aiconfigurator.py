@@ -26,6 +26,7 @@ from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import Model
+from simulator.timing.profile.surface import Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,9 +96,7 @@ def find_source(folder: Path, version: str = "") -> Source:
         return Source(folder, folder.parent.name, folder.name.rpartition("_")[2])
     there = sorted((path.parent.name for path in folder.glob("gemm/vllm/*/gemm_perf.parquet")), key=_number)
     if not there or (version and version not in there):
-        what = f"no tables of vLLM{f' {version}' if version else ''}" + (
-            f"; there are {', '.join(there)}" if there else ""
-        )
+        what = f"no tables of vLLM {version}".rstrip() + (f"; there are {', '.join(there)}" if there else "")
         hint = "a folder of aiconfigurator's *_perf.parquet, or GPU with gemm/vllm/VERSION/gemm_perf.parquet below it"
         raise InputError(what, file=str(folder), hint=hint)
     return Source(folder, folder.name, version or there[-1], by_family=True)
@@ -125,11 +124,7 @@ def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) ->
     if tensor_parallel > 1:
         tables["all_reduce"] = _all_reduce(source, tensor_parallel)
     return KernelRows(
-        gpu=name,
-        model=model.name,
-        tensor_parallel=tensor_parallel,
-        software=source.software,
-        tables=tables,
+        gpu=name, model=model.name, tensor_parallel=tensor_parallel, software=source.software, tables=tables
     )
 
 
@@ -158,7 +153,7 @@ def _number(version: str) -> tuple[int, ...]:
 def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | None) -> Table:
     heads, kv_heads = model.heads // tensor_parallel, model.local_kv_heads(tensor_parallel)
     names = ("batch_size", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype", "latency")
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("chunk", "chunks", "seqs", "context", "us")}
+    parts: list[dict[str, Array]] = []
     for file, count in (("generation_attention_perf", "step"), ("context_attention_perf", "isl")):
         frame = parquet(source, file, (*names, count))
         chosen = (
@@ -175,28 +170,21 @@ def _attention(source: Source, model: Model, tensor_parallel: int, gpu: Gpu | No
             raise InputError(what, file=str(source.file(file)), hint=f"heads here: {has}" if has else None)
         frame = frame[chosen]
         batch, length = frame["batch_size"].to_numpy(float), frame[count].to_numpy(float)
-        decodes = count == "step"
-        nothing = np.zeros(len(frame))
-        columns["chunk"].append(nothing if decodes else length)
-        columns["chunks"].append(nothing + 1.0 if decodes else batch)
-        columns["seqs"].append(batch if decodes else nothing)
-        columns["context"].append(length + 1.0 if decodes else nothing)
-        us = frame["latency"].to_numpy(float) * 1e3
-        if decodes and gpu is not None:
+        us, nothing = frame["latency"].to_numpy(float) * 1e3, np.zeros(len(frame))
+        if count == "isl":
+            parts.append({"chunk": length, "chunks": batch, "seqs": nothing, "context": nothing, "us": us})
+            continue
+        if gpu is not None:
             key_bytes = 2.0 * kv_heads * model.head_dim * BF16_BYTES * batch * (length + 1.0)
             same = frame.assign(heads=heads, kv_heads=kv_heads, window=0, batch=batch, length=length, us=us)
             us = cold_decodes(same, key_bytes, gpu).us
-        columns["us"].append(us)
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+        parts.append({"chunk": nothing, "chunks": nothing + 1.0, "seqs": batch, "context": length + 1.0, "us": us})
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return make_table("attention", {**whole, "cached": np.zeros(len(whole["us"]))})
 
 
 def _all_reduce(source: Source, tensor_parallel: int) -> Table:
     frame = parquet(source, "custom_allreduce_perf", ("num_gpus", "message_size", "backend", "latency"))
     frame = frame[(frame["num_gpus"] == tensor_parallel) & (frame["backend"] == "vllm_graph")]
-    columns = {
-        "gpus": frame["num_gpus"],
-        "bytes": frame["message_size"] * BF16_BYTES,
-        "us": frame["latency"] * 1e3,
-    }
+    columns = {"gpus": frame["num_gpus"], "bytes": frame["message_size"] * BF16_BYTES, "us": frame["latency"] * 1e3}
     return make_table("all_reduce", columns)

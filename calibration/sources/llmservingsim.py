@@ -7,12 +7,13 @@ those of attention.csv at the same place, with 3 iterations.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibration.csv_tables import read_columns
+from calibration.csv_tables import Columns, find_columns, read_columns
 from calibration.names import gpu_name, model_name
 from calibration.rows import KernelRows, Table, make_table
 from simulator.errors import InputError
@@ -25,6 +26,21 @@ OPS = {
 TWICE = ("norm",)
 """Operators that run twice in a layer; their rows are of one run."""
 
+TABLES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "dense": ("dense", {"op": "layer", "tokens": "tokens", "us": "time_us"}),
+    "sampled": ("per_sequence", {"op": "layer", "seqs": "sequences", "us": "time_us"}),
+    "attention": ("attention", {
+        "chunk": "prefill_chunk", "cached": "kv_prefill", "seqs": "n_decode", "context": "kv_decode", "us": "time_us",
+    }),
+    "skew": ("skew", {
+        "seqs": "n", "long_seqs": "nb", "short": "kvs", "long": "kv_big", "chunk": "pc", "cached": "kp",
+        "equal_us": "t_mean_us", "us": "t_skew_us",
+    }),
+    "experts": ("moe", {"tokens": "tokens", "activated": "activated_experts", "us": "time_us"}),
+}  # fmt: skip
+"""The file of each kind of row, and the file's names of its columns."""
+OPTIONAL = ("skew", "experts")
+
 
 def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> KernelRows:
     """The rows of a `bf16` folder for one parallelism. InputError where files or columns are missing."""
@@ -33,14 +49,12 @@ def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> KernelRows:
     if not tables.is_dir():
         there = ", ".join(sorted(path.name for path in folder.glob("tp*")))
         raise InputError(f"no folder tp{tensor_parallel}", file=str(folder), hint=f"there are: {there or 'none'}")
-    iterations = int(meta.get("measurement_iterations", 3))
-    found: dict[str, Table] = {"dense": _dense(tables), "sampled": _sampled(tables), "attention": _attention(tables)}
-    skew = _skew(tables, iterations)
-    if skew is not None:
-        found["skew"] = skew
-    experts = _experts(tables)
-    if experts is not None:
-        found["experts"] = experts
+    runs = int(meta.get("measurement_iterations", 3))
+    found: dict[str, Table] = {}
+    for kind, (file, names) in TABLES.items():
+        columns = (find_columns if kind in OPTIONAL else read_columns)(tables, file, tuple(names.values()))
+        if columns is not None and (len(columns[names["us"]]) or kind not in OPTIONAL):
+            found[kind] = make_table(kind, _adapted(kind, {ours: columns[name] for ours, name in names.items()}, runs))
     return KernelRows(
         gpu=gpu_name(str(meta.get("gpu", ""))),
         model=model_name(str(meta.get("model", ""))),
@@ -63,55 +77,11 @@ def _meta(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _dense(folder: Path) -> Table:
-    columns = read_columns(folder, "dense", ("layer", "tokens", "time_us"))
-    ops = np.array([OPS.get(str(layer), str(layer)) for layer in columns["layer"]])
-    twice = np.where(np.isin(ops, TWICE), 2.0, 1.0)
-    return make_table("dense", {"op": ops, "tokens": columns["tokens"], "us": columns["time_us"] * twice})
-
-
-def _sampled(folder: Path) -> Table:
-    columns = read_columns(folder, "per_sequence", ("layer", "sequences", "time_us"))
-    return make_table("sampled", {"op": columns["layer"], "seqs": columns["sequences"], "us": columns["time_us"]})
-
-
-def _attention(folder: Path) -> Table:
-    columns = read_columns(folder, "attention", ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode", "time_us"))
-    return make_table(
-        "attention",
-        {
-            "chunk": columns["prefill_chunk"],
-            "cached": columns["kv_prefill"],
-            "seqs": columns["n_decode"],
-            "context": columns["kv_decode"],
-            "us": columns["time_us"],
-        },
-    )
-
-
-def _skew(folder: Path, iterations: int) -> Table | None:
-    names = ("n", "nb", "pc", "kp", "kvs", "kv_big", "t_mean_us", "t_skew_us")
-    columns = read_columns(folder, "skew", names, optional=True)
-    if columns is None or not len(columns["n"]):
-        return None
-    return make_table(
-        "skew",
-        {
-            "seqs": columns["n"],
-            "long_seqs": columns["nb"],
-            "short": columns["kvs"],
-            "long": columns["kv_big"],
-            "chunk": columns["pc"],
-            "cached": columns["kp"],
-            "equal_us": columns["t_mean_us"] / iterations,
-            "us": columns["t_skew_us"] / iterations,
-        },
-    )
-
-
-def _experts(folder: Path) -> Table | None:
-    columns = read_columns(folder, "moe", ("tokens", "activated_experts", "time_us"), optional=True)
-    if columns is None:
-        return None
-    names = {"tokens": "tokens", "activated": "activated_experts", "us": "time_us"}
-    return make_table("experts", {name: columns[theirs] for name, theirs in names.items()})
+def _adapted(kind: str, columns: Columns, runs: int) -> Columns:
+    """The columns with our names of operators, and with times of one layer and one run."""
+    if kind == "dense":
+        columns["op"] = np.array([OPS.get(str(layer), str(layer)) for layer in columns["op"]])
+        columns["us"] = columns["us"] * np.where(np.isin(columns["op"], TWICE), 2.0, 1.0)
+    elif kind == "skew":
+        columns |= {name: columns[name] / runs for name in ("us", "equal_us")}
+    return columns

@@ -27,13 +27,8 @@ def read_splitwise(path: Path, model: str = "", gpu: str = "", tensor_parallel: 
     gpus = np.array([gpu_name(str(name)) if "cap" not in str(name) else "" for name in columns["hardware"]])
     here = (columns["tensor_parallel"] == tensor_parallel) & (models == model) & (gpus == gpu)
     if not here.any():
-        known = sorted(
-            {
-                f"{m} on {g} with tensor_parallel {t:g}"
-                for m, g, t in zip(models, gpus, columns["tensor_parallel"], strict=True)
-                if m and g
-            }
-        )
+        all_of_them = zip(models, gpus, columns["tensor_parallel"], strict=True)
+        known = sorted({f"{m} on {g} with tensor_parallel {t:g}" for m, g, t in all_of_them if m and g})
         what = f"no rows of {model or '(no --model)'} on {gpu or '(no --gpu)'} with tensor_parallel {tensor_parallel}"
         raise InputError(what, file=str(path), hint=f"there are: {'; '.join(known)}")
     batch, prompt, tokens = (columns[name][here] for name in ("batch_size", "prompt_size", "token_size"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibration.csv_tables import Columns, read_columns
+from calibration.csv_tables import Columns, find_columns
 from calibration.names import gpu_name, model_name
-from calibration.rows import KernelRows, Table, make_table
+from calibration.rows import KernelRows, Table, make_table, select
 from simulator.errors import InputError
 
 OPS = {
@@ -43,8 +43,8 @@ def read_vidur(folder: Path, tensor_parallel: int = 1) -> KernelRows:
 
 
 def _mlp(folder: Path, ranks: int) -> Table | None:
-    names = ("num_tokens", "num_tensor_parallel_workers", *(f"time_stats.{op}.median" for op in OPS))
-    columns = _of_ranks(read_columns(folder, "mlp", names, optional=True), "num_tensor_parallel_workers", ranks, folder)
+    names = ("num_tokens", *(f"time_stats.{op}.median" for op in OPS))
+    columns = _columns(folder, "mlp", names, "num_tensor_parallel_workers", ranks)
     if columns is None:
         return None
     ops, tokens, us = [], [], []
@@ -59,11 +59,10 @@ def _mlp(folder: Path, ranks: int) -> Table | None:
 
 def _attention(folder: Path, ranks: int) -> Table | None:
     names = (
-        "num_tensor_parallel_workers", "is_prefill", "batch_size", "prefill_chunk_size", "kv_cache_size",
-        "time_stats.attn_prefill.median", "time_stats.attn_decode.median",
+        "is_prefill", "batch_size", "prefill_chunk_size", "kv_cache_size", "time_stats.attn_prefill.median",
+        "time_stats.attn_decode.median",
     )  # fmt: skip
-    columns = read_columns(folder, "attention", names, optional=True)
-    columns = _of_ranks(columns, "num_tensor_parallel_workers", ranks, folder)
+    columns = _columns(folder, "attention", names, "num_tensor_parallel_workers", ranks)
     if columns is None:
         return None
     prefill = np.isin(columns["is_prefill"].astype(str), ("True", "true", "1", "1.0"))
@@ -82,26 +81,22 @@ def _attention(folder: Path, ranks: int) -> Table | None:
 
 
 def _all_reduce(folder: Path, ranks: int) -> Table | None:
-    names = ("num_workers", "size", "collective", "time_stats.all_reduce.median")
-    columns = _of_ranks(read_columns(folder, "all_reduce", names, optional=True), "num_workers", ranks, folder)
+    names = ("size", "collective", "time_stats.all_reduce.median")
+    columns = _columns(folder, "all_reduce", names, "num_workers", ranks)
     if columns is None:
         return None
-    reduces = columns["collective"] == "all_reduce"
-    return make_table(
-        "all_reduce",
-        {
-            "gpus": columns["num_workers"][reduces],
-            "bytes": columns["size"][reduces],
-            "us": columns["time_stats.all_reduce.median"][reduces] * 1e3,
-        },
-    )
+    some = select(columns, columns["collective"] == "all_reduce")
+    times = some["time_stats.all_reduce.median"] * 1e3
+    return make_table("all_reduce", {"gpus": some["num_workers"], "bytes": some["size"], "us": times})
 
 
-def _of_ranks(columns: Columns | None, name: str, ranks: int, folder: Path) -> Columns | None:
+def _columns(folder: Path, file: str, names: tuple[str, ...], of_ranks: str, ranks: int) -> Columns | None:
+    """The columns of a file for one parallelism, which the column `of_ranks` tells; None where there is no file."""
+    columns = find_columns(folder, file, (of_ranks, *names))
     if columns is None:
         return None
-    here: NDArray[np.bool_] = columns[name] == ranks
+    here: NDArray[np.bool_] = columns[of_ranks] == ranks
     if not here.any():
-        there = ", ".join(f"{value:g}" for value in np.unique(columns[name]))
+        there = ", ".join(f"{value:g}" for value in np.unique(columns[of_ranks]))
         raise InputError(f"no rows for tensor_parallel {ranks}", file=str(folder), hint=f"there are: {there}")
-    return {column: values[here] for column, values in columns.items()}
+    return select(columns, here)

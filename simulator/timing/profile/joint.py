@@ -21,11 +21,11 @@ def _apart_us(attention: Attention, prompt: PrefillTable, shape: StepShape) -> f
         pairs -= prompt.windowed * max(0.0, pairs - windowed_pairs(chunks, tokens, pairs, prompt.window))
     if prompt.cached_pairs:
         pairs += prompt.cached_pairs * max(0, context - tokens)
-    us = prompt.lookup.us((chunks, tokens / chunks), prompt_counts(chunks, tokens, pairs, longest))
+    us = prompt.lookup.us_of_count(chunks, tokens / chunks, prompt_counts(chunks, tokens, pairs, longest))
     if not seqs:
         return us
     mean = decode_context / seqs
-    decodes_us = attention.decode.lookup.us((seqs, mean), decode_counts(seqs, mean)) - attention.launch_us
+    decodes_us = attention.decode.lookup.us_of_count(seqs, mean, decode_counts(seqs, mean)) - attention.launch_us
     return us + attention.beside * decodes_us if decodes_us > 0.0 else us
 
 

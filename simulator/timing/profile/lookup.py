@@ -23,8 +23,7 @@ from simulator.timing.profile.arithmetic import (
 class Lookup:
     """Looks up one place of a `simulator.timing.profile.surface.Surface`, with the counts of its physics in order.
 
-    `spans` are the least and the largest value of each axis. Of a table over two axes, the first of which is a whole
-    count, the row of each count that was asked for is kept.
+    `spans` are the least and the largest value of each axis.
     """
 
     def __init__(self, correction: Floats, axes: Sequence[Knots], spans: Sequence[Span], kernel: Kernel) -> None:
@@ -32,34 +31,35 @@ class Lookup:
         self._axes = axes
         self._spans = spans
         self._kernel = kernel
-        self._keeps_rows = len(axes) == 2
-        self._rows: dict[float, tuple[Floats, float]] = {}
+        self._last, self._last_span = axes[-1], spans[-1]
+        self._rows: dict[int, tuple[Floats, float]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._correction, self._axes, self._spans, self._kernel)
 
-    def us(self, coordinates: tuple[float, ...], counts: Floats) -> float:
+    def us(self, coordinates: Sequence[float], counts: Floats) -> float:
         """Microseconds at one place."""
-        axes, spans = self._axes, self._spans
-        if self._keeps_rows:
-            row = self._rows.get(coordinates[0])
-            if row is None:
-                row = self._rows[coordinates[0]] = self._row(coordinates[0])
-            corrections, outside = row
-            value, knots = coordinates[1], axes[1]
-            correction = on_one_axis(corrections, knots, value)
-            low, high = spans[1]
+        correction = on_many_axes(self._correction, self._axes, coordinates)
+        outside = 0.0
+        for (_, unit), (low, high), value in zip(self._axes, self._spans, coordinates, strict=True):
             if not low <= value <= high:
-                outside += octaves_outside(low, high, knots[1], value)
-        else:
-            correction = on_many_axes(self._correction, axes, coordinates)
-            outside = 0.0
-            for (_, unit), (low, high), value in zip(axes, spans, coordinates, strict=True):
-                if not low <= value <= high:
-                    outside += octaves_outside(low, high, unit, value)
+                outside += octaves_outside(low, high, unit, value)
         return corrected(kernel_us(self._kernel, counts), correction, outside)
 
-    def _row(self, count: float) -> tuple[Floats, float]:
+    def us_of_count(self, count: int, value: float, counts: Floats) -> float:
+        """Microseconds over a whole count and one value. As `us`, but the row of each count is kept."""
+        row = self._rows.get(count)
+        if row is None:
+            row = self._rows[count] = self._row(count)
+        corrections, outside = row
+        knots = self._last
+        correction = on_one_axis(corrections, knots, value)
+        low, high = self._last_span
+        if not low <= value <= high:
+            outside += octaves_outside(low, high, knots[1], value)
+        return corrected(kernel_us(self._kernel, counts), correction, outside)
+
+    def _row(self, count: int) -> tuple[Floats, float]:
         """The corrections at a count, and how far outside of the grid it lies."""
         counts, others = self._axes
         low, high = self._spans[0]

@@ -24,7 +24,7 @@ class DecodeTable:
         object.__setattr__(self, "lookup", self.surface.lookup(DECODE_COUNTS))
 
     def us(self, seqs: int, context: float) -> float:
-        return self.lookup.us((seqs, context), decode_counts(seqs, context))
+        return self.lookup.us_of_count(seqs, context, decode_counts(seqs, context))
 
     def us_many(self, seqs: float | Array, context: Array) -> Array:
         return self.surface.us_many((np.asarray(seqs, dtype=np.float64), context), decode_features(seqs, context))

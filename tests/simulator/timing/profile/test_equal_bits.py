@@ -79,7 +79,8 @@ def test_a_surface_over_a_count_says_what_the_general_one_says(surface: Surface,
     counts = decode_counts(count, value)
     kept = surface.lookup(DECODE_COUNTS)
     assert kept.us((count, value), counts) == general
-    assert kept.us((count, value), counts) == general, "again, from what was kept"
+    assert kept.us_of_count(count, value, counts) == general
+    assert kept.us_of_count(count, value, counts) == general, "again, from what was kept"
 
 
 def test_a_lookup_needs_every_count_of_the_physics() -> None:
