@@ -107,12 +107,8 @@ def _elsewhere(runs: Sequence[Flat]) -> list[str]:
         hosts.setdefault(engine, set()).add(host)
     if all(len(found) == 1 for found in hosts.values()):
         keys = [key for key in keys if not key.startswith("host.") and key != "host"]
-    return _common(keys, runs)
-
-
-def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:
-    """Return the keys that all runs have, if any: other keys come with another kind of cost or arrival."""
-    return [key for key in keys if all(key in run for run in runs)] or list(keys)
+    # Other keys come with another kind of cost or arrival.
+    return [key for key in keys if all(key in run for run in runs)] or keys
 
 
 def _at(run: Flat, key: str) -> Any:

@@ -53,7 +53,8 @@ def as_variant(source: str | Mapping[str, Any]) -> Variant:
         policy = settings.pop("policy", None)
         if not isinstance(policy, str):
             raise InputError(f"no policy in {dict(source)!r}", file=FLAG, hint="a mapping needs `policy`")
-        return Variant(policy, settings, _written(policy, settings))
+        text = ":".join([policy, *(f"{key}={value}" for key, value in settings.items())])
+        return Variant(policy, settings, text)
     policy, *parts = _split_policy(source.strip())
     if re.search(r"[({\[ ]", policy) and not policy.partition(":")[0].endswith(".py"):
         text = f"{policy!r} is no name of a policy: policies are parted by commas, settings by colons"
@@ -209,7 +210,3 @@ def _split(text: str, mark: str) -> Iterator[str]:
             yield text[start:index]
             start = index + 1
     yield text[start:]
-
-
-def _written(policy: str, settings: Mapping[str, Any]) -> str:
-    return ":".join([policy, *(f"{key}={value}" for key, value in settings.items())])
