@@ -12,8 +12,8 @@ from simulator.queues import QUEUES, Order, make_queue
 def build_order(scenario: Scenario, order: str) -> str:
     """Return the queue order for a policy: its name, with the given keys that are its parameters.
 
-    The default deadline is the SLO's for the last token, else for the first. Raises InputError for parameters that make no order, and for an order that needs
-    a prefix cache where there is none.
+    The default deadline is the SLO's for the last token, else for the first. Raises InputError for parameters that make
+    no order, and for an order that needs a prefix cache where there is none.
     """
     kind = QUEUES.get(order)
     if kind is None:
