@@ -79,7 +79,7 @@ WITHOUT = "Without BATCHLAB_COMPILE the sources are installed, which give the sa
 
 
 class CompiledCore(build_ext):
-    """Compiles all of the core, or fails."""
+    """Compile the whole core, or fail."""
 
     def run(self) -> None:
         if self.inplace or self.editable_mode:
@@ -93,7 +93,7 @@ class CompiledCore(build_ext):
         super().run()
 
     def _translated(self) -> list[Extension]:
-        """The core as C sources, in a folder of the build."""
+        """Translate the core to C sources, in a folder of the build."""
         from mypyc.build import mypycify
 
         folder = Path(self.build_temp) / "mypyc"
@@ -110,7 +110,7 @@ TWO_LINES = "#include <Python.h>\nPyMODINIT_FUNC PyInit_two_lines(void) { return
 
 
 def compiler_fault() -> str | None:
-    """Why the C compiler cannot extend this Python: the error on `TWO_LINES`; None where it can."""
+    """Tell why the C compiler cannot extend this Python: its error on `TWO_LINES`; None where it can."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "two_lines.c"
         source.write_text(TWO_LINES, encoding="utf-8")
@@ -126,7 +126,7 @@ def compiler_fault() -> str | None:
 
 
 def options() -> dict[str, object]:
-    """What `setup` is given beside pyproject.toml. Ends the process where the core is wanted and cannot be compiled."""
+    """Options of `setup` beside pyproject.toml. The process ends where the core is asked for and cannot be compiled."""
     if os.environ.get("BATCHLAB_COMPILE", "0") in ("", "0"):
         return {}
     if (fault := compiler_fault()) is not None:

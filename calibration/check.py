@@ -1,4 +1,4 @@
-"""A profile's description, and whether its times are possible: for `batchlab calibrate check`."""
+"""Describe a profile, and check that its times are possible: for `batchlab calibrate check`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COUNTED = {
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """Lines for a person; `complaints` are what makes the profile unfit."""
+    """Lines for the user; with `complaints` the profile is unfit."""
 
     lines: tuple[str, ...]
     complaints: tuple[str, ...]
@@ -55,9 +55,9 @@ def check_profile(path: Path) -> ProfileReport:
 
 
 def check_tables(path: Path, model: Model | None = None, tensor_parallel: int = 1) -> ProfileReport:
-    """Read tables (InputError where that fails), and say what can be composed of them, and how well.
+    """Read tables (InputError where that fails), and say what can be composed from them, and how well.
 
-    With a model: how each part of it is come by on so many GPUs. InputError that names what the tables lack.
+    With a model, say where the times of each of its parts come from on so many GPUs. InputError names what is missing.
     """
     tables = read_tables(path)
     experts = beside(path.parent, tables.gpu, tables.software)
@@ -123,7 +123,7 @@ def _errors(errors: Mapping[str, Any]) -> list[str]:
 
 
 def _complaints(profile: Profile) -> list[str]:
-    """Steps that take no time, or less than smaller ones by more than kernels may."""
+    """Name the steps that take no time, or less than 90 % of a smaller one's."""
     cost = ProfileCost(profile)
     found = []
     steps = [StepShape(seqs, seqs * context) for seqs in (1, 8, 64) for context in (128, 1024, 8192)]

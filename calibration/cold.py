@@ -1,4 +1,4 @@
-"""Times as in a served model, from rows that were measured again and again on the same operands.
+"""Times with a cold cache, as in a served model, from rows that were measured again and again on the same operands.
 
 A repeated kernel finds in the L2 cache what it read the time before, as far as that fits; in a model the weights and
 the keys of all other layers pass through the cache in between. So rows whose weights or keys the cache holds are too
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 FEWEST = 8
-"""Pairs of rows from which a pace is taken."""
+"""A pace (time a byte) is taken from at least so many pairs of rows."""
 
 FAR = 2.0
-"""Of rows of so many times the cache's size nothing is found in it."""
+"""The cache holds nothing of rows of this many times its size."""
 
 FARTHEST = 8.0
-"""Products up to so many times the cache's size tell the pace of smaller ones."""
+"""Products of up to this many times the cache's size give the pace for smaller ones."""
 
 FEW_ROWS, FEWEST_SIZES = 64, 6
-"""Products of so few rows wait for their weights; a line takes so many sizes."""
+"""Products of at most this many rows wait for their weights; a line is fitted to at least this many sizes."""
 
 LAUNCHES = 2.0
-"""What a line says of no bytes at all is at most so many of the shortest products."""
+"""A line is used if its time at 0 bytes is at most this many times that of the shortest products."""
 
 NEAR = 1 / 16
-"""Below this share of the cache's size it is launches that take the time."""
+"""Below this share of the cache's size, launches take the time."""
 
 COPIES = {"bf16": 6, "fp8": 6, "fp8_block": 1, "nvfp4": 1}
 """Equal layers with weights of their own that the source ran one after another (collector/vllm/collect_gemm.py)."""
@@ -50,14 +50,14 @@ COPIES = {"bf16": 6, "fp8": 6, "fp8_block": 1, "nvfp4": 1}
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """Times (us) from memory, and which of them were brought there."""
+    """Times (us) of reading from memory, and a mask of the times that were changed."""
 
     us: Array
     changed: NDArray[np.bool_]
 
 
 def cold_decodes(rows: pd.DataFrame, key_bytes: Array, gpu: Gpu) -> Cold:
-    """Decodes of one head width and KV precision (columns heads, kv_heads, window, batch, length, us)."""
+    """Bring decodes of one head width and KV precision to a cold cache: heads, kv_heads, window, batch, length, us."""
     us = rows["us"].to_numpy(float)
     held = key_bytes <= gpu.l2_mib * 2**20
     if not held.any():
@@ -70,7 +70,7 @@ def cold_decodes(rows: pd.DataFrame, key_bytes: Array, gpu: Gpu) -> Cold:
 
 
 def cold_products(us: Array, m: Array, weights: Array, precision: str, gpu: Gpu) -> Cold:
-    """Products of so many rows (m) by the bytes of their weights."""
+    """Bring products of `m` rows, with weights of so many bytes, to a cold cache."""
     times = weights * COPIES[precision] / max(gpu.l2_mib * 2**20, 1.0)  # the cache's size
     held, beyond = times <= 1.0, (m <= FEW_ROWS) & (times > FAR) & (times <= FARTHEST)
     sizes = np.unique(weights[beyond])
@@ -87,7 +87,7 @@ def cold_products(us: Array, m: Array, weights: Array, precision: str, gpu: Gpu)
 
 
 def _paces(rows: pd.DataFrame, key_bytes: Array, cache: float) -> tuple[float | None, float | None]:
-    """Microseconds a byte that the cache holds, and a byte that it does not: of pairs of rows with doubled contexts."""
+    """Microseconds a byte that the cache holds, and a byte that it does not: by pairs of rows with doubled contexts."""
     frame = rows.assign(bytes=key_bytes)
     frame = frame[frame["window"] == 0].sort_values(["heads", "kv_heads", "batch", "length"])
     same = (frame[["heads", "kv_heads", "batch"]].diff() == 0).all(axis=1).to_numpy()

@@ -1,4 +1,4 @@
-"""CSV files as columns: gzipped or not, numbers as floats."""
+"""CSV files read as columns, gzipped or not; numbers are floats."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Columns:
-    """The named columns of a CSV file. InputError where one is missing, or holds something else than numbers."""
+    """Read the named columns of a CSV file. InputError where one is missing, or holds anything but numbers."""
     lines = csv.reader(read_text(path, "the table").splitlines())
     header = next(lines, [])
     missing = [name for name in columns if name not in header]

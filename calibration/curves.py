@@ -12,7 +12,7 @@ TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
 """Matrix products: their kernels pad to a tile, so a count between two others costs as much as the upper one."""
 
 TILE = 16
-"""The finest padding of their rows."""
+"""Their kernels pad rows to at least this many."""
 
 
 def curve(counts: Array, us: Array, *, tiled: bool = False) -> Curve:

@@ -1,4 +1,4 @@
-"""The parts of a profile as plain JSON: the other direction of `simulator.timing.profile.profile_schema`."""
+"""Write the parts of a profile as plain JSON, which `simulator.timing.profile.profile_schema` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From rows to a profile: every kernel a curve or a surface, put together as `simulator.timing.profile` reads it."""
+"""Fit a profile to rows: each kernel is a curve or a surface, in the form that `simulator.timing.profile` reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FEWEST_STEPS = 12
 def fit_profile(
     rows: KernelRows, model: Model, gpu: Gpu, name: str, host: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A profile's JSON without its errors (`calibration.heldout`).
+    """Fit a profile: its JSON, without its errors (`calibration.heldout`).
 
     What the host adds to a step is `host`; else it is fitted where whole steps were measured, and assumed where not.
     InputError where rows that it needs are missing, or too many are flagged.
@@ -143,7 +143,7 @@ def fit_host(rows: KernelRows, document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tables(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[dict[str, dict[str, Curve]], tuple[str, ...]]:
-    """Curves by where they count (layer, step, rows), and the names of those that are assumed, not measured."""
+    """Curves by where they count (layer, step, rows), and the names of the curves that are assumed, not measured."""
     layer, step = split_ops(op_curves(rows.table("dense"), "tokens"))
     sampled = op_curves(rows.table("sampled"), "seqs")
     gemm = rows.table("gemm")
@@ -181,7 +181,7 @@ def _all_reduce(rows: KernelRows, model: Model, gpu: Gpu) -> tuple[Curve, str]:
 
 
 def fit_attention(table: Table, launch: KernelLaunch | None = None) -> dict[str, Any]:
-    """The attention part of a profile: a decode surface, and one for prompts, joint where they were measured so."""
+    """Fit a profile's attention: a surface for decodes, and one for prompts, joint where they were measured so."""
     alone = (table["chunk"] == 0) & (table["seqs"] > 0)
     if not alone.any():
         raise InputError("no rows of decode attention to fit")
@@ -198,12 +198,12 @@ def fit_attention(table: Table, launch: KernelLaunch | None = None) -> dict[str,
 
 
 def decode_surface(table: Table) -> Surface:
-    """Decode attention over (seqs, context)."""
+    """Fit decode attention over (seqs, context)."""
     return fit_surface(DECODE, [table["seqs"], table["context"]], table["us"])
 
 
 def joint_surface(table: Table, launch: KernelLaunch | None = None) -> tuple[Surface, float]:
-    """Joint attention over (chunk, cached, seqs, context), and the knee of its physics.
+    """Fit joint attention over (chunk, cached, seqs, context), and the knee of its physics.
 
     Rows that fill no grid are fitted by the GPU's schedule, where `launch` says what that is.
     """
@@ -217,12 +217,12 @@ def joint_surface(table: Table, launch: KernelLaunch | None = None) -> tuple[Sur
 
 
 def prefill_surface(table: Table) -> Surface:
-    """Attention of prompts alone over (chunks, tokens of each)."""
+    """Fit the attention of prompts alone over (chunks, tokens of each)."""
     return fit_surface(PREFILL, [table["chunks"], table["chunk"]], table["us"])
 
 
 def _experts(table: Table, model: Model) -> Experts:
-    """The experts of a mixture over (tokens, activated)."""
+    """Fit the experts of a mixture over (tokens, activated)."""
     surface = fit_surface(EXPERTS, [table["tokens"], table["activated"]], table["us"])
     return Experts(surface, model.experts, model.active_experts)
 

@@ -14,7 +14,7 @@ from simulator.timing.profile.surface import Array, Surface
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
 
 SMALLEST = 1024
-"""Products narrower than this in n or k are of no layer of a served model: they are left out of the fit."""
+"""No layer of a served model has products narrower than this in n or k: they are left out of the fit."""
 
 
 def gemm_kernel(precision: str = "bf16") -> Kernel:
@@ -35,6 +35,6 @@ def stands_for(name: str, m: Array) -> NDArray[np.bool_]:
 
 
 def gemm_surface(table: Table) -> Surface:
-    """Products over (m, n, k)."""
+    """Fit products over (m, n, k)."""
     chosen = (table["n"] >= SMALLEST) & (table["k"] >= SMALLEST)
     return fit_surface(GEMM, [table[name][chosen] for name in ("m", "n", "k")], table["us"][chosen])

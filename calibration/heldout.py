@@ -1,4 +1,4 @@
-"""Errors of a kernel's surface on rows that it was not fitted to: some are held out, the rest is fitted again.
+"""Errors of a kernel's surface on held-out rows: some rows are held out, and the surface is fitted again to the rest.
 
 Regimes: `random` (a tenth of the rows, at random; of a small table each tenth in turn), `off_grid` (all rows between
 the cells of a table that has such), `unmixed` (fitted without mixed steps, tested on them), `beyond` (fitted below half
@@ -35,7 +35,7 @@ SMALL = 2000
 FEW = 20
 SEED = 0
 REPEATS_OF_FEW = 5
-"""How often few rows are drawn; their errors are those of all draws together."""
+"""Few rows are drawn so many times; the errors of all draws count together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def held_out(rows: KernelRows, model: Model, gpu: Gpu) -> Errors:
 
 
 def summary(errors: Array) -> dict[str, float]:
-    """MAPE, median, P95 of the absolute relative errors and their signed mean, in percent, and how many rows."""
+    """MAPE, median and P95 of the absolute relative errors, their signed mean, all in percent; and the rows."""
     size = np.abs(errors) * 100.0
     return {
         "mape": round(float(size.mean()), 2),
@@ -202,7 +202,7 @@ def _unmixed(table: Table, launch: KernelLaunch | None) -> Array:
 
 
 def _noise(test: _Test) -> Mapping[str, dict[str, float]]:
-    """Distance of rows at the same place from their mean, where a place was measured twice."""
+    """The distance of rows from the mean of their place, where a place was measured twice."""
     places = np.column_stack(test.coordinates(test.table))
     _, place, count = np.unique(places, axis=0, return_inverse=True, return_counts=True)
     place = place.ravel()

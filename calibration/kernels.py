@@ -30,7 +30,7 @@ def joint(knee_keys: float) -> Kernel:
 
 
 def find_knee(coordinates: Sequence[Array], us: Array) -> float:
-    """The `knee_keys` with which a sum of all features fits best; rows that never come near one give the largest."""
+    """Find the `knee_keys` with which a sum of all features fits best: the largest where no row comes near a knee."""
     best = (np.inf, KNEES[-1])
     some = slice(None, None, max(1, len(us) // MOST_ROWS))
     coordinates, us = [column[some] for column in coordinates], us[some]

@@ -24,7 +24,7 @@ LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Rows of a kind that were taken out: how many of how many, and the first of them in words."""
+    """Rows of a kind that were taken out: `count` `of` all, and the first of them in words."""
 
     kind: str
     count: int
@@ -36,7 +36,7 @@ class Rejected:
 
 
 def reject_impossible(rows: KernelRows, gpu: Gpu, model: Model | None) -> tuple[KernelRows, list[Rejected]]:
-    """The rows without those beyond the GPU's peaks, and what was taken out.
+    """Take out the rows that are faster than the GPU's peaks allow; return the rest, and what was taken out.
 
     Matrix products are checked against both peaks. Attention is where the model is known: its KV heads say how many
     bytes a key has. Other kinds are not checked.

@@ -1,4 +1,4 @@
-"""Names of GPUs and models as sources write them, brought to batchlab's own."""
+"""Translate the names of GPUs and models in sources to batchlab's own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model_name(text: str) -> str:
 
 
 def model_of(text: str) -> Model:
-    """A model as a command names it: built in, the path of a config.json, or dimensions as `{layers: 32, ...}`.
+    """Find the model that a command names: built in, the path of a config.json, or dimensions as `{layers: 32, ...}`.
 
     InputError where it is none of these.
     """
@@ -59,6 +59,6 @@ def _plain(text: str) -> str:
 
 
 def _best(plain: str, names: Iterable[str], whole: bool = False) -> str:
-    """The longest of the names that `plain` contains, or is."""
+    """The longest name that `plain` contains; with `whole`, that it equals."""
     fitting = [name for name in names if (_plain(name) == plain if whole else _plain(name) in plain)]
     return max(fitting, key=len, default="")

@@ -26,7 +26,7 @@ MOST_ROWS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which features add up and which hide each other: the form of a kernel's physics, without coefficients."""
+    """The form of a kernel's physics, without coefficients: `terms` add up, `roofs` hide each other."""
 
     terms: tuple[str, ...]
     roofs: tuple[tuple[str, ...], ...]
@@ -38,7 +38,7 @@ class Shape:
 
 
 def fit_physics(shape: Shape, features: Features, us: Array) -> Physics:
-    """The physics of that form with the least robust relative error over the rows."""
+    """Find the physics of that form with the least robust relative error over the rows."""
     names = shape.features
     if len(us) > MOST_ROWS:
         some = np.sort(np.random.default_rng(0).permutation(len(us))[:MOST_ROWS])

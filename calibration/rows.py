@@ -1,4 +1,4 @@
-"""Kernel rows: the one form of every source, and of what `calibrate measure` writes.
+"""Kernel rows: the form into which every source is read, and which `calibrate measure` writes.
 
 A file of rows is JSON lines, gzipped where the name ends in .gz. The first line is the header:
 
@@ -88,14 +88,14 @@ class KernelRows:
 
     @property
     def is_padded(self) -> bool:
-        """Whether batches were padded to captured graphs: unless a source says that none were captured."""
+        """Tell whether batches were padded to captured graphs: yes, unless a source says that none were captured."""
         return not any(source.get("graphs") == "none" for source in self.sources)
 
     def count(self) -> int:
         return sum(len(table["us"]) for table in self.tables.values())
 
     def refuse_flagged(self) -> int:
-        """How many rows are flagged. Raises InputError where so many are that the rest is not to be trusted either."""
+        """Count the flagged rows. InputError where they are so many that the rest cannot be trusted either."""
         flagged = sum(len(table["us"]) for table in self.flagged.values())
         if flagged > MOST_FLAGGED * (flagged + self.count()):
             what = f"{flagged} of {flagged + self.count()} rows were measured beside a canary that had drifted"
@@ -113,7 +113,7 @@ def select(table: Table, chosen: NDArray[Any]) -> Table:
 
 
 def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
-    """A table from columns; those left out are at their defaults. InputError for columns of another kind."""
+    """Make a table from columns; defaults fill those that are left out. InputError where a column is missing."""
     size = len(columns["us"])
     table: Table = {}
     for name in COLUMNS[kind]:
@@ -128,7 +128,7 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> Table:
 
 
 def merge(parts: Iterable[KernelRows]) -> KernelRows:
-    """Rows of several sources as one: the header of the first, the tables and sources of all."""
+    """Join the rows of several sources: the header of the first, the tables and sources of all."""
     chosen = list(parts)
     sources = tuple(source for part in chosen for source in part.sources)
     tables, flagged = _joined([part.tables for part in chosen]), _joined([part.flagged for part in chosen])
@@ -174,7 +174,7 @@ def _plain(value: object) -> object:
 
 
 def read_rows(path: Path) -> KernelRows:
-    """Read a file of rows. InputError with the line where it is not one."""
+    """Read a file of rows. InputError names the line that is no row."""
     lines = read_text(path, "the rows").splitlines()
     header = _parse(lines[0] if lines else "", path, 1)
     if header.get("schema") != SCHEMA or header.get("version") != VERSION:

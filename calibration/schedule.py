@@ -65,7 +65,7 @@ class KernelLaunch:
 
 
 def find_launch(model: Model, gpu: Gpu, ranks: int) -> KernelLaunch | None:
-    """The launch of a model on one of `ranks` GPUs; None where the GPU's or the model's kernels are others."""
+    """Find a model's launch on one of `ranks` GPUs; None where the GPU or the model has other kernels."""
     if gpu.name not in L2_MIB or model.kv_lora_rank:
         return None
     heads = max(1, model.heads // ranks)
@@ -73,7 +73,7 @@ def find_launch(model: Model, gpu: Gpu, ranks: int) -> KernelLaunch | None:
 
 
 def scheduled_surface(launch: KernelLaunch, axes: Sequence[str], coordinates: Sequence[Array], us: Array) -> Surface:
-    """A joint surface over a grid that spans these few rows: the schedule's times, corrected by its residuals."""
+    """Fit a joint surface over a grid that spans these few rows: the schedule's times, corrected by its residuals."""
     _, start, physics = min(
         (_fit(launch, coordinates, us, start) for start in STARTS), key=lambda found: found[0]
     )  # fmt: skip
@@ -110,7 +110,7 @@ def features(launch: KernelLaunch, coordinates: Sequence[Array], start: float) -
 
 @lru_cache(maxsize=1 << 17)
 def last_end(heads: int, sms: int, start: float, chunk: float, cached: float, seqs: float, context: float) -> float:
-    """When the last block ends, in keys: `heads` x (decodes, then the chunk's tiles), each on the SM free first."""
+    """Time the last block's end, in keys: `heads` x (decodes, then the chunk's tiles), each on the SM free first."""
     tiles = int(-(-chunk // TILE))
     decodes = [start + _padded(context)] * int(seqs)
     blocks = heads * (decodes + [start + _padded(cached + min(chunk, TILE * (i + 1.0))) for i in range(tiles)])
@@ -132,7 +132,7 @@ def _fit(launch: KernelLaunch, coordinates: Sequence[Array], us: Array, start: f
 
 
 def _between(column: Array, per_octave: int) -> Array:
-    """Parts of octaves from the least to the most of a column, these two, and 0 where it is there."""
+    """Parts of octaves between a column's least and most, both of these, and 0 where the column has it."""
     above = column[column > 0]
     if not len(above):
         return np.zeros(1)

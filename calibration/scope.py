@@ -1,4 +1,4 @@
-"""Which rows may be fitted for which model: what the model needs and the rows lack is refused, lest it cost nothing."""
+"""Refuse rows that lack a part of the model: it would cost nothing in the fitted profile."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from simulator.timing.profile.surface import Array, Axis
 from simulator.timing.tables.grid import fill
 
 SHARES = (0.0, 0.008, 0.016, 0.023, 0.031, 0.047, 0.0625, 0.09, 0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 0.9, 1.0)
-"""Shares of long ones at which the extra is kept."""
+"""Shares of long contexts at which the extra is kept."""
 
 
 def fit_skew(table: Table) -> Skew | None:
-    """The skew of a table of such rows; None where there are none.
+    """Fit the skew to a table of `skew` rows; None where there are none.
 
     The extra is per key of (longest - mean), the median over whatever else the rows differ in, and at least 0: a batch
     that waits for its longest is not faster for it. With all of them long there is nothing to add.

@@ -1,4 +1,4 @@
-"""Least squares: scipy's where it is installed, else the same in numpy alone, for a device that has nothing more.
+"""Least squares by scipy where it is installed, else in numpy alone, for a device that has nothing more.
 
 Both minimise the same cost over the same bounds; their results agree to what a profile is worth (a test compares
 them), not to the last digit.

@@ -1,4 +1,4 @@
-"""Whole steps fitted: for a log of a server's steps, without kernels.
+"""Fit whole steps: for a log of a server's steps, without kernels.
 
     us = curve(tokens) + rows x row + decode keys x key
          + prompt pairs x pair + longest prompt context x link + prompt tiles x tile
@@ -58,7 +58,7 @@ class StepFit:
 
 
 def read_step_log(path: Path) -> KernelRows:
-    """Steps from a file of rows, or from a CSV with a column of times and those of `StepShape`, or tokens, context."""
+    """Read steps from a file of rows, or a CSV with a column of times and those of `StepShape`, or tokens, context."""
     if ".jsonl" in path.name:
         rows = read_rows(path)
         if not len(rows.table("step")["us"]):
@@ -85,7 +85,7 @@ def read_step_log(path: Path) -> KernelRows:
 
 
 def _whole(columns: dict[str, Array], us: Array) -> Table:
-    """The table of steps, with what the log leaves out at its least: one chunk, behind nothing."""
+    """Make the table of steps; what the log leaves out is at its least: one chunk, behind no cached tokens."""
     tokens = columns["prefill_tokens"]
     columns.setdefault("prefill_seqs", np.where(tokens > 0, 1.0, 0.0))
     chunks = np.maximum(columns["prefill_seqs"], 1.0)
@@ -121,7 +121,7 @@ def fit_steps(rows: KernelRows, name: str, model: str = "", gpu: str = "", tenso
 
 
 def _tokens(table: Table, *, is_padded: bool) -> Array:
-    """Tokens that were computed: up to the next size for which a server captures graphs, if it does."""
+    """Tokens that were computed: padded to the next size for which a server captures graphs, if it does."""
     tokens = table["decode_seqs"] + table["prefill_tokens"]
     if not is_padded:
         return np.asarray(tokens, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Surfaces fitted to rows: physics first, then its residuals, on the measured grid or on a coarse one."""
+"""Fit surfaces to rows: first physics, then its residuals, on the measured grid or on a coarse one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REACH = 1.2
 """How far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)."""
 
 NOISE = 0.1
-"""Variance of a scattered row's error, of that of the correction."""
+"""Variance of a scattered row's error, as a share of the correction's."""
 
 MOST_SCATTERED = 600
 """Most scattered rows that the correction uses, taken evenly from all; the physics uses all."""
@@ -63,7 +63,7 @@ def fit_surface(
 
 
 def is_dense(coordinates: Sequence[Array], values: Sequence[Array]) -> bool:
-    """Whether the rows are at half of the cells of a grid or more."""
+    """Tell whether the rows fill half of the cells of a grid or more."""
     cells = 1
     for axis in values:
         cells *= len(axis)
@@ -95,7 +95,7 @@ def _spanning(column: Array) -> Array:
 
 
 def smooth_residual(axes: Sequence[Axis], coordinates: Sequence[Array], residual: Array) -> Array:
-    """A smooth function through scattered rows at all cells of the axes (flat, the last axis fastest)."""
+    """Smooth the residuals of scattered rows to all cells of the axes (flat, the last axis fastest)."""
     rows = np.column_stack([np.log1p(column / axis.unit) for column, axis in zip(coordinates, axes, strict=True)])
     mesh = np.meshgrid(*[np.asarray(axis.places) for axis in axes], indexing="ij")
     cells = np.column_stack([axis.ravel() for axis in mesh])

@@ -1,4 +1,4 @@
-"""Errors of tables on rows that they leave out, or that are left out to see.
+"""Errors of tables on rows that they do not hold, or that are left out for the test.
 
 Regimes: `thinned` (products between the rows that were kept), `sizes` (every other width of a product, from those
 beside it), `random` (a tenth of the cells of attention, each from its neighbours, so from twice as far as any step is),
@@ -48,7 +48,7 @@ def errors_of(tables: Tables, products: pd.DataFrame) -> Errors:
 
 
 def _thinned(tables: Tables, dtype: str, rows: pd.DataFrame) -> Array:
-    """Relative errors of the products that are no cells of the grid, but within it."""
+    """Relative errors of products within the grid that are not among its cells."""
     surface = tables.products[dtype]
     m_axis, n_axis, k_axis = surface.axes
     rows = rows[(rows["precision"] == dtype) & stands_for(dtype, rows["m"].to_numpy(float))]

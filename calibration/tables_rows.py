@@ -1,4 +1,4 @@
-"""The rows that tables are made of: named, possible, undisturbed, and as if the cache were cold."""
+"""Read the rows that tables are made of: named, possible, undisturbed, and brought to a cold cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Notes = dict[str, Any]
-"""By kind of row: how many of how many."""
+"""Counts by kind of row: how many, of how many."""
 
 PRECISIONS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 KV_BYTES = {"bf16": 2, "fp8": 1}

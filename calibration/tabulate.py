@@ -1,4 +1,4 @@
-"""Tables of a GPU under one version of vLLM from aiconfigurator's parquet files: thinned, coded, tested.
+"""Make a GPU's tables under one version of vLLM from aiconfigurator's parquet files: thinned, coded, tested.
 
 Products keep all widths, and of the rows (m) about half (`M`): one just above each full tile, where the times jump.
 Attention keeps all heads, batches and contexts, which are doublings already. Fractions below a thousandth go.
@@ -37,7 +37,8 @@ from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Array, Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
-from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, load_tables
+from simulator.timing.tables.table_files import SCALE
+from simulator.timing.tables.table_schema import SCHEMA, VERSION, load_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +61,7 @@ PROMPT = Shape(("tiles",), (("pairs", "tokens"), ("chain",)))
 
 
 def tabulate(source: Source, name: str = "", gpu: str = "", release: str = "") -> dict[str, Any]:
-    """The JSON of a source's tables. InputError where its files or its GPU are not known.
+    """Make the JSON of a source's tables. InputError where its files or its GPU are not known.
 
     `release` is that of the wheel which the source came in, where that is known.
     """
@@ -98,7 +99,7 @@ def write_tables(document: Mapping[str, Any], path: Path) -> None:
 
 
 def _sources(source: Source, release: str) -> list[dict[str, str]]:
-    """Where the files come from; by family, each version that was read with its families."""
+    """List where the files come from; by family, each version that was read with its families."""
     if not source.by_family:
         place = f"aic-core/src/aiconfigurator_core/systems/data/{source.gpu}/vllm_{source.version}"
         return [{**AICONFIGURATOR, "path": place}]
@@ -187,5 +188,5 @@ def _all_reduce(source: Source) -> dict[str, Any]:
 
 
 def coded(table: Array) -> list[int | None]:
-    """Thousandths, the last axis fastest; None for NaN."""
+    """Code a table in thousandths, the last axis fastest; None for NaN."""
     return [None if np.isnan(value) else round(value / SCALE) for value in table.ravel().tolist()]

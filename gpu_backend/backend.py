@@ -1,4 +1,4 @@
-"""A model on a device: carries out a step's work, and says how long each part took."""
+"""A model on a device: it carries out a step's work, and says how long each part took."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.backends import default_attention, open_attention
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.checkpoint import load_weights
 from gpu_backend.decoder import Decoder
 from gpu_backend.device import Device
@@ -21,13 +20,13 @@ from gpu_backend.parallel import all_reduce, local_model, local_weights
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import random_weights
-from gpu_backend.work import ScheduledPart, Swap, Work, null_work, step_arrays
+from gpu_backend.work import AttentionShape, ScheduledPart, Swap, Work, null_work, step_arrays
 from simulator.hardware.models import Model
 
 _CANARY_DECODES, _CANARY_CONTEXT, _CANARY_CHUNK = 8, 256, 48
 _MERGED_KEYS = 16384
 GRAPH, EAGER = "graph", "eager"
-"""How a forward pass is launched: at once, or kernel by kernel."""
+"""The two ways to launch a forward pass: at once, or kernel by kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ class Backend:
 
     @property
     def captures(self) -> bool:
-        """Whether decode steps are captured as graphs."""
+        """Tell whether decode steps are captured as graphs."""
         return self._graphs is not None
 
     def run(self, work: Work) -> Done:
@@ -161,7 +160,7 @@ class Backend:
             self.pool.swap_in(there)
 
     def canary(self) -> Callable[[], object]:
-        """A step of a fixed size that may be done at any time: decodes and a chunk, of the null block alone."""
+        """Prepare a step of a fixed size that may be done at any time: decodes and a chunk, on the null block alone."""
         longest = self.model.max_model_len
         context, chunk = min(_CANARY_CONTEXT, longest), min(_CANARY_CHUNK, longest)
         return self.forward(null_work(_CANARY_DECODES, context, chunk, 0, self.block_size))
@@ -180,16 +179,16 @@ class Backend:
 
     @property
     def canary_name(self) -> str:
-        """Equal for two backends whose canaries are: times in terms of one can then be compared with the other's."""
+        """A name that backends with equal canaries share: times in terms of these canaries can be compared."""
         what = repr((replace(self.model, name=""), self.block_size, self.kernels, str(self.pool.kv.dtype)))
         return f"{crc32(what.encode()):08x}"
 
     def forward(self, work: Work) -> Callable[[], Tensor]:
-        """The step's forward pass, prepared: a call without arguments that may be done over."""
-        return self._prepared(work.parts, len(work.decodes))[0]
+        """Prepare the step's forward pass: a call without arguments that may be done over."""
+        return self.launchable(work.parts, len(work.decodes))[0]
 
     def launchable(self, parts: tuple[ScheduledPart, ...], decodes: int) -> tuple[Callable[[], Tensor], str]:
-        """The forward pass of some parts, decodes first, and how it is launched: what `Device.seconds` takes."""
+        """Prepare the forward pass of some parts, decodes first, and name how it is launched, for `Device.seconds`."""
         forward, _, kind = self._prepared(parts, decodes)
         return forward, kind
 
@@ -209,7 +208,7 @@ class Backend:
 
 
 def free_bytes() -> int:
-    """Bytes of device memory that are free, what torch keeps for later given back first."""
+    """Count the free bytes of device memory, after torch has given back what it keeps for later."""
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     return int(free)

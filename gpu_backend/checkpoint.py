@@ -31,7 +31,7 @@ _INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 
 def load_weights(folder: Path, model: Model, device: str, dtype: torch.dtype) -> Weights:
-    """The weights of a folder for a model of its dimensions. Raises InputError for what the decoder cannot compute."""
+    """Read a folder's weights for a model of these dimensions. InputError for what the decoder cannot compute."""
     check_model(model)
     if model.positions or not model.gated_mlp:
         raise InputError("weights are read of models with rope and a gated feed-forward", file=str(folder))
@@ -41,10 +41,9 @@ def load_weights(folder: Path, model: Model, device: str, dtype: torch.dtype) ->
     if kind != "default":
         raise InputError(f"the decoder has no rope of type {kind!r}", file=str(folder / "config.json"))
     base = config.get("rope_theta", scaling.get("rope_theta", 10_000.0))
+    eps = config.get("rms_norm_eps", 1e-5)
     with _tensors(folder) as found:
-        return _Reader(found, folder, model, device, dtype).weights(
-            float(base), float(config.get("rms_norm_eps", 1e-5))
-        )
+        return _Reader(found, folder, model, device, dtype).weights(float(base), float(eps))
 
 
 class _Reader:
@@ -83,7 +82,7 @@ class _Reader:
         return Mlp(up, self._joined([f"{at}.down_proj"], False))
 
     def _experts(self, at: str) -> Experts:
-        """Mixtral's names, or Qwen's."""
+        """Read a layer's experts, by Mixtral's names or by Qwen's."""
         model = self._model
         if model.shared_experts:
             raise InputError("weights of shared experts are not read", file=str(self._folder))
@@ -101,19 +100,16 @@ class _Reader:
         return Norm(self._get(f"{name}.weight", (self._model.hidden,)), None)
 
     def _joined(self, names: list[str], has_bias: bool, shape: tuple[int, ...] | None = None) -> Dense:
-        """Matrices above one another as one; `shape` is that of each."""
+        """Stack matrices of `shape`, one above another, into one."""
         bias = torch.cat([self._get(f"{name}.bias") for name in names]) if has_bias else None
         in_fp8 = has_fp8_weights(self._model)
-        if in_fp8 and all(self._is_fp8(name) for name in names):
+        if in_fp8 and all(self._there(f"{name}.weight").dtype == E4M3 for name in names):
             parts = [as_bytes(self._there(f"{name}.weight", shape)) for name in names]
             scales = [self._scale(name).expand(len(part)) for name, part in zip(names, parts, strict=True)]
             weight = torch.cat(parts).view(E4M3).to(self._device)
             return Dense(weight, bias, torch.cat(scales).to(self._device).contiguous())
         weight = torch.cat([self._get(f"{name}.weight", shape) for name in names])
         return quantised_dense(weight, bias) if in_fp8 else Dense(weight, bias)
-
-    def _is_fp8(self, name: str) -> bool:
-        return bool(self._there(f"{name}.weight").dtype == E4M3)
 
     def _scale(self, name: str) -> Tensor:
         """The scale of a matrix in fp8: one number, or one for each output channel."""
@@ -161,7 +157,7 @@ def _tensors(folder: Path) -> Iterator[Mapping[str, Tensor]]:
 
 
 def read_safetensors(data: Any, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file's bytes, as views of them. Raises InputError where it is no such file."""
+    """Return the tensors in a file's bytes, as views of them. InputError where it is no file of safetensors."""
     try:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(bytes(data[8 : 8 + length]))

@@ -10,7 +10,7 @@ from simulator.memory.blocks import BlockTables
 
 
 class Checks:
-    """Raises AssertionError where a page is misused; fills pages with poison when they change hands.
+    """Raise AssertionError where a page is misused; fill pages with poison when they change hands.
 
     - every page has as many owners as the block manager says, and without a prefix cache one at most
     - free and used pages are all there are

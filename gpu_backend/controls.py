@@ -1,4 +1,4 @@
-"""Fixed steps on a backend, timed now and then: whether it is still the device that a profile was measured on.
+"""Fixed steps on a backend, timed now and then: they tell whether the device is still as it was for the profile.
 
 They read pages from all over the pool, as traffic does, so that a neighbour who takes cache or memory bandwidth slows
 them as it slows steps. They write to the null block alone, so they may be timed at any moment.
@@ -31,7 +31,7 @@ def control_steps(grid: Grid) -> dict[str, ControlStep]:
 
 
 class Controls:
-    """The steps of some regimes on a backend."""
+    """The control steps of some regimes on a backend."""
 
     def __init__(self, backend: Backend, steps: Mapping[str, ControlStep]) -> None:
         self._backend = backend
@@ -39,7 +39,7 @@ class Controls:
         self._parts = {name: _parts(step, pages.tolist(), backend.block_size) for name, step in steps.items()}
 
     def timed(self) -> dict[str, float]:
-        """Seconds of each, in the terms of the device's other times; of none whose launches could not be hidden."""
+        """Time each step, in terms of the canary; a step whose launches could not be hidden is left out."""
         device, found = self._backend.device, {}
         for name, (decodes, parts) in self._parts.items():
             seconds = device.seconds(*self._backend.launchable(parts, decodes))

@@ -1,4 +1,4 @@
-"""A CUDA device: events on its stream time what it does, captured graphs launch it at once."""
+"""A CUDA device: events on its stream time the work, and captured graphs launch it at once."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Cuda:
 
 
 def _pci_address() -> str:
-    """As NVML writes it; "" where torch does not tell."""
+    """The GPU's PCI address as NVML writes it; "" where torch does not tell."""
     of = torch.cuda.get_device_properties(torch.cuda.current_device())
     try:
         return f"{of.pci_domain_id:08x}:{of.pci_bus_id:02x}:{of.pci_device_id:02x}.0"
@@ -165,7 +165,7 @@ def _pci_address() -> str:
 
 
 def _smi(key: str) -> str:
-    """A figure of nvidia-smi; empty where it has none."""
+    """Ask nvidia-smi for a figure; "" where it has none."""
     try:
         done = subprocess.run(
             ["nvidia-smi", f"--query-gpu={key}", "--format=csv,noheader,nounits"],

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, linear
 
 from gpu_backend.fp8 import product
-from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, activated, norm, normed_heads, turned
+from gpu_backend.pointwise import Placing, Pointwise, TorchPointwise, norm, normed_heads, turned
 from gpu_backend.pool import PagedPool
 from gpu_backend.weights import Dense, Experts, Layer, Mlp, Weights
-from gpu_backend.work import AS_THEY_ARE, Attention, KVScales, StepArrays
+from gpu_backend.work import UNSCALED, Attention, KVScales, StepArrays
 from simulator.hardware.models import Model
 
 
@@ -39,7 +39,7 @@ class Inputs:
 class Looking(Attention, Protocol):
     """Attention that takes keys and values from the pages: what it prepares has `slots` [tokens], where they go."""
 
-    def look(self, query: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE) -> Tensor:
+    def look(self, query: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = UNSCALED) -> Tensor:
         """Attention of `query` to the pages, into which the step's own keys and values were put."""
 
 
@@ -105,7 +105,7 @@ class Decoder:
         return part if self._reduce is None else self._reduce(part)
 
     def sampled(self, inputs: Inputs) -> Tensor:
-        """As `logits`. Greedy sampling is part of a step; its tokens are dropped, as they follow from the logits."""
+        """Compute the step like `logits`, and sample greedily. The tokens are dropped: they follow from the logits."""
         with torch.inference_mode():
             logits = self._logits(inputs)
             logits.argmax(-1)
@@ -118,16 +118,16 @@ class Decoder:
             prepared: Any = inputs.attention
             query = self.place(layer, mixed, inputs.position, kv, prepared.slots)
             out = self.placing.look(query, kv, prepared, scales=layer.kv_scales)
-            return self.dense(out.view(len(normed), -1), layer.out)
-        query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
-        query, key = normed_heads(query, layer.query_norm, eps), normed_heads(key, layer.key_norm, eps)
-        if turn is not None:
-            query, key = turned(query, turn), turned(key, turn)
-        out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention, scales=layer.kv_scales)
+        else:
+            query, key, value = mixed.split((model.heads, model.kv_heads, model.kv_heads), dim=1)
+            query, key = normed_heads(query, layer.query_norm, eps), normed_heads(key, layer.key_norm, eps)
+            if turn is not None:
+                query, key = turned(query, turn), turned(key, turn)
+            out = self.attention.attend(query.contiguous(), key, value, kv, inputs.attention, scales=layer.kv_scales)
         return self.dense(out.view(len(normed), -1), layer.out)
 
     def place(self, layer: Layer, mixed: Tensor, position: Tensor, kv: Tensor, slots: Tensor) -> Tensor:
-        """Queries ready for attention; keys and values of the step in the pages. Only where `placing`."""
+        """Put the step's keys and values into the pages; return queries ready for attention. Only where `placing`."""
         assert self.rope is not None
         assert self._placer is not None
         return self._placer.place(mixed, layer, self.rope, position, kv, slots)
@@ -147,10 +147,10 @@ class Decoder:
 
     def activated(self, up: Tensor) -> Tensor:
         """SwiGLU of gate and value side by side, or GELU."""
-        return activated(self.pointwise, up, gated=self.model.gated_mlp)
+        return self.pointwise.gated(up) if self.model.gated_mlp else gelu(up, approximate="tanh")
 
     def routed(self, experts: Experts, x: Tensor) -> Tensor:
-        """Each token's `active_experts` best experts, weighted by the softmax over those chosen.
+        """Compute each token's `active_experts` best experts, weighted by the softmax over their scores.
 
         All experts are one grouped product over the tokens in their order: the host need not know how many each has.
         """

@@ -27,8 +27,8 @@ from simulator.hardware.models import Model
 Work = TypeVar("Work")
 
 STEADY = {"cuda": 0.03, "cpu": 2.0}
-"""How far a canary may be from its reference, by device, for what runs beside it to count. On a CPU times are ratios to
-the canary's own, so that only a machine out of all proportion matters."""
+"""The limit of a canary's distance from its reference, by device: work beside a canary beyond it does not count. On a
+CPU times are ratios to the canary's own, so only a gross change of the machine matters."""
 
 _REFERENCE_RUNS = 31
 _FEWEST = 3  # repetitions of work so long that `repeats` of it would take more than `_LONG_S`
@@ -40,11 +40,11 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """As torch and `--device` call it: `cpu` or `cuda`."""
+        """The name in torch and `--device`: `cpu` or `cuda`."""
 
     @property
     def repeats(self) -> int:
-        """How often a step is executed for one figure, of which the median counts."""
+        """A step is executed so many times for one figure, their median."""
 
     def dtype(self, model: Model) -> torch.dtype:
         """The type of weights, activations and pages."""
@@ -71,19 +71,19 @@ class Device(Protocol):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the host's launches are not in the time of what was timed last: it says something of the device."""
+        """True if the last time holds no launches of the host's, so that it tells the device's own time."""
 
     def heat(self, seconds: float) -> None:
-        """Keep the device busy for so long, lest its clock be that of a cold one."""
+        """Keep the device busy for so long, to bring its clock to that of a warm device."""
 
     def capture(self, work: Callable[[], Work]) -> Callable[[], Work]:
-        """The work captured as a graph: each call replays it into the same tensors. On a CPU, the work itself."""
+        """Capture the work as a graph: each call replays it into the same tensors. On a CPU, return the work itself."""
 
     def beside(self, work: Callable[[], object], other: Callable[[], object]) -> float | None:
-        """Seconds of both at once, `other` on a stream of its own; None on a device with one stream."""
+        """Time both at once, in seconds, `other` on a stream of its own; None on a device with one stream."""
 
     def host_s(self) -> float:
-        """A clock for the host's part of a step."""
+        """Seconds on a clock for the host's part of a step."""
 
     def fingerprint(self) -> dict[str, str]:
         """Device and software, as far as they can change a figure."""
@@ -204,7 +204,7 @@ class Cpu:
 
 
 def open_device(name: str, repeats: int | None = None) -> Device:
-    """The device of that name: `cpu` or `cuda`."""
+    """Open the device of that name: `cpu` or `cuda`."""
     if name == "cuda":
         from gpu_backend.cuda import Cuda
 

@@ -1,4 +1,4 @@
-"""The executor of a device: the plans that the simulator prices, carried out over real pages.
+"""The executor of a device: it carries out over real pages the plans that the simulator prices.
 
 It keeps its own account of each request: its tokens, how many of them are in the KV cache, and the pages of its last
 step. Tables come from the block manager, whose ids are those of the pool. Decisions never depend on what is sampled:
@@ -65,17 +65,11 @@ class DeviceExecutor:
     `measured` has an entry for each step, and `stories` one for each request. It serves one replica.
     """
 
-    # Cost models are fitted to its steps, so these have all counts that any cost model may want.
+    # Cost models are fitted to its steps: they have every count that a cost model may want.
     traits = ExecutorTraits(wants_context_stats=True, wants_block_ids=True)
 
     def __init__(
-        self,
-        backend: Backend,
-        *,
-        seed: int = 0,
-        debug: bool = False,
-        then: Canary | None = None,
-        began: float = 1.0,
+        self, backend: Backend, *, seed: int = 0, debug: bool = False, then: Canary | None = None, began: float = 1.0
     ) -> None:
         self.backend = backend
         self.stories: dict[int, RequestTrace] = {}
@@ -89,7 +83,7 @@ class DeviceExecutor:
 
     @property
     def answers(self) -> dict[int, list[int]]:
-        """The tokens that each request was answered with, by row."""
+        """The tokens of each request's answer, by row."""
         return {row: story.sampled for row, story in self.stories.items()}
 
     def execute(self, step: Step) -> float:
@@ -103,29 +97,18 @@ class DeviceExecutor:
             self._checks.after(work)
         self._commit(work, done)
         device = self.backend.device
-        pulse = device.pulse()
-        self.measured.append(
-            DeviceStep(
-                work.digest,
-                done.device_s,
-                done.host_s,
-                device.canary / self._then.seen.median,
-                done.is_hidden and self._is_steady(device.canary),
-                pulse.sm_mhz,
-                pulse.power_w,
-                self._apart.get(regime_of(work.shape), nan),
-            )
-        )
+        pulse, is_steady = device.pulse(), done.is_hidden and self._is_steady(device.canary)
+        canary, control = device.canary / self._then.seen.median, self._apart.get(regime_of(work.shape), nan)
+        times = work.digest, done.device_s, done.host_s, canary
+        self.measured.append(DeviceStep(*times, is_steady, pulse.sm_mhz, pulse.power_w, control))
         if device.name == "cuda" and len(self.measured) % CHECK_EVERY == 0:
             self._check()
         return done.device_s
 
     def _check(self) -> None:
-        """Time the canary; where it has drifted, the steps since it was last timed may have too."""
+        """Time the canary; where it has drifted, mark the steps since it was last timed: they may have drifted too."""
         if not self._is_steady(self.backend.device.check()):
-            recent = range(max(0, len(self.measured) - CHECK_EVERY), len(self.measured))
-            for index in recent:
-                self.measured[index] = self.measured[index]._replace(is_steady=False)
+            self.measured[-CHECK_EVERY:] = [step._replace(is_steady=False) for step in self.measured[-CHECK_EVERY:]]
 
     def _is_steady(self, canary: float) -> bool:
         return abs(canary / self._began - 1.0) <= STEADY[self.backend.device.name]
@@ -137,7 +120,7 @@ class DeviceExecutor:
     # Preparing
 
     def work(self, step: Step) -> Work:
-        """The step in the device's terms. Raises AssertionError where the engine's account differs from this one."""
+        """Put the step into the device's terms. AssertionError where the engine's account differs from this one."""
         swap_out, swap_in = self._swaps(step)
         decodes = self._decodes(step)
         chunks = tuple([self._chunk(step, live, n, padded) for live, n, padded in step.prefill if n])
@@ -147,7 +130,7 @@ class DeviceExecutor:
         return work
 
     def _swaps(self, step: Step) -> tuple[Swap, Swap]:
-        """Pages that leave and pages that return; recomputed victims begin anew."""
+        """List the pages that leave and the pages that return; victims that are recomputed begin anew."""
         blocks = _blocks(step)
         out: list[tuple[int, int]] = []
         back: list[tuple[int, int]] = []
@@ -190,9 +173,8 @@ class DeviceExecutor:
         story.table = list(_blocks(step).tables[live.row])
         begin = max(0, live.base_computed - story.padding)
         ids = [0] * padded + story.tokens[begin : begin + tokens - padded]
-        return ScheduledPart(
-            live.row, story.computed, ids, story.table, story.padding, tokens == live.num_tokens_to_compute
-        )
+        samples = tokens == live.num_tokens_to_compute
+        return ScheduledPart(live.row, story.computed, ids, story.table, story.padding, samples)
 
     def _story(self, step: Step, live: RequestState) -> RequestTrace:
         story = self.stories.get(live.row)

@@ -10,7 +10,7 @@ INSTALL = "pip install -c constraints.txt -e '.[gpu]'"
 
 
 def require_torch(device: str = "cpu") -> None:
-    """Raise InputError, with the command that installs it, where torch or the device named is not there."""
+    """Raise InputError where torch (with the command that installs it) or the named device is missing."""
     if importlib.util.find_spec("torch") is None:
         raise InputError("the real backend needs torch, which is not installed", hint=INSTALL)
     if device == "cuda":

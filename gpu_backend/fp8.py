@@ -1,4 +1,4 @@
-"""Numbers of eight bits, e4m3 (Micikevicius et al., 2022): what is kept in them, and matrix products of them.
+"""Numbers of eight bits, e4m3 (Micikevicius et al., 2022): tensors kept in them, and their matrix products.
 
 A tensor is kept as e4m3 numbers times a scale in float32: weights with a scale for each output channel, or one for
 all; activations with one for each token (or for all), found anew at every product; keys and values with one each for
@@ -28,7 +28,7 @@ Per = Literal["channel", "tensor"]
 
 
 def has_fp8_weights(model: Model) -> bool:
-    """Whether a model's matrices are kept, and multiplied, in fp8."""
+    """Tell whether a model's matrices are kept and multiplied in fp8."""
     return model.dtype_bytes == 1
 
 
@@ -67,34 +67,34 @@ def product(x: Tensor, x_scale: Tensor, weight: Tensor, scale: Tensor, dtype: to
 
 
 def stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Keys or values as pages of that type keep them."""
+    """Bring keys or values to the type of the pages."""
     return quantised(x, scale) if dtype == E4M3 else x
 
 
 def widened(pages: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """Keys or values as they are computed with."""
+    """Bring keys or values from the pages to the type that computes."""
     return pages.to(dtype) * scale if pages.dtype == E4M3 else pages
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """e4m3 numbers as the bytes they are: few operators take that type, and moving takes any."""
+    """View e4m3 numbers as bytes: few operators take that type, and bytes can be moved by any."""
     return tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor
 
 
 def put(kv: Tensor, page: Tensor, offset: Tensor, key: Tensor, value: Tensor, scales: KVScales) -> None:
-    """Keys and values [tokens, kv_heads, head_dim] into their slots of one layer's pages."""
+    """Write keys and values [tokens, kv_heads, head_dim] to their slots of one layer's pages."""
     raw = as_bytes(kv)
     raw[page, 0, :, offset] = as_bytes(stored(key, scales.key, kv.dtype))
     raw[page, 1, :, offset] = as_bytes(stored(value, scales.value, kv.dtype))
 
 
 def taken(pages: Tensor, rows: Tensor) -> Tensor:
-    """Some rows of pages, in that order."""
+    """Take rows of pages, in the order given."""
     return as_bytes(pages).index_select(0, rows).view(pages.dtype)
 
 
 def random_pages(pages: Tensor, seed: int, at_once: int = 2**26) -> None:
-    """Fill with numbers of the order of 1, e4m3 ones by and by: a generator draws none of those."""
+    """Fill pages with numbers of the order of 1; e4m3 pages in parts, as a generator draws no such numbers."""
     random = torch.Generator(device=pages.device).manual_seed(seed)
     if pages.dtype != E4M3:
         pages.normal_(generator=random)

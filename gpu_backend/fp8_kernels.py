@@ -1,4 +1,4 @@
-"""e4m3 numbers in Triton: rounding to them, and activations brought to them."""
+"""e4m3 numbers in Triton: rounding to them, and quantising activations."""
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 # Triton compiles these functions from their source: their arguments are pointers and scalars of its own language.
 
@@ -45,7 +45,7 @@ def quantised(
 
 
 INTERPRETED = not isinstance(quantised, triton.JITFunction)
-"""Whether TRITON_INTERPRET=1 was set when triton was loaded: then kernels run on CPU tensors, slowly."""
+"""True if TRITON_INTERPRET=1 was set when triton was loaded: then kernels run on CPU tensors, slowly."""
 
 
 def warps(block: int) -> int:
@@ -59,11 +59,6 @@ def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     out, scales = torch.empty_like(x, dtype=E4M3), x.new_empty((tokens, 1), dtype=torch.float32)
     if tokens:
         block = triton.next_power_of_2(width)
-        quantised[(tokens,)](
-            *(x.contiguous(), out, scales, LARGEST, SMALLEST_SCALE),
-            width=width,
-            block=block,
-            emulated=INTERPRETED,
-            num_warps=warps(block),
-        )
+        arguments = x.contiguous(), out, scales, LARGEST, SMALLEST_SCALE
+        quantised[(tokens,)](*arguments, width=width, block=block, emulated=INTERPRETED, num_warps=warps(block))
     return out, scales

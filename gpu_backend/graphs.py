@@ -48,7 +48,7 @@ class DecodeGraphs:
         self._captured = {size: self._capture(size) for size in reversed(self._sizes)}
 
     def ready(self, rows: StepArrays) -> Callable[[], Tensor] | None:
-        """The step's graph, filled: a call gives logits, those of the batch first. None where no graph holds it."""
+        """Fill the step's graph: a call gives logits, those of the batch first. None where the step fits no graph."""
         place = bisect_left(self._sizes, len(rows))
         if place == len(self._sizes) or int(rows.context.max()) > self._max_context:
             return None

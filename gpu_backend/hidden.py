@@ -46,7 +46,7 @@ class Timed(NamedTuple):
 
 
 def timed(stream: Stream, work: Callable[[], object], launch_s: float) -> Timed:
-    """Time `work`, which may be done over; `launch_s` is what launching its like took before, 0.0 if not known."""
+    """Time `work`, which may be done over; launching work of its kind took `launch_s` before, 0.0 if not known."""
     wait_s = max(SHORTEST_WAIT_S, SLACK * launch_s)
     found = _behind(stream, work, wait_s)
     if not found.is_hidden:
@@ -66,7 +66,7 @@ def _behind(stream: Stream, work: Callable[[], object], wait_s: float) -> Timed:
 
 
 class Launches:
-    """Times work on a stream, and remembers by kind what launching it took: a graph is launched faster than a step."""
+    """Time work on a stream, and remember by kind what launching it took: a graph is launched faster than a step."""
 
     def __init__(self, stream: Stream, capture: Callable[[Callable[[], object]], Callable[[], object]]) -> None:
         self._stream, self._capture = stream, capture

@@ -1,4 +1,4 @@
-"""A decoder's operators one at a time, on activations made up: what kernel rows are measured with.
+"""A decoder's operators, one at a time on made-up activations: kernel rows are measured with them.
 
 Each is done over all layers in turn, so that weights come from where a step finds them, and not from the nearest cache.
 """
@@ -41,10 +41,8 @@ class Operators:
         if self._decoder.placing is not None:
             found["rope"] = self._place(tokens)
         elif self._decoder.rope is not None:
-            query, key = (
-                self._made_up(tokens, model.heads, model.head_dim),
-                self._made_up(tokens, model.kv_heads, model.head_dim),
-            )
+            query = self._made_up(tokens, model.heads, model.head_dim)
+            key = self._made_up(tokens, model.kv_heads, model.head_dim)
             turn = self._decoder.rope[torch.arange(tokens, device=key.device) % len(self._decoder.rope)].unsqueeze(2)
             found["rope"] = lambda layer: (turned(query, turn), turned(key, turn))
         plain = next((layer.mlp for layer in self._layers if isinstance(layer.mlp, Mlp)), None)
@@ -53,7 +51,7 @@ class Operators:
         return {name: partial(self._over_layers, work) for name, work in found.items()}
 
     def _place(self, tokens: int) -> Callable[[Layer], object]:
-        """Rope with the cache write in it; what is written goes to the null page."""
+        """Rope with the cache write in it, which goes to the null page."""
         decoder, rope = self._decoder, self._decoder.rope
         assert rope is not None
         mixed = self._made_up(tokens, decoder.model.heads + 2 * decoder.model.kv_heads, decoder.model.head_dim)
@@ -111,7 +109,7 @@ class Operators:
         ]
 
     def _pages(self) -> Iterator[tuple[Tensor, KVScales]]:
-        """Each layer's, and what they are scaled by."""
+        """Return each layer's pages, and their scales."""
         return zip(self._decoder.pool.kv, [layer.kv_scales for layer in self._layers], strict=True)
 
     def _over_layers(self, work: Callable[[Layer], object]) -> None:
@@ -119,5 +117,5 @@ class Operators:
             work(layer)
 
     def _made_up(self, *shape: int) -> Tensor:
-        """Activations of the order of 1."""
+        """Draw activations of the order of 1."""
         return torch.randn(shape, device=self._like.device, dtype=torch.float32).to(self._like.dtype)

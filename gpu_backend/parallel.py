@@ -20,7 +20,7 @@ from simulator.hardware.models import Model
 
 
 def all_reduce(tensor: Tensor) -> Tensor:
-    """The sum over all processes of the group, in place."""
+    """Sum a tensor over all processes of the group, in place."""
     distributed.all_reduce(tensor)
     return tensor
 
@@ -41,9 +41,8 @@ def local_model(model: Model, size: int) -> Model:
 
 
 def local_weights(model: Model, weights: Weights, rank: int, size: int) -> Weights:
-    """Share number `rank` of a whole model's weights."""
-    layers = tuple([_layer(model, layer, rank, size) for layer in weights.layers])
-    return replace(weights, layers=layers)
+    """Cut share number `rank` out of a whole model's weights."""
+    return replace(weights, layers=tuple([_layer(model, layer, rank, size) for layer in weights.layers]))
 
 
 def _layer(model: Model, layer: Layer, rank: int, size: int) -> Layer:
@@ -64,7 +63,7 @@ def _mlp(model: Model, mlp: Mlp, rank: int, size: int) -> Mlp:
 
 
 def _experts(model: Model, experts: Experts, rank: int, size: int) -> Experts:
-    """Every process has a share of every expert; the router is whole."""
+    """Cut a share of every expert; the router stays whole."""
     parts = 2 if model.gated_mlp else 1
     up = torch.cat([_share(part, 1, rank, size) for part in experts.up.chunk(parts, dim=1)], dim=1)
     shared = None if experts.shared is None else _mlp(model, experts.shared, rank, size)
@@ -72,7 +71,7 @@ def _experts(model: Model, experts: Experts, rank: int, size: int) -> Experts:
 
 
 def _by_outputs(dense: Dense, widths: Sequence[int], rank: int, size: int) -> Dense:
-    """Rows of each of the matrices that stand above one another."""
+    """Cut a share of the rows of each matrix in a stack."""
 
     def mine(whole: Tensor | None) -> Tensor | None:
         if whole is None or len(whole) == 1:  # nothing, or one scale for all
@@ -86,7 +85,7 @@ def _by_outputs(dense: Dense, widths: Sequence[int], rank: int, size: int) -> De
 
 
 def _by_inputs(dense: Dense, rank: int, size: int) -> Dense:
-    """Columns; the bias is added once, by the first."""
+    """Cut a share of the columns; the first process alone adds the bias."""
     return Dense(_share(dense.weight, 1, rank, size), dense.bias if rank == 0 else None, dense.scale)
 
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, rms_norm, silu
+from torch.nn.functional import layer_norm, rms_norm, silu
 
 from gpu_backend.fp8 import quantised_rows
 from gpu_backend.weights import Layer, Norm
@@ -68,11 +68,6 @@ def norm(x: Tensor, by: Norm, eps: float = NORM_EPS) -> Tensor:
     if by.bias is None:
         return rms_norm(x, (x.shape[-1],), by.weight, eps)
     return layer_norm(x, (x.shape[-1],), by.weight, by.bias, eps)
-
-
-def activated(pointwise: Pointwise, up: Tensor, *, gated: bool) -> Tensor:
-    """SwiGLU of gate and value side by side, or GELU."""
-    return pointwise.gated(up) if gated else gelu(up, approximate="tanh")
 
 
 def normed_heads(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -18,7 +18,7 @@ def default_pointwise(device: str) -> str:
 
 
 def open_pointwise(name: str, eps: float) -> Pointwise:
-    """By its name. Raises InputError for an unknown one, and where Triton is not installed."""
+    """Open the operators of that name. InputError for an unknown name, and where Triton is not installed."""
     check_choice(name, POINTWISE, "pointwise")
     if name == "torch":
         return TorchPointwise(eps)

@@ -140,21 +140,16 @@ class TritonPointwise:
         total, normed = torch.empty_like(hidden), torch.empty_like(hidden)
         if tokens:
             block = triton.next_power_of_2(width)
-            add_norm[(tokens,)](
-                *(hidden.contiguous(), part.contiguous(), by.weight, total, normed, self._eps),
-                width=width,
-                block=block,
-                num_warps=warps(block),
-            )
+            tensors = hidden.contiguous(), part.contiguous(), by.weight, total, normed
+            add_norm[(tokens,)](*tensors, self._eps, width=width, block=block, num_warps=warps(block))
         return total, normed
 
     def gated(self, up: Tensor) -> Tensor:
         tokens, width = up.shape[0], up.shape[1] // 2
         out = up.new_empty((tokens, width))
         if tokens:
-            gated[(tokens, triton.cdiv(width, GATED_BLOCK))](
-                up.contiguous(), out, width=width, block=GATED_BLOCK, num_warps=4
-            )
+            grid = tokens, triton.cdiv(width, GATED_BLOCK)
+            gated[grid](up.contiguous(), out, width=width, block=GATED_BLOCK, num_warps=4)
         return out
 
     def quantised(self, x: Tensor) -> tuple[Tensor, Tensor]:

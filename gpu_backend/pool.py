@@ -51,7 +51,7 @@ class PagedPool:
         self.moving_in(swap)()
 
     def moving_out(self, swap: Swap) -> Callable[[], None]:
-        """The copies of `swap_out`, prepared: the call waits for nothing, and may be done over."""
+        """Prepare the copies of `swap_out`: the call waits for nothing, and may be done over."""
         parts = [(self._ids(source), target) for source, target in self._in_parts(swap)]
 
         def move() -> None:
@@ -63,7 +63,7 @@ class PagedPool:
         return move
 
     def moving_in(self, swap: Swap) -> Callable[[], None]:
-        """The copies of `swap_in`, likewise."""
+        """Prepare the copies of `swap_in`, likewise."""
         parts = [(source, self._ids(target)) for source, target in self._in_parts(swap)]
 
         def move() -> None:
@@ -78,10 +78,8 @@ class PagedPool:
 
     def _in_parts(self, swap: Swap) -> list[tuple[Sequence[int], Sequence[int]]]:
         """Sources and targets of what is copied at a time."""
-        starts = range(0, len(swap.source), self._staged)
-        return [
-            (swap.source[start : start + self._staged], swap.target[start : start + self._staged]) for start in starts
-        ]
+        parts = [slice(start, start + self._staged) for start in range(0, len(swap.source), self._staged)]
+        return [(swap.source[part], swap.target[part]) for part in parts]
 
     def poison(self, blocks: Iterable[int]) -> None:
         """Fill pages that hold nothing with a number that spoils every answer it gets into.
@@ -90,11 +88,11 @@ class PagedPool:
         """
         listed = list(blocks)
         if listed:
-            poison = torch.tensor(LARGEST if self.kv.dtype == E4M3 else _POISON).to(self.kv.dtype)
+            poison = torch.tensor(LARGEST if self.kv.dtype == E4M3 else 1e4).to(self.kv.dtype)
             self._moved.index_fill_(1, self._ids(listed), as_bytes(poison.view(1)).item())
 
     def checksums(self, blocks: Sequence[int]) -> list[int]:
-        """A number a page, of its very bits: equal pages have equal ones."""
+        """Return a checksum of each page's bits."""
         return _sums(self._moved.index_select(1, self._ids(blocks)).transpose(0, 1))
 
     def host_checksums(self, blocks: Sequence[int]) -> list[int]:
@@ -103,9 +101,6 @@ class PagedPool:
 
     def _ids(self, blocks: Sequence[int]) -> Tensor:
         return torch.tensor(blocks, dtype=torch.int64, device=self.kv.device)
-
-
-_POISON = 1e4
 
 
 def _sums(pages: Tensor) -> list[int]:

@@ -141,10 +141,8 @@ class Probes:
             left = max(1, grid.max_num_batched_tokens - len(contexts))
             count = int(self._random.integers(1, 4))
             tokens = [max(1, int(left ** self._random.uniform(0.3, 1.0)) // count) for _ in range(count)]
-            prefix = [
-                int(self._random.choice([0, 0, 0, 1])) * int(self._random.integers(grid.max_context // 4))
-                for _ in tokens
-            ]
+            draw, most = self._random, grid.max_context // 4
+            prefix = [int(draw.choice([0, 0, 0, 1])) * int(draw.integers(most)) for _ in tokens]
             yield from self._possible(contexts, list(zip(prefix, tokens, strict=True)))
 
     def _contexts(self) -> list[int]:

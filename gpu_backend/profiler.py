@@ -1,4 +1,4 @@
-"""Measuring a device: shapes in shuffled passes with a canary among them, and the files of the result.
+"""Measure a device: shapes in shuffled passes, a canary among them; and write the files of the result.
 
 `rows.jsonl.gz` holds the rows that `batchlab calibrate fit` reads; `calibration.rows` tells its format. Beside it,
 `measured.json` says what the device is, how steady it was, what the host takes for a step, and what swapping costs.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
@@ -31,6 +31,9 @@ CANARY_EVERY = 20  # shapes
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
 
+Say = Callable[[str], None]
+"""A function that tells the user how the work goes."""
+
 
 class Memory(Protocol):
     """Measurements of an earlier call, and the place where this call keeps its own."""
@@ -42,11 +45,11 @@ class Memory(Protocol):
         """Keep it for good, at once."""
 
     def is_over(self) -> bool:
-        """Whether there is no time for more."""
+        """Tell whether there is no time for more."""
 
 
 class NoMemory:
-    """Nothing is known, nothing kept, and there is all the time in the world."""
+    """A memory that knows and keeps nothing, and never runs out of time."""
 
     def recall(self, key: str) -> Mapping[str, Any] | None:
         del key
@@ -92,18 +95,14 @@ class Profile:
 
     @property
     def drift(self) -> float:
-        """How far the canary was off at most."""
+        """The canary's largest distance from its reference, as a fraction."""
         return max((reading.canary for each in self.readings for reading in each), key=lambda c: abs(c - 1.0)) - 1.0
 
     @property
     def floor(self) -> float:
-        """Mean distance of a pass from the median of all, as a fraction: what a shape's own figure is worth."""
-        apart = [
-            abs(reading.us / median(r.us for r in each) - 1.0)
-            for each in self.readings
-            if len(each) > 1
-            for reading in each
-        ]
+        """The mean distance of a pass from the median of all, as a fraction: the noise of a shape's figure."""
+        repeated = [[reading.us for reading in each] for each in self.readings if len(each) > 1]
+        apart = [abs(us / median(each) - 1.0) for each in repeated for us in each]
         return mean(apart) if apart else 0.0
 
     @property
@@ -124,7 +123,7 @@ def profile(
     kernels: bool = True,
     seed: int = 0,
     memory: Memory | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Profile:
     """Measure the backend: every probe three times, in another order each time. `say` is told how it goes.
 
@@ -188,15 +187,9 @@ class _Beside:
 
 
 def _pass(
-    device: Device,
-    listed: Sequence[Probe],
-    order: Sequence[int],
-    number: int,
-    seen: _Beside,
-    memory: Memory,
-    say: Callable[[str], None],
+    device: Device, listed: Sequence[Probe], order: Sequence[int], number: int, seen: _Beside, memory: Memory, say: Say
 ) -> Iterator[tuple[int, Reading]]:
-    """One pass in stretches between two canaries; what is kept is a stretch."""
+    """Measure one pass, in stretches between two canaries; each stretch is kept."""
     for start in range(0, len(order), CANARY_EVERY):
         if memory.is_over():
             return
@@ -222,8 +215,8 @@ def _pass(
             yield index, Reading(float(each), float(found["canary"]), place not in found.get("exposed", ()))
 
 
-def _tried(device: Device, probe: Probe, say: Callable[[str], None]) -> float | None:
-    """As `_us`; None where the probe fails, which costs it alone. Raises what a device that is lost says next."""
+def _tried(device: Device, probe: Probe, say: Say) -> float | None:
+    """Time a probe like `_us`; None where it fails: the others go on. A device that is lost raises its next error."""
     try:
         return round(_us(device, probe), 4)
     except Exception as error:
@@ -233,7 +226,7 @@ def _tried(device: Device, probe: Probe, say: Callable[[str], None]) -> float | 
 
 
 def _us(device: Device, probe: Probe) -> float:
-    """Kernels are captured: launched one by one, small ones would take as long as the host does to launch them."""
+    """Time a probe. Kernels are captured: launched singly, a small one would take as long as its launch on the host."""
     work = probe.make()
     kind = probe.kind
     if kind == "step":
@@ -244,7 +237,7 @@ def _us(device: Device, probe: Probe) -> float:
 
 
 def _rows(probes: Sequence[Probe], readings: Sequence[Sequence[Reading]], limit: float) -> list[dict[str, Any]]:
-    """A row a probe that was measured, the median of its steady readings; flagged where it has none.
+    """Make a row of each measured probe, the median of its steady readings; flagged where it has none.
 
     A skewed batch has its even one measured right after it, whose time is its `equal_us`.
     """
@@ -265,7 +258,7 @@ def _rows(probes: Sequence[Probe], readings: Sequence[Sequence[Reading]], limit:
 
 
 def _figure(readings: Sequence[Reading], limit: float) -> tuple[float, bool]:
-    """Microseconds, and whether any reading was steady."""
+    """Return microseconds, and whether any reading was steady."""
     steady = [reading.us for reading in readings if reading.is_hidden and abs(reading.canary - 1.0) <= limit]
     return median(steady or [reading.us for reading in readings]), bool(steady)
 
@@ -295,11 +288,7 @@ def _swaps(backend: Backend, probes: Probes) -> Iterator[SwapRow]:
     for blocks in [count for count in (1, 4, 16, 64, 256, 1024) if count <= most]:
         swap = Swap(tuple(range(1, blocks + 1)), tuple(range(blocks)))
         back = Swap(swap.target, swap.source)
-        moves: list[tuple[str, Callable[[], None]]] = [
-            ("out", pool.moving_out(swap)),
-            ("in", pool.moving_in(back)),
-        ]
-        for direction, move in moves:
+        for direction, move in (("out", pool.moving_out(swap)), ("in", pool.moving_in(back))):
             move()
             us = device.seconds(move, "swap") * 1e6
             beside = device.beside(step.make(), move)
@@ -318,9 +307,7 @@ def write_profile(folder: Path, found: Profile, header: dict[str, Any]) -> None:
         "floor": round(found.floor, 4),
         "host": found.host,
         "swap_s_per_block": found.swap_s_per_block(),
-        "swap": [
-            {"direction": s.direction, "blocks": s.blocks, "us": s.us, "beside_us": s.beside_us} for s in found.swap
-        ],
+        "swap": [asdict(row) for row in found.swap],
         **header,
     }
     (folder / MEASURED).write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From a model's dimensions to a measured folder: opening a device, choosing its pages, writing what was found."""
+"""Open a device for a model, choose its pages, measure it and write the result."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from gpu_backend.backend import Backend
+from gpu_backend.backend import Backend, free_bytes
 from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.fp8 import has_fp8_weights, kv_type
 from gpu_backend.probes import GRIDS, Grid
-from gpu_backend.profiler import Memory, Profile, profile, write_profile
+from gpu_backend.profiler import Memory, Profile, Say, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -29,13 +29,6 @@ HEAT_S = 3.0
 _SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
 
 
-def grid_for(device: str, limits: tuple[int | None, int | None, int | None] = (None, None, None)) -> Grid:
-    """The device's usual grid, with the limits that are given: decodes, context, tokens of a step."""
-    usual = GRIDS[device]
-    seqs, context, tokens = limits
-    return Grid(seqs or usual.max_num_seqs, context or usual.max_context, tokens or usual.max_num_batched_tokens)
-
-
 def open_backend(
     model: Model,
     device: Device,
@@ -46,15 +39,13 @@ def open_backend(
     attention: str | None = None,
     pointwise: str | None = None,
 ) -> Backend:
-    """The model on the device with as many pages as there is room for, on the CPU half a GiB of them."""
+    """Put the model on the device, with as many pages as there is room for; on a CPU with half a GiB of them."""
     cut = model if layers is None else replace(model, layers=layers)
     check_model(model)
     page = page_bytes(cut, device, block_size)
     room = _CPU_POOL_BYTES
     check_room(device, cut, room)
     if device.name == "cuda":
-        from gpu_backend.backend import free_bytes
-
         room = int(0.85 * free_bytes()) - held_bytes(cut, device)
     host_blocks = max(16, min(_SWAP_BYTES, room // 4) // page)
     return Backend(
@@ -89,7 +80,7 @@ def check_room(device: Device, model: Model, pool_bytes: int) -> None:
 
 
 def available_bytes() -> int | None:
-    """Bytes of memory that this machine can still give; None where it does not say."""
+    """Read how many bytes of memory this machine can still give; None where it does not say."""
     with suppress(OSError, ValueError), Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):
@@ -116,7 +107,7 @@ def executors(
     canary: Canary | None = None,
     debug: bool = False,
 ) -> tuple[Callable[[], DeviceExecutor], dict[str, str]]:
-    """A factory of executors of a model over the pages of `kv`, and the device's fingerprint.
+    """Return a factory of a model's executors over the pages of `kv`, and the device's fingerprint.
 
     The executors share one backend, so they serve one after the other. A step is executed `repeats` times for one
     figure, or as often as is usual on the device. `largest` are the most requests and tokens of a step: all kernels and
@@ -163,23 +154,20 @@ def measure_into(
     attention: str | None = None,
     pointwise: str | None = None,
     memory: Memory | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Profile:
-    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder."""
+    """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
+
+    `limits` are those of the grid (decodes, context, tokens of a step): None for what is usual on the device.
+    """
     opened = open_device(device, repeats=3 if device == "cuda" else None)
     backend = open_backend(model, opened, block_size, layers=layers, attention=attention, pointwise=pointwise)
     opened.heat(HEAT_S)
-    grid = grid_for(device, limits)
-    grid = replace(grid, max_context=min(grid.max_context, model.max_model_len))
+    usual, (seqs, context, tokens) = GRIDS[device], limits
+    context = min(context or usual.max_context, model.max_model_len)
+    grid = Grid(seqs or usual.max_num_seqs, context, tokens or usual.max_num_batched_tokens)
     found = profile(backend, grid, kernels=not steps_only, memory=memory, say=say)
-    header = {
-        "device": device,
-        "gpu": gpu,
-        "model": model.name,
-        "layers": backend.model.layers,
-        "block_size": block_size,
-        "dtype": backend.precision[0],
-        "kv_dtype": backend.precision[1],
-    }
+    header = {"device": device, "gpu": gpu, "model": model.name, "layers": backend.model.layers}
+    header |= {"block_size": block_size, **dict(zip(("dtype", "kv_dtype"), backend.precision, strict=True))}
     write_profile(folder, found, header)
     return found

@@ -1,4 +1,4 @@
-"""Tokens of prompts: invented, but the same wherever the trace says that content is the same.
+"""Invented tokens of prompts, equal wherever the trace says that content is equal.
 
 A prefix cache shares blocks by what the trace tells of their content (`simulator.memory.block_keys`). For the pages
 shared to be the right ones, prompts must really have equal tokens there: they are drawn from a hash of what is known.
@@ -35,7 +35,7 @@ def prompt_tokens(request: Request, vocab: int, seed: int = 0) -> Tokens:
 
 
 def answer_tokens(request: Request, vocab: int) -> Tokens | None:
-    """The answer as the trace gives it; None where the model's own tokens are fed back.
+    """The answer's tokens in the trace; None where the model's own tokens are fed back.
 
     Blocks of a recorded answer are cached under the recorded tokens, so these must be what is computed.
     """

@@ -1,4 +1,4 @@
-"""Attention over pages with torch's own operators: the CPU's, and what the kernel is compared with.
+"""Attention over pages with torch's own operators: the default on a CPU, and the comparison for the kernel.
 
 Pages are gathered whole. Decodes are sorted by context into buckets whose longest context is at most 1.25 times the
 shortest, so that little is computed for padding; the query heads of a group are packed as rows over their one KV head.
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gpu_backend.fp8 import put, taken, widened
-from gpu_backend.work import AS_THEY_ARE, Int32s, Int64s, KVScales, StepArrays
+from gpu_backend.work import UNSCALED, AttentionShape, Int32s, Int64s, KVScales, StepArrays
 
 _BUCKET = 1.25  # longest context over shortest in a bucket of decodes
 _TILE = 128  # queries of a chunk that are computed together
@@ -61,11 +61,9 @@ class Prepared:
 class TorchAttention:
     """`gpu_backend.work.Attention` on any device."""
 
-    def __init__(
-        self, heads: int, kv_heads: int, head_dim: int, block_size: int, device: str, dtype: torch.dtype
-    ) -> None:
-        self._kv_heads, self._group, self._head_dim = kv_heads, heads // kv_heads, head_dim
-        self._size = block_size
+    def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
+        self._kv_heads, self._group = shape.kv_heads, shape.heads // shape.kv_heads
+        self._head_dim, self._size = shape.head_dim, shape.block_size
         self._device, self._dtype = device, dtype
 
     def prepare(self, rows: StepArrays) -> Prepared:
@@ -75,14 +73,7 @@ class TorchAttention:
         return Prepared(page, offset, buckets, chunks)
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        *,
-        scales: KVScales = AS_THEY_ARE,
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         put(kv, prepared.page, prepared.offset, key, value, scales)
         out = torch.empty_like(query)
@@ -98,9 +89,8 @@ class TorchAttention:
         both = taken(pages, bucket.pages).view(2, count, self._kv_heads, -1, self._head_dim)
         packed = query.index_select(0, bucket.rows).view(count, self._kv_heads, self._group, self._head_dim)
         keys, values = self._widened(both, scales)
-        return scaled_dot_product_attention(packed, keys, values, attn_mask=bucket.mask).reshape(
-            count, self._kv_heads * self._group, self._head_dim
-        )
+        out = scaled_dot_product_attention(packed, keys, values, attn_mask=bucket.mask)
+        return out.reshape(count, self._kv_heads * self._group, self._head_dim)
 
     def _prefill(self, query: Tensor, pages: Tensor, chunk: _Chunk, out: Tensor, scales: KVScales) -> None:
         both = taken(pages, chunk.pages).view(2, 1, self._kv_heads, -1, self._head_dim)
@@ -124,11 +114,8 @@ class TorchAttention:
         pages = -(-int(context.max()) // self._size)
         place = np.arange(pages * self._size)
         seen = (place < context[:, None]) & (place >= first[:, None])
-        return _Bucket(
-            rows=self._ids(members),
-            pages=self._page_heads(rows.tables[members, :pages]),
-            mask=self._mask(seen)[:, None, None, :],
-        )
+        page_heads, mask = self._page_heads(rows.tables[members, :pages]), self._mask(seen)[:, None, None, :]
+        return _Bucket(self._ids(members), page_heads, mask)
 
     def _chunk(self, rows: StepArrays, index: int) -> _Chunk:
         start, stop = int(rows.query_start[index]), int(rows.query_start[index + 1])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gpu_backend.fp8 import ALIGNED, has_fp8_weights, quantised_weight
-from gpu_backend.work import AS_THEY_ARE, KVScales
+from gpu_backend.work import UNSCALED, KVScales
 from simulator.errors import InputError
 from simulator.hardware.models import Model
 
 RANDOM_KV_SCALE = 2.0**-4
-"""Of keys and values that are drawn: those of the order of 1 then have three binary digits, and so do smaller ones."""
+"""The scale of random keys and values: those of the order of 1 and smaller ones then have three binary digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class Layer:
     out: Dense
     mlp_norm: Norm
     mlp: Mlp | Experts
-    kv_scales: KVScales = AS_THEY_ARE
+    kv_scales: KVScales = UNSCALED
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """All of a model. `positions` is the table of learned positions, where there are such."""
+    """All weights of a model. `positions` is the table of learned positions, where the model has one."""
 
     embedding: Tensor  # [vocab, hidden]
     positions: Tensor | None
@@ -150,7 +150,7 @@ class _Maker:
             out=self._dense(model.hidden, model.heads * model.head_dim, model.biases, self._residual),
             mlp_norm=self._norm(),
             mlp=self._experts() if is_routed else self._mlp(inner),
-            kv_scales=KVScales(RANDOM_KV_SCALE, RANDOM_KV_SCALE) if model.kv_dtype_bytes == 1 else AS_THEY_ARE,
+            kv_scales=KVScales(RANDOM_KV_SCALE, RANDOM_KV_SCALE) if model.kv_dtype_bytes == 1 else UNSCALED,
         )
 
     def _mlp(self, inner: int) -> Mlp:
@@ -195,6 +195,6 @@ class _Maker:
 
 
 def quantised_dense(weight: Tensor, bias: Tensor | None) -> Dense:
-    """The layer with its matrix in fp8, a scale for each output channel."""
+    """Quantise a layer's matrix to fp8, with a scale for each output channel."""
     matrix, scale = quantised_weight(weight)
     return Dense(matrix, bias, scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -60,7 +60,7 @@ class Work:
 
     @property
     def shape(self) -> StepShape:
-        """The step's counts, from what is computed here: the engine's own must be equal."""
+        """The step's counts, from the work itself: the engine's own must be equal."""
         tokens = context = pairs = 0
         for part in self.chunks:
             n = len(part.tokens)
@@ -68,28 +68,21 @@ class Work:
             context += part.computed + n
             pairs += n * part.computed + n * (n + 1) // 2
         contexts = [part.computed + 1 for part in self.decodes]
-        return StepShape(
-            len(contexts),
-            sum(contexts),
-            len(self.chunks),
-            tokens,
-            context,
-            pairs,
-            max(contexts, default=0),
-            sum([context * context for context in contexts]),
-            max([part.computed + len(part.tokens) for part in self.chunks], default=0),
-        )
+        squares = sum([context * context for context in contexts])
+        longest = max([part.computed + len(part.tokens) for part in self.chunks], default=0)
+        prefill = len(self.chunks), tokens, context, pairs
+        return StepShape(len(contexts), sum(contexts), *prefill, max(contexts, default=0), squares, longest)
 
     @property
     def digest(self) -> str:
-        """Names what is done, as `simulator.lockstep.step_log` names what is planned."""
+        """The digest of the work, which must equal that of the plan (`simulator.lockstep.step_log`)."""
         decodes = [(part.row, HELD if part.is_held else part.computed) for part in self.decodes]
         chunks = [(part.row, part.computed, len(part.tokens)) for part in self.chunks]
         return digest(decodes, chunks, len(self.swap_out.source), len(self.swap_in.source))
 
 
 def null_work(decodes: int, context: int, chunk: int, behind: int, block_size: int) -> Work:
-    """A step whose pages are all the null block: so many decodes of `context` KV tokens, and a chunk if it has tokens.
+    """Make a step on the null block alone: so many decodes of `context` KV tokens, and a chunk if it has tokens.
 
     It reads and writes what means nothing, so it may be done at any time.
     """
@@ -120,9 +113,14 @@ class StepArrays:
     def __len__(self) -> int:
         return len(self.context)
 
+    def first_rows(self, count: int) -> StepArrays:
+        """Return the first `count` decodes alone; each has one token, whose logits are wanted."""
+        arrays = (getattr(self, field.name)[:count] for field in fields(self)[1:])
+        return replace(StepArrays(count, *arrays), query_start=self.query_start[: count + 1])
+
 
 def step_arrays(parts: Sequence[ScheduledPart], decodes: int, block_size: int) -> StepArrays:
-    """The parts as arrays, the first `decodes` of them decodes of one token each."""
+    """Turn parts into arrays; the first `decodes` of them are decodes of one token each."""
     lengths = np.array([len(part.tokens) for part in parts], dtype=np.int64)
     computed = np.array([part.computed for part in parts], dtype=np.int64)
     padding = np.array([part.padding for part in parts], dtype=np.int64)
@@ -159,20 +157,28 @@ class KVScales(NamedTuple):
     value: float = 1.0
 
 
-AS_THEY_ARE = KVScales()
+UNSCALED = KVScales()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The shape that attention is made for: a model's heads, and tokens of a page."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int
+    fp8_kv: bool = False  # pages in fp8
 
 
 class Attention(Protocol):
-    """Attention over pages. What depends on the step alone is prepared once, outside of what is timed.
-
-    What is prepared is the implementation's own business: `Any`.
-    """
+    """Attention over pages. What depends on the step alone is prepared once, untimed, in a form of its own (`Any`)."""
 
     def prepare(self, rows: StepArrays) -> Any:
         """Prepare the step's data that `attend` needs, on the device."""
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = AS_THEY_ARE
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Any, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         """Write the step's keys and values [T, kv_heads, head_dim] into their slots of one layer's pages, then attend.
 

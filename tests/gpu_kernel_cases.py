@@ -84,7 +84,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     from gpu_backend.attention.tiling import Tilings, tilings
     from gpu_backend.bench.reference import reference_attention
     from gpu_backend.fp8 import E4M3
-    from gpu_backend.work import AS_THEY_ARE, KVScales
+    from gpu_backend.work import UNSCALED, KVScales
 
     generator = torch.Generator().manual_seed(seed)
     dtype = getattr(torch, case.dtype)
@@ -92,7 +92,7 @@ def worst_row(case: Case, device: str, seed: int = 0) -> float:
     context, query = (np.array(column, np.int64) for column in zip(*case.seqs, strict=True))
     pages = -(-context // case.page)
     blocks = int(pages.sum()) + 3
-    kept, scales = (E4M3, KVScales(0.3, 0.07)) if case.fp8_kv else (dtype, AS_THEY_ARE)
+    kept, scales = (E4M3, KVScales(0.3, 0.07)) if case.fp8_kv else (dtype, UNSCALED)
     kv = torch.full((blocks, 2, case.kv_heads, case.page, case.head_dim), float("nan")).to(kept)
     shuffled = torch.randperm(blocks, generator=generator)
     tables = shuffled[-1].repeat(len(case.seqs), int(pages.max()) + 2)  # a poisoned page

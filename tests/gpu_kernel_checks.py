@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpu_backend import fp8_kernels
-from gpu_backend.attention.paged import PagedAttention, Step, paged_attention, write_kv
+from gpu_backend.attention.paged import PagedAttention, Step, write_kv
 from gpu_backend.attention.tiling import Tiling, Tilings
+from gpu_backend.bench.one_call import paged_attention
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.fp8 import E4M3, quantised, quantised_rows
-from gpu_backend.work import KVScales
+from gpu_backend.work import KVScales, StepArrays
 
 SMALL = Tilings(Tiling(16, 16, 32, 4, 1, 2), Tiling(16, 16, 64, 4, 1))
 
@@ -111,7 +111,12 @@ def write_then_look(device: str) -> None:
     """`attend` sees what it writes: the step's own keys and values, through the backend's rows."""
     plan = step([30, 17, 44], [1, 17, 6])
     starts = np.concatenate(([0], np.cumsum(plan.query))).astype(np.int32)
-    rows = SimpleNamespace(
+    none = np.empty(0, np.int64)
+    rows = StepArrays(
+        decodes=0,
+        token=none,
+        position=none,
+        sampled=none,
         query_start=starts,
         context=plan.context.astype(np.int32),
         first=plan.first.astype(np.int32),

@@ -37,7 +37,7 @@ AICONFIGURATOR = {
     "licence": "Apache-2.0",
 }
 AICONFIGURATOR_CORE = {"source": "aiconfigurator-core", "licence": "Apache-2.0"}
-"""The wheel (PyPI) with the same tables, and more: of more GPUs."""
+"""The wheel on PyPI that has these tables, and tables of more GPUs."""
 
 BF16 = "bfloat16"
 BF16_BYTES = 2
@@ -48,7 +48,7 @@ FAMILIES = {
     "context_attention_perf": "attention",
     "custom_allreduce_perf": "comm",
 }
-"""The folder of each file where they lie by family."""
+"""The folder of each file, where files lie by family."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Source:
         return max(found, key=lambda path: _number(path.parent.name))
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Tell whether there is such a file."""
         try:
             return self.file(name).exists()
         except InputError:
@@ -88,7 +88,7 @@ class Source:
 
 
 def find_source(folder: Path, version: str = "") -> Source:
-    """The tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest that has products.
+    """Find the tables in a folder: `<gpu>/vllm_<version>` of files, or `<gpu>` of families, the newest with products.
 
     InputError where it is neither.
     """
@@ -103,7 +103,7 @@ def find_source(folder: Path, version: str = "") -> Source:
 
 
 def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) -> KernelRows:
-    """The bf16 rows for a model's heads on one of `tensor_parallel` GPUs, as of a cold cache (`calibration.cold`).
+    """Read the bf16 rows for a model's heads on one of `tensor_parallel` GPUs, with a cold cache (`calibration.cold`).
 
     InputError where files are missing.
     """
@@ -129,7 +129,7 @@ def read_aiconfigurator(folder: Path, model: Model, tensor_parallel: int = 1) ->
 
 
 def parquet(source: Source, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    """A parquet file with these columns. InputError where it is missing, or cannot be read."""
+    """Read a parquet file. InputError where it is missing, cannot be read or lacks one of these columns."""
     path = source.file(name)
     try:
         import pandas

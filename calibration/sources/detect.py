@@ -1,4 +1,4 @@
-"""The source that a path holds, and its rows."""
+"""Detect the format of a source, and read its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("auto", "rows", "llmservingsim", "aiconfigurator", "vidur", "splitwis
 
 
 def detect(path: Path) -> str:
-    """The format of a path; InputError where it is none."""
+    """Detect the format of a path; InputError where it is of none."""
     if not path.exists():
         raise InputError("no such file or folder", file=str(path))
     if path.is_dir():
@@ -37,7 +37,7 @@ def detect(path: Path) -> str:
 
 
 def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
-    """The rows of a path. `model` and `gpu` choose where the source holds several, and name them where it does not."""
+    """Read the rows of a path. `model` and `gpu` choose among several in the source, or name what it does not name."""
     check_choice(form, FORMATS, "format")
     if form == "auto":
         form = detect(path)

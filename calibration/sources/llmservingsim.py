@@ -43,7 +43,7 @@ OPTIONAL = ("skew", "experts")
 
 
 def read_llmservingsim(folder: Path, tensor_parallel: int = 1) -> KernelRows:
-    """The rows of a `bf16` folder for one parallelism. InputError where files or columns are missing."""
+    """Read the rows of a `bf16` folder for one parallelism. InputError where files or columns are missing."""
     meta = _meta(folder / "meta.yaml")
     tables = folder / f"tp{tensor_parallel}"
     if not tables.is_dir():
@@ -78,7 +78,7 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _adapted(kind: str, columns: Columns, runs: int) -> Columns:
-    """The columns with our names of operators, and with times of one layer and one run."""
+    """Return the columns with our names of operators, and with times of one layer and one run."""
     if kind == "dense":
         columns["op"] = np.array([OPS.get(str(layer), str(layer)) for layer in columns["op"]])
         columns["us"] = columns["us"] * np.where(np.isin(columns["op"], TWICE), 2.0, 1.0)

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def read_splitwise(path: Path, model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
-    """The steps of one model, GPU and parallelism, by batchlab's names. InputError where there are none."""
+    """Read the steps of one model, GPU and parallelism, by batchlab's names. InputError where there are none."""
     columns = read_csv(path, COLUMNS)
     models = np.array([model_name(str(name)) for name in columns["model"]])
     gpus = np.array([gpu_name(str(name)) if "cap" not in str(name) else "" for name in columns["hardware"]])

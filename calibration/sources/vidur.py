@@ -24,7 +24,7 @@ FILES = ("mlp", "attention", "all_reduce")
 
 
 def read_vidur(folder: Path, tensor_parallel: int = 1) -> KernelRows:
-    """The rows of a folder with any of the three files. InputError where there is none, or none for the parallelism."""
+    """Read a folder with any of the three files. InputError where there is none, or none for the parallelism."""
     tables: dict[str, Table] = {}
     for kind, read in (("dense", _mlp), ("attention", _attention), ("all_reduce", _all_reduce)):
         table = read(folder, tensor_parallel)
@@ -91,7 +91,7 @@ def _all_reduce(folder: Path, ranks: int) -> Table | None:
 
 
 def _columns(folder: Path, file: str, names: tuple[str, ...], of_ranks: str, ranks: int) -> Columns | None:
-    """The columns of a file for one parallelism, which the column `of_ranks` tells; None where there is no file."""
+    """Read a file's columns for one parallelism, which its column `of_ranks` tells; None where there is no file."""
     columns = find_columns(folder, file, (of_ranks, *names))
     if columns is None:
         return None

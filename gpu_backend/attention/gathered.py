@@ -9,16 +9,15 @@ follows a table of 16-token pages. Decodes go to the paged attention, as do chun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.fp8 import put, stored, taken, widened
-from gpu_backend.work import AS_THEY_ARE, Attention, KVScales, StepArrays
+from gpu_backend.work import UNSCALED, Attention, AttentionShape, KVScales, StepArrays
 
 Kernel = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
 """Queries [1, heads, n, head_dim], keys and values [1, kv_heads, m, head_dim], and whether causal (then n = m): the
@@ -26,7 +25,7 @@ output, and the log of the sums of exponents [1, heads, n]."""
 
 
 def flash_kernel(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """torch's FlashAttention: that for CUDA, or that for CPUs."""
+    """torch's FlashAttention, for CUDA or for CPUs."""
     key, value = _widened(query, key), _widened(query, value)
     if query.is_cuda:
         found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal, False)
@@ -43,7 +42,7 @@ def cudnn_kernel(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> tup
 
 
 def _widened(query: Tensor, shared: Tensor) -> Tensor:
-    """A KV head for each query head, without a copy: the direct calls take no groups everywhere."""
+    """Repeat each KV head for its query heads: not every direct call takes groups."""
     group = query.shape[1] // shared.shape[1]
     if group == 1:
         return shared
@@ -89,18 +88,11 @@ class GatheredAttention:
             pages = rows.tables[index, : -(-before // size)].astype(np.int64)
             chunks.append(_Chunk(start, stop, before, self._ids(pages)))
         slot = rows.slot[decodes:]
-        paged = self._paged.prepare(_decodes_of(rows)) if decodes else None
+        paged = self._paged.prepare(rows.first_rows(decodes)) if decodes else None
         return Prepared(paged, decodes, self._ids(slot // size), self._ids(slot % size), chunks)
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        *,
-        scales: KVScales = AS_THEY_ARE,
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         count = prepared.paged_tokens
         if not prepared.chunks:
@@ -136,21 +128,6 @@ class GatheredAttention:
 
 
 def merged(one: Tensor, one_log: Tensor, other: Tensor, other_log: Tensor) -> Tensor:
-    """Attention to two sets of keys from that to each: outputs [..., n, head_dim], logs of the sums [..., n]."""
+    """Merge attention to two sets of keys: outputs [..., n, head_dim], logs of the sums [..., n]."""
     share = torch.sigmoid(one_log.float() - other_log.float()).unsqueeze(-1)
     return (one.float() * share + other.float() * (1.0 - share)).to(one.dtype)
-
-
-def _decodes_of(rows: StepArrays) -> StepArrays:
-    count = rows.decodes
-    return replace(
-        rows,
-        token=rows.token[:count],
-        position=rows.position[:count],
-        slot=rows.slot[:count],
-        query_start=rows.query_start[: count + 1],
-        context=rows.context[:count],
-        first=rows.first[:count],
-        tables=rows.tables[:count],
-        sampled=rows.sampled[:count],
-    )

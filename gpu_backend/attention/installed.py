@@ -1,4 +1,4 @@
-"""Paged attention kernels of others over our pages, where they are installed: FlashInfer, FlashAttention-3, vLLM's.
+"""Attention kernels of other projects over our pages, where they are installed: FlashInfer, FlashAttention-3, vLLM's.
 
 None of them skips leading keys, so a step with left padding is refused. Their pages are not in fp8.
 """
@@ -6,6 +6,7 @@ None of them skips leading keys, so a step with left padding is refused. Their p
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_backend.attention.shape import AttentionShape
-from gpu_backend.work import AS_THEY_ARE, KVScales, StepArrays
+from gpu_backend.fp8 import put
+from gpu_backend.work import UNSCALED, AttentionShape, KVScales, StepArrays
 from simulator.errors import InputError
 
 Kernel = Callable[..., Any]
@@ -34,8 +35,8 @@ class Prepared:
     most_keys: int
 
 
-class _Paged:
-    """The base of these backends: it writes keys and values to their slots."""
+class _Paged(ABC):
+    """The base of these backends: it writes keys and values to their slots, and looks at the pages after that."""
 
     def __init__(self, shape: AttentionShape, device: str, dtype: torch.dtype) -> None:
         self._shape, self._device, self._dtype = shape, device, dtype
@@ -44,24 +45,25 @@ class _Paged:
         if rows.first.any():
             raise InputError("this attention cannot skip left padding", hint="attention triton or torch")
         size = self._shape.block_size
+        parts = rows.slot // size, rows.slot % size, rows.tables, rows.context, rows.query_start
+        there = [torch.from_numpy(np.ascontiguousarray(part)).to(self._device) for part in parts]
+        page, offset, tables, context, query_start = there
+        most_queries, most_keys = int(np.diff(rows.query_start).max()), int(rows.context.max())
+        return Prepared(page, offset, tables, context, query_start, most_queries, most_keys)
 
-        def there(values: np.ndarray[Any, Any]) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared, *, scales: KVScales = UNSCALED
+    ) -> Tensor:
+        put(kv, prepared.page, prepared.offset, key, value, scales)
+        return self._look(query, kv, prepared)
 
-        queries = np.diff(rows.query_start)
-        return Prepared(
-            there(rows.slot // size), there(rows.slot % size), there(rows.tables), there(rows.context),
-            there(rows.query_start), int(queries.max()), int(rows.context.max()),
-        )  # fmt: skip
-
-    def write(self, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared) -> None:
-        """Keys and values into their slots of one layer's pages."""
-        kv[prepared.page, 0, :, prepared.offset] = key
-        kv[prepared.page, 1, :, prepared.offset] = value
+    @abstractmethod
+    def _look(self, query: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+        """Attention of `query` to the pages."""
 
 
 class Flash3(_Paged):
-    """FlashAttention's paged interface, in FlashAttention-3's words; `kernel` is that of an installation.
+    """FlashAttention's paged interface, in FlashAttention-3's words; `kernel` comes from what is installed.
 
     Our pages are [block, kv_head, slot, head_dim], theirs [block, slot, kv_head, head_dim]: a view, not a copy.
     """
@@ -70,25 +72,14 @@ class Flash3(_Paged):
         super().__init__(shape, device, dtype)
         self._kernel = kernel
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        *,
-        scales: KVScales = AS_THEY_ARE,
-    ) -> Tensor:
-        del scales
-        self.write(key, value, kv, prepared)
+    def _look(self, query: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
         keys, values = kv[:, 0].transpose(1, 2), kv[:, 1].transpose(1, 2)
         out: Tensor = self._kernel(query, keys, values, prepared)
         return out
 
 
 def flash3_kernel() -> Kernel:
-    """That of the package flash_attn_interface."""
+    """The kernel of the package flash_attn_interface."""
     call = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
 
     def kernel(query: Tensor, keys: Tensor, values: Tensor, prepared: Prepared) -> Any:
@@ -101,7 +92,7 @@ def flash3_kernel() -> Kernel:
 
 
 def vllm_kernel() -> Kernel:
-    """That of vLLM's own build of FlashAttention."""
+    """The kernel of vLLM's own build of FlashAttention."""
     call = importlib.import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
 
     def kernel(query: Tensor, keys: Tensor, values: Tensor, prepared: Prepared) -> Any:
@@ -138,17 +129,7 @@ class FlashInfer(_Paged):
         )
         return prepared
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        *,
-        scales: KVScales = AS_THEY_ARE,
-    ) -> Tensor:
-        del scales
-        self.write(key, value, kv, prepared)
+    def _look(self, query: Tensor, kv: Tensor, prepared: Prepared) -> Tensor:
+        del prepared  # the wrapper keeps its plan
         out: Tensor = self._wrapper.run(query, kv)
         return out

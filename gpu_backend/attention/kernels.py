@@ -19,31 +19,11 @@ from gpu_backend.fp8_kernels import cut
 
 @triton.jit
 def _step(
-    acc,
-    top,
-    total,
-    q,
-    kv,
-    table,
-    start,
-    end,
-    positions,
-    scale_log2,
-    stride_block,
-    kv_heads: tl.constexpr,
-    head_dim: tl.constexpr,
-    block_d: tl.constexpr,
-    page: tl.constexpr,
-    block_n: tl.constexpr,
-    masked: tl.constexpr,
-    upcast: tl.constexpr,
-    precision: tl.constexpr,
-    known,
-    known_from,
-    table_once: tl.constexpr,
-    evict: tl.constexpr,
-    kind: tl.constexpr,
-):
+    acc, top, total, q, kv, table, start, end, positions, scale_log2, stride_block,
+    kv_heads: tl.constexpr, head_dim: tl.constexpr, block_d: tl.constexpr, page: tl.constexpr, block_n: tl.constexpr,
+    masked: tl.constexpr, upcast: tl.constexpr, precision: tl.constexpr,
+    known, known_from, table_once: tl.constexpr, evict: tl.constexpr, kind: tl.constexpr,
+):  # fmt: skip
     """One tile of keys: online softmax of `acc` with its row maxima `top` and sums `total`. `kv` is at the head.
 
     With `table_once`, `known` are the table's entries from page `known_from` on. `kind` is the type of queries.
@@ -263,7 +243,3 @@ def write(
             v = cut(v.to(tl.float32) * into_value, tl.float8e4nv, emulated)
         tl.store(to, k, mask=there)
         tl.store(to + kv_heads * page * head_dim, v, mask=there)
-
-
-INTERPRETED = not isinstance(attend, triton.JITFunction)
-"""Whether TRITON_INTERPRET=1 was set when triton was loaded: then the kernels run on CPU tensors, slowly."""

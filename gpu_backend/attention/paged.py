@@ -1,14 +1,11 @@
-"""Paged attention on a GPU: what a layer calls. CPU tensors work under TRITON_INTERPRET=1, for tests."""
+"""Paged attention on a GPU, for the layers of a model. CPU tensors work under TRITON_INTERPRET=1, for tests."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +14,8 @@ from gpu_backend.attention.prepared import COUNTS, Launch, Prepared, Room, fill,
 from gpu_backend.attention.tiling import Tiling, Tilings, tilings
 from gpu_backend.attention.worklist import ENTRY, MERGE, Ints, Longs, WorkList, work_list
 from gpu_backend.fp8 import E4M3
-from gpu_backend.work import AS_THEY_ARE, KVScales
+from gpu_backend.fp8_kernels import INTERPRETED
+from gpu_backend.work import UNSCALED, KVScales, StepArrays
 
 MERGE_PROGRAMS_PER_SM = 8
 
@@ -38,37 +36,13 @@ class Step:
     slots: Ints  # [tokens]
 
 
-class PagedStep(Protocol):
-    """A step as the backend keeps it, on the host (`gpu_backend.work`): the sequences' tokens one after another."""
-
-    @property
-    def query_start(self) -> Ints:
-        """[seqs + 1]: where each sequence's tokens begin, and their end."""
-
-    @property
-    def context(self) -> Ints:
-        """[seqs]: keys of each after the step."""
-
-    @property
-    def first(self) -> Ints:
-        """[seqs]: leading keys that no token attends to."""
-
-    @property
-    def tables(self) -> Ints:
-        """[seqs, max_blocks]: pages in order."""
-
-    @property
-    def slot(self) -> Longs:
-        """[tokens]: block * block_size + offset of each token's key and value."""
-
-
 class PagedAttention:
     """Attention of one model's shape over pages of `block_size` tokens: `prepare` once a step, `attend` in each layer.
 
     `dtype` is that of queries, keys and values: float16, bfloat16 or float32 (slow, exact products); with `fp8_kv` the
-    pages are e4m3 numbers, over scales that each call is given. Any GPU that Triton knows; the configurations are for
-    Hopper. `choice` overrides them. Raises ValueError for shapes that the
-    kernels do not take, and for a device without Triton's kernels.
+    pages are e4m3 numbers, over scales that each call is given. Any GPU that Triton knows will do; the configurations
+    are for Hopper, and `choice` overrides them. Raises ValueError for shapes that the kernels do not take, and for a
+    device without Triton's kernels.
     """
 
     def __init__(
@@ -87,7 +61,7 @@ class PagedAttention:
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads cannot share {kv_heads} KV heads evenly")
         self.device = torch.device(device)
-        if self.device.type != "cuda" and not kernels.INTERPRETED:
+        if self.device.type != "cuda" and not INTERPRETED:
             raise ValueError(
                 f"the Triton kernels need a CUDA device, not {self.device}; TRITON_INTERPRET=1 emulates one"
             )
@@ -100,15 +74,10 @@ class PagedAttention:
         self._block_d = max(16, 1 << (head_dim - 1).bit_length())
         self._scratch = torch.empty(0, device=self.device)
 
-    @property
-    def decode_programs(self) -> int:
-        """Programs of the persistent grid: with `decode_waves`, how many rounds a decode step takes."""
-        return self.multiprocessors * self.tilings.decode.programs_per_sm
-
     # ------------------------------------------------------------------------------------------------------ once a step
 
-    def prepare(self, rows: PagedStep, into: Prepared | None = None) -> Prepared:
-        """The step's work on the device. `into`: into this one's buffers, whose room must do (else ValueError)."""
+    def prepare(self, rows: StepArrays, into: Prepared | None = None) -> Prepared:
+        """Bring the step's work to the device, in new buffers or `into` these (ValueError where they are too small)."""
         query = np.diff(rows.query_start).astype(np.int64)
         context, first = rows.context.astype(np.int64), rows.first.astype(np.int64)
         return self.prepare_step(Step(context, query, first, rows.tables, rows.slot.astype(np.int32)), into)
@@ -184,26 +153,18 @@ class PagedAttention:
 
     def _partials(self, slots: int, rows: int, *, own: bool) -> tuple[Tensor, Tensor]:
         """Scratch memory for partial results. Steps share it: their kernels run one after another on one stream."""
-        size = slots * rows * (self.head_dim + 1)
-        scratch = self._scratch
+        logs = slots * rows
+        size, scratch = logs * (self.head_dim + 1), self._scratch
         if own or scratch.numel() < size:
             scratch = torch.empty(size, device=self.device)
         if not own:
             self._scratch = scratch
-        logs = slots * rows
         return scratch[logs:], scratch[:logs]
 
     # ------------------------------------------------------------------------------------------------------ every layer
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        *,
-        scales: KVScales = AS_THEY_ARE,
+        self, query: Tensor, key: Tensor, value: Tensor, kv: Tensor, prepared: Prepared, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         """Write this step's keys and values to their slots, then attend.
 
@@ -214,34 +175,23 @@ class PagedAttention:
         return self.look(query, kv, prepared, scales=scales)
 
     def look(
-        self,
-        query: Tensor,
-        kv: Tensor,
-        prepared: Prepared,
-        out: Tensor | None = None,
-        *,
-        scales: KVScales = AS_THEY_ARE,
+        self, query: Tensor, kv: Tensor, prepared: Prepared, out: Tensor | None = None, *, scales: KVScales = UNSCALED
     ) -> Tensor:
         """Attention [tokens, heads, head_dim] of `query` to the pages; 0 for a token that has no key."""
         self._check_tensors(query, kv)
         out = torch.empty_like(query) if out is None else out
-        constants = {
-            "kv_heads": self.kv_heads,
-            "group": self.group,
-            "head_dim": self.head_dim,
-            "block_d": self._block_d,
-        }
+        shape = {"kv_heads": self.kv_heads, "group": self.group, "head_dim": self.head_dim, "block_d": self._block_d}
         for launch in prepared.launches:
             tiling = launch.tiling
             kernels.attend[(launch.programs,)](
                 *(query, kv, prepared.tables, launch.entries, launch.counts, out, launch.partial, launch.partial_log),
                 *(self._scale_log2 * scales.key, scales.value),
                 *(query.stride(0), out.stride(0), kv.stride(0), prepared.tables.stride(0), launch.slot_rows),
-                **constants,
+                **shape,
                 page=self.block_size,
                 block_m=tiling.block_m,
                 block_n=tiling.block_n,
-                upcast=kernels.INTERPRETED,
+                upcast=INTERPRETED,
                 precision="ieee",
                 **variant(tiling, self.block_size),
                 num_warps=tiling.num_warps,
@@ -254,7 +204,7 @@ class PagedAttention:
                 kernels.merge[(launch.merge_programs, -(-launch.slot_rows // block_rows))](
                     *(launch.partial, launch.partial_log, launch.merges, launch.counts, out),
                     *(out.stride(0), launch.slot_rows),
-                    **constants,
+                    **shape,
                     block_rows=block_rows,
                     block_parts=block_parts,
                     num_warps=4,
@@ -290,41 +240,7 @@ def merge_blocks(tiling: Tiling) -> tuple[int, int]:
     return (1, 16) if tiling.programs_per_sm else (16, 2)
 
 
-def paged_attention(
-    q: Tensor,
-    kv_cache: Tensor,
-    block_tables: Tensor | Ints,
-    context_lens: npt.ArrayLike,
-    query_lens: npt.ArrayLike,
-    *,
-    first: npt.ArrayLike | None = None,
-    scale: float | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Causal attention of a ragged batch to its pages, in one call: prompts, chunks behind a prefix, and decodes.
-
-    `q` [tokens, heads, head_dim] float16, bfloat16 or float32, the sequences' tokens one after another; `kv_cache`
-    [blocks, 2, kv_heads, block_size, head_dim] of the same type, the step's own keys and values already in it
-    (`write_kv`); `block_tables` int32 [seqs, max_blocks]; `context_lens` [seqs], keys of each sequence including the
-    step's own; `query_lens` [seqs], its tokens in this step, which are its last (0: none); `first` [seqs], leading
-    keys to skip; `scale` 1 / sqrt(head_dim) unless given. Returns [tokens, heads, head_dim] of `q`'s type.
-
-    npt.ArrayLike and tables should be on the host: on the device they are fetched, which waits for it. A model prepares
-    once a step and calls `PagedAttention.attend` in each layer instead. Raises ValueError for shapes, types and
-    lengths that do not fit together.
-    """
-    _, _, kv_heads, block_size, head_dim = kv_cache.shape
-    attention = _attention(q.shape[1], kv_heads, head_dim, block_size, q.device, q.dtype, scale)
-    query = _longs(query_lens)
-    if len(q) != query.sum():
-        raise ValueError(f"query_lens add up to {query.sum()}, and q has {len(q)} tokens")
-    tables = block_tables.cpu().numpy() if isinstance(block_tables, Tensor) else block_tables
-    skip = np.zeros_like(query) if first is None else _longs(first)
-    step = Step(_longs(context_lens), query, skip, tables, np.empty(0, np.int32))
-    return attention.look(q, kv_cache, attention.prepare_step(step), out)
-
-
-def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor, scales: KVScales = AS_THEY_ARE) -> None:
+def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor, scales: KVScales = UNSCALED) -> None:
     """Write `key` and `value` [tokens, kv_heads, head_dim] to `slots` int32 or int64 [tokens] of the cache.
 
     In a cache in fp8 they are divided by `scales` first. A slot is block * block_size + offset; a negative one is
@@ -344,7 +260,7 @@ def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor, scales
         block_h=1 << (kv_heads - 1).bit_length(),
         block_d=1 << (head_dim - 1).bit_length(),
         page=block_size,
-        emulated=kernels.INTERPRETED,
+        emulated=INTERPRETED,
         num_warps=4,
     )
 
@@ -362,18 +278,6 @@ def _check(step: Step, block_size: int) -> None:
         raise ValueError(f"a context needs {pages} blocks of {block_size}, and block_tables has {step.tables.shape[1]}")
 
 
-def _longs(lengths: npt.ArrayLike) -> Longs:
-    values = lengths.cpu().numpy() if isinstance(lengths, Tensor) else lengths
-    return np.asarray(values, dtype=np.int64)
-
-
 def _multiprocessors(device: torch.device) -> int:
-    """How many the device has; 2 stand for them in the interpreter, where programs run one after another."""
+    """Count the device's multiprocessors; the interpreter, which runs programs one after another, counts as 2."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-
-
-@lru_cache(maxsize=32)
-def _attention(
-    heads: int, kv_heads: int, head_dim: int, page: int, device: torch.device, dtype: torch.dtype, scale: float | None
-) -> PagedAttention:
-    return PagedAttention(heads, kv_heads, head_dim, page, device, dtype, scale=scale)

@@ -71,7 +71,7 @@ class Prepared:
 
 
 def needed(decode: WorkList, prefill: WorkList, tables: Ints, tokens: int) -> Room:
-    """Exactly the room of a step."""
+    """Return the exact room of a step."""
     return Room(
         *(len(decode.entries), len(decode.merges), decode.slots),
         *(len(prefill.entries), len(prefill.merges), prefill.slots),
@@ -80,7 +80,7 @@ def needed(decode: WorkList, prefill: WorkList, tables: Ints, tokens: int) -> Ro
 
 
 def offsets(room: Room) -> list[int]:
-    """Where each part of a buffer begins, and its end: every part at a multiple of 16 bytes."""
+    """Return where each part of a buffer begins, at multiples of 16 bytes, and the buffer's end."""
     sizes = (
         COUNTS,
         COUNTS,
@@ -118,6 +118,6 @@ def fill(into: Prepared, decode: WorkList, prefill: WorkList, tables: Ints, slot
 
 
 def _pinned(array: Ints, like: Tensor) -> Tensor:
-    """On the host, where a GPU can take it from without waiting: pinned memory is kept until its copy is done."""
+    """Put an array where a GPU copies it from without waiting: pinned memory, kept until its copy is done."""
     host = torch.from_numpy(array)
     return host.pin_memory() if like.is_cuda else host

@@ -1,4 +1,4 @@
-"""How the kernels cut their work: one table, for every head size and value type.
+"""The sizes of the kernels' tiles: one table, for every head size and value type.
 
 The numbers are starting points that compile well for sm_90 (no spills, wgmma in prefill); `kernel_bench --sweep`
 measures the neighbours of each on the GPU at hand. See bench/NOTES.md for what each was weighed against.

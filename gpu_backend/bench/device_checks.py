@@ -15,14 +15,13 @@ import torch
 
 from gpu_backend import fp8
 from gpu_backend.attention.backends import available, default_attention, open_attention
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.device import open_device
 from gpu_backend.executor import DeviceExecutor, RequestTrace
 from gpu_backend.fp8 import E4M3, quantised_rows, quantised_weight, random_pages
 from gpu_backend.pointwise_backends import default_pointwise, open_pointwise
-from gpu_backend.work import KVScales, ScheduledPart, Swap, Work, step_arrays
+from gpu_backend.work import AttentionShape, KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.hardware.kv import KVCache
 from simulator.hardware.models import custom_model
 from simulator.memory.blocks import BlockManager, KVBlocks

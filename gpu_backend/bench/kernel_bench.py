@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.tiling import Tiling, Tilings, tilings
-from gpu_backend.attention.worklist import decode_waves
 from gpu_backend.bench.cases import (
     CACHE_BYTES,
     HEAD_DIM,
@@ -48,6 +47,7 @@ from gpu_backend.bench.cases import (
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.bench.rivals import RIVALS, NotHereError
 from gpu_backend.bench.timing import Ceilings, Timing, ceilings, measure
+from gpu_backend.bench.waves import decode_waves
 from gpu_backend.fp8 import E4M3
 
 SMOOTH = 1.1
@@ -145,7 +145,8 @@ class Bench:
         """Rounds of the persistent grid, for a pure decode on a GPU."""
         if not self.real or set(case.query) != {1}:
             return None
-        programs = _paged(self.device, self.dtype, self.choice).decode_programs
+        paged = _paged(self.device, self.dtype, self.choice)
+        programs = paged.multiprocessors * paged.tilings.decode.programs_per_sm
         return decode_waves(case.context, KV_HEADS, self.choice.decode.chunk, programs)
 
     def measure(self, case: Case, kernel: Kernel) -> Timing:

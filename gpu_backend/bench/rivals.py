@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from gpu_backend.attention.backends import ATTENTION, open_attention
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.bench.cases import HEAD_DIM, HEADS, KV_HEADS, PAGE, Case, Pool, Run, Table
-from gpu_backend.work import ScheduledPart, step_arrays
+from gpu_backend.work import AttentionShape, ScheduledPart, step_arrays
 
 Rival = Callable[[Case, Pool, Table, Tensor], Run]
 

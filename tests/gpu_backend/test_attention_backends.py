@@ -14,11 +14,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 from gpu_backend.attention.backends import ATTENTION, available, open_attention
 from gpu_backend.attention.gathered import flash_kernel, merged
 from gpu_backend.attention.installed import Flash3, FlashInfer, flash3_kernel, vllm_kernel
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.device import Cpu
-from gpu_backend.work import ScheduledPart, StepArrays, step_arrays
+from gpu_backend.work import AttentionShape, ScheduledPart, StepArrays, step_arrays
 from simulator.errors import InputError
 from tests.gpu_maker import TINY, close
 

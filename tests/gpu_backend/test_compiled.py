@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 pytest.importorskip("triton", reason="triton is not installed (pip install --no-deps triton)")
 
-from gpu_backend.attention import kernels
+from gpu_backend import fp8_kernels
 from gpu_backend.attention.tiling import HALF, Tiling, tilings
 from gpu_backend.bench.kernel_bench import variants
 from tests.gpu_backend import compiled
 from tests.gpu_backend.compiled import SHAPES, SHARED_BYTES, Compiled, Shape
 
-pytestmark = pytest.mark.skipif(kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
+pytestmark = pytest.mark.skipif(fp8_kernels.INTERPRETED, reason="TRITON_INTERPRET is set: nothing is compiled")
 
 
 @pytest.fixture(autouse=True)

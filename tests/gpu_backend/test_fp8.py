@@ -16,7 +16,6 @@ from calibration.scope import check_scope
 from calibration.steps import fit_steps
 from gpu_backend import fp8
 from gpu_backend.attention.backends import available, open_attention
-from gpu_backend.attention.shape import AttentionShape
 from gpu_backend.backend import Backend
 from gpu_backend.bench.reference import reference_attention
 from gpu_backend.checkpoint import load_weights
@@ -27,7 +26,7 @@ from gpu_backend.probes import Grid
 from gpu_backend.profiler import MEASURED, ROWS, profile, write_profile
 from gpu_backend.session import held_bytes, page_bytes
 from gpu_backend.weights import Dense, Mlp, check_model, random_weights
-from gpu_backend.work import KVScales, ScheduledPart, Swap, Work, step_arrays
+from gpu_backend.work import AttentionShape, KVScales, ScheduledPart, Swap, Work, step_arrays
 from simulator.errors import InputError
 from simulator.hardware.models import Model, custom_model, find_model
 from simulator.timing.profile.profile_scope import kv_precision, precision

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install -c constraints.txt -e '.[gpu]')")
 
-from gpu_backend.attention import backends
 from gpu_backend.backend import EAGER, GRAPH, Backend
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.hidden import LONGEST_WAIT_S, timed
@@ -68,10 +67,7 @@ def test_graphs_do_not_wait_for_the_launches_of_steps() -> None:
 
 
 def backend(device: QueuedGpu, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Backend:
-    def reserving(shape: Any, on: str, dtype: Any) -> Reserving:
-        return Reserving(shape.heads, shape.kv_heads, shape.head_dim, shape.block_size, on, dtype)
-
-    monkeypatch.setitem(backends.ATTENTION, "torch", backends.AttentionBackend("", reserving, needs_cuda=False))
+    monkeypatch.setattr("gpu_backend.torch_attention.TorchAttention", Reserving)
     return Backend(TINY, device, 256, 4, seed=3, **more)
 
 

@@ -20,7 +20,7 @@ import sys
 import torch.distributed as distributed
 from gpu_backend.backend import Backend
 from gpu_backend.device import Cpu
-from gpu_backend.work import Part, Work
+from gpu_backend.work import ScheduledPart as Part, Work
 from simulator.hardware.models import custom_model
 
 BASE = {"layers": 2, "hidden": 64, "intermediate": 96, "heads": 4, "kv_heads": 2, "vocab": 512, "max_model_len": 256}

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_backend.attention.tiling import Tiling, tilings
-from gpu_backend.attention.worklist import WorkList, decode_items, decode_waves, work_list
+from gpu_backend.attention.worklist import WorkList, work_list
+from gpu_backend.bench.waves import decode_items, decode_waves
 
 
 def lists(
