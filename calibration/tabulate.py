@@ -37,7 +37,8 @@ from simulator.hardware.gpus import find_gpu
 from simulator.timing.profile.surface import Array, Axis
 from simulator.timing.tables.attention import decode_counts, prompt_counts
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
-from simulator.timing.tables.table_schema import SCALE, SCHEMA, VERSION, load_tables
+from simulator.timing.tables.table_files import SCALE
+from simulator.timing.tables.table_schema import SCHEMA, VERSION, load_tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from calibration.heldout import summary
-from simulator.timing.tables.expert_tables import Array, Cell, ExpertKernels, ExpertTables
+from simulator.timing.profile.surface import Array
+from simulator.timing.tables.expert_tables import Cell, ExpertKernels, ExpertTables
 from simulator.timing.tables.routed_experts import BALANCED, GENTLE, estimated
 
 Errors = dict[str, dict[str, dict[str, float]]]

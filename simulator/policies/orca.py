@@ -12,7 +12,7 @@ from simulator.division import cdiv
 from simulator.parameters import check_parameters
 from simulator.plan import Chunk, StepPlan, Traits, View
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
+from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.reservations import most_tokens, refuse_reservation
 from simulator.policies.parts.system import System
 from simulator.request import RequestView
@@ -53,9 +53,7 @@ class Orca:
         slots = min(self.max_num_seqs, self.max_num_batched_tokens)  # a decode step computes a token a slot
         chunks = self._prompts(view, slots) if view.prefilling or view.waiting else []
         if not chunks:
-            if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-                return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-            return UNTIL_ARRIVAL
+            return decodes_on(view, slots, self.order)
         left = self.max_num_batched_tokens - sum([chunk.num_tokens for chunk in chunks])
         if left >= view.num_decoding:
             return StepPlan(prefill=tuple(chunks))

@@ -17,8 +17,9 @@ from simulator.policies.parts.plan_builder import PlanBuilder
 from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
 from simulator.policies.parts.preemption import PreemptionMode, swap_pays
 from simulator.policies.parts.system import System
-from simulator.policies.parts.victims import VICTIMS, Victim, rank
+from simulator.policies.parts.victims import VICTIMS, Victim
 from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
+from simulator.queues.priority import rank
 from simulator.request import RequestView
 
 

@@ -14,11 +14,11 @@ from simulator.parameters import check_parameters
 from simulator.plan import Chunk, Preemption, StepPlan, Traits, View
 from simulator.policies.parts.decode_slots import chunks_under_way, without_slots
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
+from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.victims import rank
 from simulator.policies.parts.vllm_server import LIKE_VLLM, vllm_serve
+from simulator.queues.priority import rank
 from simulator.request import RequestView
 from simulator.servers import Command, Deployment
 
@@ -66,9 +66,7 @@ class Sarathi:
         self._enter(view, victims, chunks, slots, free, budget)
         if victims or chunks:
             return StepPlan(preempt=tuple([Preemption(request) for request in victims]), prefill=tuple(chunks))
-        if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return UNTIL_ARRIVAL
+        return decodes_on(view, slots, self.order)
 
     def _victims(self, view: View) -> list[RequestView]:
         """Phase 1 of `_schedule` (:116): the batch is sorted by arrival, and prompts under way want no free block."""

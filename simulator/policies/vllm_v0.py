@@ -24,12 +24,13 @@ from simulator.policies.parts.decode_slots import (
     without_slots,
 )
 from simulator.policies.parts.parameters import MaxNumBatchedTokens, MaxNumSeqs, OrderName, Watermark
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
+from simulator.policies.parts.plans import decodes_on
 from simulator.policies.parts.preemption import SwapMode
 from simulator.policies.parts.reservations import refuse_beyond_watermark, watermark_blocks
 from simulator.policies.parts.system import Checked, System
-from simulator.policies.parts.victims import Victim, first_to_leave, preemptions, rank
+from simulator.policies.parts.victims import Victim, first_to_leave, preemptions
 from simulator.policies.parts.vllm_server import LIKE_VLLM_0_12, serve_before_v1
+from simulator.queues.priority import rank
 from simulator.request import RequestView
 
 
@@ -108,16 +109,14 @@ class VllmV0:
         resume = self._resume(view, swapped, slots, free)
         if resume:
             return StepPlan(resume=resume)
-        if len(view.running) >= slots or (view.waiting and self.order == "fcfs"):
-            return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-        return UNTIL_ARRIVAL
+        return decodes_on(view, slots, self.order)
 
     def _swapped(self, view: View) -> list[RequestView]:
         """The swapped requests in the order of their return: that of swap-out (:1113), else the queue's."""
         if not view.num_swapped:
             return []
         # Victims go to the front of the queue: the search is short, and finds the latest first.
-        found = [*islice(filter(_is_swapped, view.waiting), view.num_swapped)]
+        found = [*islice((request for request in view.waiting if request.is_swapped), view.num_swapped)]
         return found[::-1] if self.order in ("fcfs", "priority") else found
 
     def _watermark(self, view: View, running: int) -> int:
@@ -210,10 +209,6 @@ class VllmV0:
         if self.victim is None:
             running.sort(key=lambda request: front.index(request) if request in front else len(front))
         return without_slots(view, running, view.num_free_blocks, partial(touches_block, view))
-
-
-def _is_swapped(request: RequestView) -> bool:
-    return request.is_swapped
 
 
 SYSTEM = System(

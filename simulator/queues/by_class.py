@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Annotated
@@ -28,7 +29,7 @@ class Classes:
     __slots__ = ("_queues", "_size")
 
     def __init__(self) -> None:
-        self._queues: dict[str, SortedDict[int, RequestState]] = {}
+        self._queues: defaultdict[str, SortedDict[int, RequestState]] = defaultdict(SortedDict)
         self._size = 0
 
     def __len__(self) -> int:
@@ -44,10 +45,7 @@ class Classes:
 
     def add(self, request: RequestState) -> None:
         """`request` waits."""
-        queue = self._queues.get(request.class_name)
-        if queue is None:
-            queue = self._queues[request.class_name] = SortedDict()
-        queue[request.row] = request
+        self._queues[request.class_name][request.row] = request
         self._size += 1
 
     def remove(self, request: RequestState) -> None:
@@ -62,12 +60,8 @@ class Classes:
 
     def in_order(self, rank: Rank) -> Iterator[RequestState]:
         """All requests, each time the head of the smallest rank; a head is ranked when it becomes one."""
-        heads = []
-        for queue in self._queues.values():
-            if queue:
-                rest = iter(queue.values())
-                head = next(rest)
-                heads.append((rank(head), head.row, head, rest))
+        rests = [iter(queue.values()) for queue in self._queues.values() if queue]
+        heads = [(rank(head), head.row, head, rest) for rest in rests if (head := next(rest))]
         heapify(heads)
         while heads:
             _, _, head, rest = heappop(heads)

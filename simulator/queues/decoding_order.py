@@ -31,13 +31,11 @@ class DecodingByRank:
         """See `Meter`: it decodes from now on, or has finished."""
 
     def joined(self, live: RequestState) -> None:
-        """`live` decodes from now on."""
         place = self._rank(live), live.row
         insort(self._order, place)
         self._places[live.row] = place, live
 
     def left(self, live: RequestState) -> None:
-        """`live` no longer decodes."""
         place, _ = self._places.pop(live.row)
         del self._order[bisect_left(self._order, place)]
 
@@ -102,12 +100,10 @@ class DecodingByLevel:
         """See `Meter`: it decodes from now on, or has finished."""
 
     def joined(self, live: RequestState) -> None:
-        """`live` decodes from now on."""
         level = self._quanta.level(live)
         heappush(self._falls, self._enter(live.clock.ticks + self._quanta.until_fall(live, level), level, live))
 
     def left(self, live: RequestState) -> None:
-        """`live` no longer decodes."""
         self._leave(self._places.pop(live.row))
         if len(self._falls) > 64 + 4 * len(self._places):
             self._falls = sorted(self._places.values())

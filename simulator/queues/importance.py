@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from simulator.queues.by_key import ByKey
 from simulator.queues.decoding_order import DecodingByRank
 from simulator.queues.order import OrderKind
-from simulator.queues.priority import by_priority
-from simulator.request_state import RequestState
+from simulator.queues.priority import rank
 
 
 class Importance(ByKey):
@@ -15,12 +16,8 @@ class Importance(ByKey):
     __slots__ = ("meter",)
 
     def __init__(self) -> None:
-        super().__init__(by_priority)
-        self.meter = DecodingByRank(_priority)
-
-
-def _priority(request: RequestState) -> int:
-    return request.priority
+        super().__init__(rank)
+        self.meter = DecodingByRank(attrgetter("priority"))
 
 
 ORDER = OrderKind(Importance, is_internal=True)  # `preemptive` preempts by it

@@ -34,8 +34,7 @@ class OrderKind:
     """What the file of an order declares: `make` returns an empty queue, and its arguments are the parameters.
 
     `needs_prefix_cache`: without one the order would be another. `needs_radix_tree`: that cache must be SGLang's.
-    `is_internal`: a policy's own, which `engine.order`
-    does not offer.
+    `is_internal`: a policy's own, which `engine.order` does not offer.
     """
 
     make: Callable[..., WaitingQueue]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
+
 from simulator.queues.by_key import ByKey
 from simulator.queues.order import OrderKind
 from simulator.request import RequestView
 
+rank: Callable[[RequestView], tuple[int, int]] = attrgetter("priority", "row")
+"""Priority, then arrival: the smaller is the more important, and the larger is preempted first."""
+
 
 def priority() -> ByKey:
     """Smaller priority first, then arrival."""
-    return ByKey(by_priority)
-
-
-def by_priority(request: RequestView) -> tuple[int, int]:
-    """The key of this order."""
-    return request.priority, request.row
+    return ByKey(rank)
 
 
 ORDER = OrderKind(priority)

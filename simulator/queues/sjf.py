@@ -11,7 +11,6 @@ from sortedcontainers import SortedDict
 
 from simulator.parameters import Seconds
 from simulator.queues.by_key import ByKey
-from simulator.queues.expected import expected_output
 from simulator.queues.order import OrderKind
 from simulator.queues.protocol import WaitingQueue
 from simulator.request import RequestView
@@ -26,9 +25,13 @@ def sjf(aging_s: Aging = None) -> WaitingQueue:
     With `aging_s`, requests that arrived longer ago than that go before all others, by arrival: none is passed over
     for ever. A preempted request returns to its place, and has aged since its arrival too.
     """
-    if aging_s is None:
-        return ByKey(_key)
-    return SjfWithAging(aging_s)
+    return ByKey(_key) if aging_s is None else SjfWithAging(aging_s)
+
+
+def expected_output(request: RequestView) -> int:
+    """Predicted output tokens where there is a prediction, else `max_tokens`."""
+    predicted = request.predicted_output_tokens
+    return request.max_tokens if predicted is None else predicted
 
 
 def _key(request: RequestView) -> tuple[int, int]:

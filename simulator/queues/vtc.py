@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.queues.by_class import Classes, ClassWeights, OutputPrice, PromptPrice, check_prices
-from simulator.queues.meter import OutputMeter
 from simulator.queues.order import OrderKind
 from simulator.request import RequestView
-from simulator.request_state import RequestState
+from simulator.request_state import DecodeClock, RequestState
+
+
+class OutputMeter:
+    """Output tokens by class. Those of decoding requests advance with the replica's clock, as the requests' own do."""
+
+    __slots__ = ("_clock", "_decoding", "_settled")
+
+    def __init__(self) -> None:
+        self._clock: DecodeClock | None = None
+        self._decoding: dict[str, int] = {}
+        self._settled: dict[str, int] = {}
+
+    def sampled(self, live: RequestState) -> None:
+        self._settled[live.class_name] = self._settled.get(live.class_name, 0) + 1
+
+    def joined(self, live: RequestState) -> None:
+        self._clock = live.clock
+        self._change(live, 1)
+
+    def left(self, live: RequestState) -> None:
+        self._change(live, -1)
+
+    def tokens(self, class_name: str) -> int:
+        """Output tokens of a class up to now."""
+        ticks = 0 if self._clock is None else self._clock.ticks
+        return self._settled.get(class_name, 0) + self._decoding.get(class_name, 0) * ticks
+
+    def _change(self, live: RequestState, by: int) -> None:
+        name = live.class_name
+        self._decoding[name] = self._decoding.get(name, 0) + by
+        self._settled[name] = self._settled.get(name, 0) - by * live.clock.ticks
 
 
 @dataclass(slots=True)
@@ -48,7 +79,7 @@ class Vtc:
         self._w_p = w_p
         self._w_q = w_q
         self._classes = Classes()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
         self._newcomers: list[str] = []  # classes without a waiting request until now
         self._last_left: str | None = None
         self.meter = OutputMeter()
@@ -105,7 +136,7 @@ class Vtc:
 
     def remove(self, request: RequestState) -> None:
         self.drop(request)
-        self._account(request.class_name).prompt_tokens += _prompt_to_charge(request)
+        self._accounts[request.class_name].prompt_tokens += _prompt_to_charge(request)
 
     def drop(self, request: RequestState) -> None:
         self._classes.remove(request)
@@ -113,16 +144,10 @@ class Vtc:
 
     def _lift(self, class_name: str, counter: float) -> None:
         if self.counter(class_name) < counter:
-            account = self._account(class_name)
+            account = self._accounts[class_name]
             account.base = counter
             account.prompt_tokens = 0
             account.output_tokens_before = self.meter.tokens(class_name)
-
-    def _account(self, class_name: str) -> _Account:
-        account = self._accounts.get(class_name)
-        if account is None:
-            account = self._accounts[class_name] = _Account()
-        return account
 
 
 def _prompt_to_charge(request: RequestView) -> int:
@@ -130,6 +155,4 @@ def _prompt_to_charge(request: RequestView) -> int:
 
 
 _NEW = _Account()  # never changed
-
-
 ORDER = OrderKind(Vtc)

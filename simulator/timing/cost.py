@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulator.errors import InputError
 
 Ints = NDArray[np.int64]
 
@@ -72,6 +75,14 @@ class StepCounts(Protocol):
 
     @property
     def context_tokens(self) -> Ints: ...
+
+
+def check_seconds(of: object, called: str, *names: str) -> None:
+    """Raise InputError for an attribute that is neither finite seconds of 0 or more nor None."""
+    for name in names:
+        value = getattr(of, name)
+        if value is not None and not 0 <= value < inf:
+            raise InputError(f"{called}: {name} must be 0 or more seconds, not {value}")
 
 
 class CostModel(Protocol):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 
-from simulator.errors import InputError
-from simulator.timing.cost import CostModel, StepCounts, StepShape
+from simulator.timing.cost import CostModel, StepCounts, StepShape, check_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +20,7 @@ class Host:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("step_s", "per_seq_s"):
-            value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise InputError(f"host: {name} must be 0 or more seconds, not {value}")
+        check_seconds(self, "host", "step_s", "per_seq_s")
 
     def s(self, seqs: int) -> float:
         """Seconds of a step with so many requests."""

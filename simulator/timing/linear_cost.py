@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.errors import InputError
 from simulator.timing.affine import affine_run
-from simulator.timing.cost import StepCounts, StepShape
+from simulator.timing.cost import StepCounts, StepShape, check_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,7 @@ class Linear:
     per_context_token_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in ("base_s", "per_token_s", "per_context_token_s"):
-            value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"linear cost: {field} must be 0 or more seconds, not {value}")
+        check_seconds(self, "linear cost", "base_s", "per_token_s", "per_context_token_s")
 
     def step_s(self, shape: StepShape) -> float:
         tokens = shape.decode_seqs + shape.prefill_tokens

@@ -17,7 +17,6 @@ Each GPU of a tensor-parallel group does its part of the heads, widths and vocab
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,7 +27,7 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.affine import affine_run
-from simulator.timing.cost import StepCounts, StepShape
+from simulator.timing.cost import StepCounts, StepShape, check_seconds
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +36,9 @@ ACTIVATION_BYTES = 2
 
 LOGIT_BYTES = 10
 """Traffic for one logit: bf16 written and read, float32 written and read by the sampler once (2 + 2 + 4 + 2)."""
+
+GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
+"""Shares of a datasheet's peaks that matrix products reach: see `Roofline`."""
 
 NVLINK_GB_S = 100.0
 """Links at least this fast are NVLink or Infinity Fabric, where a one-shot all-reduce kernel takes over from NCCL."""
@@ -68,9 +70,9 @@ class Roofline:
     model: Model
     gpu: Gpu
     tensor_parallel: int = 1
-    gemm_efficiency: float = 0.8
+    gemm_efficiency: float = GEMM_EFFICIENCY
     attention_efficiency: float = 0.55
-    bandwidth_efficiency: float = 0.85
+    bandwidth_efficiency: float = BANDWIDTH_EFFICIENCY
     link_efficiency: float = 0.6
     layer_overhead_s: float = 30e-6
     host_s: float = 300e-6
@@ -214,22 +216,22 @@ class Roofline:
             value = getattr(self, name)
             if not 0 < value <= 1:
                 raise InputError(f"roofline cost: {name} must be above 0 and at most 1, not {value}")
-        for name in ("layer_overhead_s", "host_s", "host_per_seq_s", "allreduce_latency_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"roofline cost: {name} must be 0 or more seconds, not {value}")
+        check_seconds(self, "roofline cost", "layer_overhead_s", "host_s", "host_per_seq_s", "allreduce_latency_s")
 
 
 def _attention_flops(model: Model) -> tuple[int, int]:
     """Operations of one head of one layer: for a cached key of a decode, and for a (query, key) pair of a prompt.
 
-    Two for a multiplication and an addition, over the width of the scores and that of the values. Latent attention
-    decodes in the latent space, and computes prompts in the heads' own.
+    Two for a multiplication and an addition, over the width of the scores and that of the values.
     """
     if model.kv_lora_rank:
-        decode = 2 * (model.kv_lora_rank + model.rope_head_dim) + 2 * model.kv_lora_rank
-        return decode, 2 * (model.head_dim + model.rope_head_dim) + 2 * model.head_dim
+        return latent_flops(model.kv_lora_rank, model.rope_head_dim, model.head_dim)
     return 4 * model.head_dim, 4 * model.head_dim
+
+
+def latent_flops(kv_lora_rank: int, rope_head_dim: int, head_dim: int) -> tuple[int, int]:
+    """`_attention_flops` of latent attention, which decodes in the latent space and computes prompts in the heads'."""
+    return 4 * kv_lora_rank + 2 * rope_head_dim, 4 * head_dim + 2 * rope_head_dim
 
 
 def _elementwise_bytes(model: Model, ranks: int) -> float:

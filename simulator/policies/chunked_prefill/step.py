@@ -11,9 +11,9 @@ from typing import NamedTuple, cast
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Preemption, StepPlan, View
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE, chunk_of, step_plan
+from simulator.policies.parts.plans import chunk_of, decodes_on, step_plan
 from simulator.policies.parts.reservations import watermark_blocks
-from simulator.policies.parts.victims import rank
+from simulator.queues.priority import rank
 from simulator.request import RequestView
 
 
@@ -53,7 +53,7 @@ def step(view: View, limits: VllmLimits) -> StepPlan:
         preempt=preempted,
         prefill=tuple(chunks),
         paused=paused,
-        holds=_decodes_on(view, limits).holds,
+        holds=decodes_on(view, limits.slots, limits.order).holds,
         more=more,
         requeue=_to_front(passed, limits),
     )
@@ -171,7 +171,7 @@ def _admit_next(view: View, limits: VllmLimits, budget: int) -> StepPlan:
         return step_plan(prefill=tuple(chunks), more=True, note=tuple(passed))
     if passed or (is_open and not _lacks_blocks_alone(limits)):
         return StepPlan(requeue=_to_front(passed, limits))
-    return _decodes_on(view, limits)
+    return decodes_on(view, limits.slots, limits.order)
 
 
 def _lacks_blocks_alone(limits: VllmLimits) -> bool:
@@ -199,13 +199,6 @@ def _share(tokens: int, threshold: int, budget: int) -> int:
     if 0 < threshold < tokens:
         tokens = threshold
     return min(tokens, budget)
-
-
-def _decodes_on(view: View, limits: VllmLimits) -> StepPlan:
-    """The plan that only decodes: it holds until an arrival that could enter."""
-    if len(view.running) >= limits.slots or (limits.order == "fcfs" and view.waiting):
-        return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
-    return UNTIL_ARRIVAL
 
 
 def _to_front(passed: Sequence[RequestView], limits: VllmLimits) -> tuple[RequestView, ...] | None:
@@ -243,6 +236,6 @@ def fast_path(view: View, limits: VllmLimits) -> StepPlan | None:
             passed: list[RequestView] = []
             _schedule_waiting(view, limits, budget, free, chunks, passed)
             if passed:
-                holds = _decodes_on(view, limits).holds
+                holds = decodes_on(view, limits.slots, limits.order).holds
                 return StepPlan(prefill=tuple(chunks), holds=holds, requeue=_to_front(passed, limits))
-    return step_plan(prefill=tuple(chunks)) if chunks else _decodes_on(view, limits)
+    return step_plan(prefill=tuple(chunks)) if chunks else decodes_on(view, limits.slots, limits.order)

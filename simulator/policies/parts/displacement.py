@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from heapq import merge
 
 from simulator.plan import View
-from simulator.policies.parts.victims import rank
+from simulator.queues.priority import rank
 from simulator.request import RequestView
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.plan import Chunk, Holds, Preemption, StepPlan
+from simulator.plan import Chunk, Holds, Preemption, StepPlan, View
 from simulator.request import RequestView
 
 UNTIL_ARRIVAL: Final = StepPlan(holds=Holds.ARRIVAL)
@@ -17,6 +17,13 @@ _new: Final = tuple.__new__
 _CHUNK: Final = Chunk
 _PLAN: Final = StepPlan
 _STEP: Final = Holds.STEP
+
+
+def decodes_on(view: View, slots: int, order: str) -> StepPlan:
+    """The plan that only decodes: it holds until an arrival that could enter."""
+    if len(view.running) >= slots or (order == "fcfs" and view.waiting):
+        return UNTIL_CHANGE  # no slot for an arrival, or it queues behind a head that is stuck
+    return UNTIL_ARRIVAL
 
 
 def chunk_of(request: RequestView, num_tokens: int) -> Chunk:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import doc
 
 from simulator.plan import BatchView, Preemption, View
 from simulator.policies.parts.preemption import swap_pays
+from simulator.queues.priority import rank
 from simulator.request import RequestView
-
-rank: Callable[[RequestView], tuple[int, int]] = attrgetter("priority", "row")
-"""Priority, then arrival: the smaller is the more important, the larger the sooner a victim."""
-
 
 VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
     "last": lambda request: (),
@@ -62,12 +58,9 @@ def preemptions(view: View, victims: Iterable[RequestView], mode: str) -> tuple[
         blocks = request.num_blocks
         to_host = mode != "recompute" and blocks <= free_host and request.is_decoding
         if to_host and mode == "auto":
-            ahead = [*filter(_is_swapped, view.waiting), *[other for other, swap, _ in leaving if swap]]
+            returning = [other for other in view.waiting if other.is_swapped]
+            ahead = [*returning, *[other for other, swap, _ in leaving if swap]]
             to_host = swap_pays(view, request, ahead, mixed=False)
         leaving.append(Preemption(request, to_host))
         free_host -= blocks if to_host else 0
     return tuple(leaving)
-
-
-def _is_swapped(request: RequestView) -> bool:
-    return request.is_swapped

@@ -11,7 +11,7 @@ from numpy import float32
 
 from simulator.division import cdiv
 from simulator.plan import Chunk, Holds, StepPlan, View
-from simulator.policies.parts.plans import UNTIL_ARRIVAL, UNTIL_CHANGE
+from simulator.policies.parts.plans import UNTIL_ARRIVAL, decodes_on
 from simulator.policies.parts.reservations import most_tokens
 from simulator.request import RequestView
 
@@ -58,7 +58,7 @@ def step(view: View, limits: TgiLimits) -> StepPlan:
             return StepPlan(holds=Holds.ARRIVAL, hold_steps=steps_left)
     batch = _next_batch(view, limits, _prefill_tokens(view, limits))
     if not batch:
-        return _until_room(view, limits)
+        return decodes_on(view, limits.slots, limits.order)
     if len(batch) < least:
         # Where one found no room, arrivals queue behind it.
         is_stuck = limits.order == "fcfs" and len(batch) < len(view.waiting)
@@ -107,11 +107,6 @@ def _prefill_tokens(view: View, limits: TgiLimits, current: int = 0) -> int:
     return min(limits.step_tokens - current, padded)
 
 
-def _until_room(view: View, limits: TgiLimits) -> StepPlan:
-    """The head finds no room until a request has finished."""
-    return UNTIL_CHANGE if limits.order == "fcfs" or len(view.running) >= limits.slots else UNTIL_ARRIVAL
-
-
 def _step_in_chunks(view: View, limits: TgiLimits) -> StepPlan:
     """A step of a model that supports chunks: decodes, what is left of prompts, and every second time new ones."""
     joined, shares = cast("_Note", view.note or _NOTHING)
@@ -126,7 +121,7 @@ def _step_in_chunks(view: View, limits: TgiLimits) -> StepPlan:
         return StepPlan(prefill=tuple(chunks), note=(joins, _shares(chunks, view.num_decoding, limits)))
     if not view.waiting:
         return UNTIL_ARRIVAL
-    return _DECODE if joined else _until_room(view, limits)
+    return _DECODE if joined else decodes_on(view, limits.slots, limits.order)
 
 
 def _shares(chunks: list[Chunk], decoding: int, limits: TgiLimits) -> tuple[tuple[RequestView, int], ...]:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
-from simulator.errors import InputError
-from simulator.timing.cost import StepCounts, StepShape
+import numpy as np
+
+from simulator.timing.cost import StepCounts, StepShape, check_seconds
 from simulator.timing.profile.prices import StepPrices
 from simulator.timing.profile.profile_schema import Profile
-from simulator.timing.profile.remarks import remarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,7 @@ class ProfileCost:
     _prices: StepPrices = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("host_s", "host_per_seq_s"):
-            given = getattr(self.options, name)
-            if given is not None and not 0 <= given < inf:
-                raise InputError(f"profile cost: {name} must be 0 or more seconds, not {given}")
+        check_seconds(self.options, "profile cost", "host_s", "host_per_seq_s")
         profile, options = self.profile, self.options
         prices = StepPrices(
             profile,
@@ -77,7 +73,7 @@ class ProfileCost:
         return self._prices.decode_run_s(shape, repeat)
 
     def remarks(self, steps: StepCounts) -> Sequence[str]:
-        return remarks(self.profile, steps)
+        return _remarks(self.profile, steps)
 
     def padded(self, tokens: int) -> int:
         """The tokens that are computed for `tokens`: the next size for which a graph was captured, if there is one."""
@@ -88,3 +84,27 @@ def capture_sizes(most: int) -> list[int]:
     """The batch sizes for which vLLM captures CUDA graphs, up to `most` tokens (vllm/config/vllm.py, 0.19)."""
     sizes = [*(1, 2, 4), *range(8, min(most + 1, 256), 8), *range(256, most + 1, 16)]
     return [size for size in sizes if size <= most]
+
+
+def _remarks(profile: Profile, steps: StepCounts) -> tuple[str, ...]:
+    """A warning where steps were extrapolated, with how many and why; nothing where none was."""
+    covered = profile.covered()
+    prefilling = steps.prefill_tokens > 0
+    decoding = steps.decoding + steps.held
+    alone = ~prefilling & (decoding > 0)
+    seqs = np.maximum(decoding, 1)
+    # The contexts of a run grow by one a step: so many of its steps are still within.
+    within = np.floor_divide(covered["context"] * seqs - steps.context_tokens, seqs) + 1
+    beyond = {
+        f"{covered['context']:,} as a mean context": np.where(
+            alone, steps.repeat - np.clip(within, 0, steps.repeat), 0
+        ),
+        f"{covered['seqs']:,} decodes": np.where(decoding > covered["seqs"], steps.repeat, 0),
+        f"{covered['tokens']:,} tokens": np.where(steps.tokens > covered["tokens"], steps.repeat, 0),
+    }
+    either = np.max(np.stack(list(beyond.values())), axis=0).sum() if len(steps.repeat) else 0
+    if not either:
+        return ()
+    why = "; ".join(f"{int(counts.sum()):,} with more than {words}" for words, counts in beyond.items() if counts.any())
+    total = int(steps.repeat.sum())
+    return (f"warning: {int(either):,} of {total:,} steps lie outside of what {profile.name} measured: {why}",)

@@ -6,15 +6,15 @@ step. Corrections are log(measured / physics) x 10^4, rounded.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
+from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.skew import Skew
@@ -23,6 +23,7 @@ from simulator.timing.profile.surface import Axis, Curve, Surface
 
 SCHEMA = "batchlab profile"
 VERSION = 1
+KIND = DocumentKind(SCHEMA, VERSION, "a profile", "batchlab calibrate fit")
 
 SCALE = 1e-4
 """What a correction's integer stands for."""
@@ -59,33 +60,13 @@ class Profile:
 
 def read_profile(path: Path) -> Profile:
     """A profile from a file. InputError where it cannot be read, or is of another schema or version."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the profile: {error.strerror}", file=str(path)) from None
-    except ValueError as error:
-        raise InputError(f"not a profile: {error}", file=str(path)) from None
-    return load_profile(document, str(path))
+    return load_profile(KIND.read(path), str(path))
 
 
 def load_profile(document: object, file: str | None = None) -> Profile:
     """A profile from the parsed JSON; `file` is where errors say it came from."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InputError(
-            f'not a profile: "schema" is not "{SCHEMA}"', file=file, hint="batchlab calibrate fit writes them"
-        )
-    if document.get("version") != VERSION:
-        raise InputError(
-            f"a profile of version {document.get('version')!r}; this batchlab reads version {VERSION}",
-            file=file,
-            hint="fit it again from its rows: batchlab calibrate fit",
-        )
-    try:
-        return _profile(document)
-    except KeyError as error:
-        raise InputError(f"the profile has no {error}", file=file) from None
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise InputError(f"the profile is damaged: {error}", file=file) from None
+    with KIND.opened(document, file) as held:
+        return _profile(held)
 
 
 def _profile(document: dict[str, Any]) -> Profile:
@@ -145,9 +126,7 @@ def _skew(document: dict[str, Any]) -> Skew:
 def _surface(document: dict[str, Any], name: str) -> Surface:
     axes = tuple(read_axis(axis, name) for axis in document["axes"])
     correction = tuple(value * SCALE for value in _floats(document["correction"], name))
-    size = 1
-    for axis in axes:
-        size *= len(axis.values)
+    size = prod(len(axis.values) for axis in axes)
     if len(correction) != size:
         raise ValueError(f"{name} has {len(correction)} corrections for a grid of {size}")
     return Surface(axes, read_physics(document["physics"], name), correction)

@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timing.profile.arithmetic import (
-    FADE_OCTAVES,
-    Knots,
-    PlainCurve,
-    Span,
-    find,
-    octaves_outside,
-    on_curve,
-)
+from simulator.timing.profile.arithmetic import FADE_OCTAVES, Knots, PlainCurve, Span, on_curve
 from simulator.timing.profile.lookup import Lookup
 from simulator.timing.profile.physics import Physics
 
@@ -64,14 +56,6 @@ class Axis:
         object.__setattr__(self, "unit", next((value for value in self.values if value > 0), 1.0))
         object.__setattr__(self, "places", tuple(log(1.0 + value / self.unit) for value in self.values))
         object.__setattr__(self, "knots", (self.places, self.unit))
-
-    def find(self, value: float) -> tuple[int, float]:
-        """The index of the cell that holds `value`, and how far into it; outside, the edge of the outermost cell."""
-        return find(self.knots, value)
-
-    def octaves_outside(self, value: float) -> float:
-        """Doublings between `value` and the nearest that was measured."""
-        return octaves_outside(self.values[0], self.values[-1], self.unit, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +119,7 @@ class Surface:
 
 
 def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
-    """`Axis.find` for an array."""
+    """`simulator.timing.profile.arithmetic.find` for an array."""
     places = np.asarray(axis.places)
     if len(places) < 2:
         return np.zeros(values.shape, dtype=np.int64), np.zeros(values.shape)
@@ -146,9 +130,19 @@ def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
 
 
 def outside_many(axis: Axis, values: Array) -> Array:
-    """`Axis.octaves_outside` for an array."""
+    """`simulator.timing.profile.arithmetic.octaves_outside` for an array."""
     low, high = axis.values[0], axis.values[-1]
     above = np.log2(np.maximum(values, high) / high) if high > 0 else np.where(values > high, FADE_OCTAVES, 0.0)
     below = np.log2((low + axis.unit) / (np.clip(values, 0.0, low) + axis.unit))
     result: Array = above + below
     return result
+
+
+def mesh(axes: Sequence[Axis]) -> list[Array]:
+    """The coordinates of a grid: for each axis an array of the grid's shape."""
+    return [*np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")]
+
+
+def flat(table: Any) -> tuple[float, ...]:
+    """A table as profiles hold it, the last axis fastest."""
+    return tuple(np.asarray(table, dtype=np.float64).ravel().tolist())

@@ -18,17 +18,14 @@ from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.timing.profile.counts import TILE
 from simulator.timing.profile.physics import Physics, Sum
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import Array, Axis, mesh
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED
+from simulator.timing.tables.part_sources import EXTRAPOLATED, INTERPOLATED, MEASURED, neighbours
 from simulator.timing.tables.table_schema import Heads, HeadTable
-
-Array = NDArray[np.float64]
 
 SHORTEST_WINDOW = 1024
 
@@ -85,53 +82,40 @@ def find_table(tables: Sequence[HeadTable], head_dim: int, kv_dtype: str, window
 
 def within_window(table: HeadTable, window: int) -> HeadTable:
     """The table without a window, as it would be with one."""
-    first, second = _mesh(table.axes)
-    decodes = table.axes[0].name == "seqs"
-    places = np.log(np.asarray(table.axes[1].values))
+    values = np.asarray(table.axes[1].values)
+    seen, places = np.log(np.minimum(values, window)), np.log(values)
+    within = replace(table, window=window, estimated=True)
     log_us = {}
     for heads in table.log_us:
-        correction = _correction(table, heads, "decode" if decodes else "prompt")
-        clipped = [
-            np.interp(np.log(np.minimum(row, window)), places, line)
-            for row, line in zip(second, correction, strict=True)
-        ]
-        counts = (
-            decode_counts(first, second, heads[1], window)
-            if decodes
-            else prompt_counts(first, second, heads[0], window)
-        )
-        log_us[heads] = np.log(np.asarray(table.physics.us(counts))) + np.asarray(clipped)
-    return replace(table, window=window, log_us=log_us, estimated=True)
+        clipped = [np.interp(seen, places, line) for line in _correction(table, heads)]
+        log_us[heads] = _log_physics(within, heads) + np.asarray(clipped)
+    return replace(within, log_us=log_us)
 
 
 def decode_us(table: HeadTable, heads: Heads) -> Found:
     """Decodes of these heads over the table's axes (seqs, context)."""
-    seqs, context = _mesh(table.axes)
     measured = sorted({kv_heads for _, kv_heads in table.log_us})
     query, kv_heads = heads
     if kv_heads in measured:
-        correction, how, words = _between(table, query, kv_heads, "decode")
+        correction, how, words = _between(table, query, kv_heads)
     else:
         like = max((each for each in measured if each <= kv_heads), default=measured[0])
-        correction, _, words = _between(table, query * like / kv_heads, like, "decode")
+        correction, _, words = _between(table, query * like / kv_heads, like)
         correction = _shifted(table.axes[0], correction, kv_heads / like)
         how = EXTRAPOLATED
         words = f"as {kv_heads / like:g} times the batch with {like} KV heads" + (f", {words}" if words else "")
-    physics = table.physics.us(decode_counts(seqs, context, kv_heads, table.window))
-    return Found(np.log(physics) + correction, how, words)
+    return Found(_log_physics(table, heads) + correction, how, words)
 
 
 def prompt_us(table: HeadTable, heads: Heads) -> Found:
     """Fresh prompts of these heads over the table's axes (chunks, each)."""
-    chunks, each = _mesh(table.axes)
     query, kv_heads = heads
     measured = sorted({theirs for _, theirs in table.log_us})
     nearest = min(measured, key=lambda theirs: abs(log(theirs / kv_heads)))
-    correction, how, words = _between(table, query, nearest, "prompt")
+    correction, how, words = _between(table, query, nearest)
     if nearest != kv_heads and heads not in table.log_us:
         how, words = EXTRAPOLATED, f"with {nearest} KV heads" + (f", {words}" if words else "")
-    physics = table.physics.us(prompt_counts(chunks, each, query, table.window))
-    return Found(np.log(physics) + correction, how, words)
+    return Found(_log_physics(table, heads) + correction, how, words)
 
 
 def decode_physics(table: HeadTable, kv_heads: int, whole: float = 1.0) -> Physics:
@@ -157,30 +141,35 @@ def prompt_physics(table: HeadTable, heads: int, whole: float = 1.0) -> Physics:
     )
 
 
-def _between(table: HeadTable, query: float, kv_heads: int, kind: str) -> tuple[Array, str, str]:
+def _between(table: HeadTable, query: float, kv_heads: int) -> tuple[Array, str, str]:
     """The correction for so many query heads beside measured KV heads, how it was come by, and in words."""
     known = sorted(heads for heads, theirs in table.log_us if theirs == kv_heads)
     if query in known:
         how, words = (INTERPOLATED, "as without a window, within it") if table.estimated else (MEASURED, "")
-        return _correction(table, (int(query), kv_heads), kind), how, words
-    low = max((heads for heads in known if heads < query), default=None)
-    high = min((heads for heads in known if heads > query), default=None)
+        return _correction(table, (int(query), kv_heads)), how, words
+    low, high = neighbours(known, query)
     if low is None or high is None:
         edge = known[-1] if high is None else known[0]
-        return _correction(table, (edge, kv_heads), kind), EXTRAPOLATED, f"as {edge} query heads"
+        return _correction(table, (edge, kv_heads)), EXTRAPOLATED, f"as {edge} query heads"
     share = log(query / low) / log(high / low)
-    below, above = _correction(table, (low, kv_heads), kind), _correction(table, (high, kv_heads), kind)
+    below, above = _correction(table, (low, kv_heads)), _correction(table, (high, kv_heads))
     return (1.0 - share) * below + share * above, INTERPOLATED, f"between {low} and {high} query heads"
 
 
-def _correction(table: HeadTable, heads: Heads, kind: str) -> Array:
+def _correction(table: HeadTable, heads: Heads) -> Array:
     """log(measured / physics) over the axes, its holes filled."""
-    first, second = _mesh(table.axes)
-    counts = decode_counts(first, second, heads[1], table.window)
-    if kind == "prompt":
-        counts = prompt_counts(first, second, heads[0], table.window)
-    residual = table.log_us[heads] - np.log(np.asarray(table.physics.us(counts)))
+    residual = table.log_us[heads] - _log_physics(table, heads)
     return fill(residual, steadiness(residual))
+
+
+def _log_physics(table: HeadTable, heads: Heads) -> Array:
+    """log(microseconds) over the axes by the physics, for these heads within the table's window."""
+    first, second = mesh(table.axes)
+    if table.axes[0].name == "seqs":
+        counts = decode_counts(first, second, heads[1], table.window)
+    else:
+        counts = prompt_counts(first, second, heads[0], table.window)
+    return np.asarray(np.log(table.physics.us(counts)))
 
 
 def _shifted(axis: Axis, correction: Array, factor: float) -> Array:
@@ -188,11 +177,6 @@ def _shifted(axis: Axis, correction: Array, factor: float) -> Array:
     known = np.log(np.asarray(axis.values))
     wanted = known + log(factor)
     return np.column_stack([np.interp(wanted, known, column) for column in correction.T])
-
-
-def _mesh(axes: tuple[Axis, Axis]) -> tuple[Array, Array]:
-    first, second = np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")
-    return first, second
 
 
 def _short(value: float) -> float:

@@ -17,11 +17,12 @@ from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import NVFP4_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
+from simulator.timing.profile.features import decode_features
 from simulator.timing.profile.profile_schema import Profile
 from simulator.timing.profile.profile_scope import expert_precision, kv_precision, precision, shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.profile.surface import Array, Curve, Surface, flat, mesh
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     Found,
@@ -76,8 +77,8 @@ def compose(tables: Tables, model: Model, gpu: Gpu, ranks: int, load: str = EVEN
     head = _product(tables, "bf16", -(-model.vocab // ranks), model.hidden, "lm_head", parts, MOST_ROWS)
     skew = None
     if model.kv_lora_rank:
-        attention, rows, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
-        parts += [PartSource(*row) for row in rows]
+        attention, more, latent = latent_attention(tables, model, gpu, ranks, precision(model), kv_precision(model))
+        parts += more
         read.append(latent)
     else:
         attention = _attention(tables, model, ranks, parts)
@@ -132,9 +133,7 @@ def _products(tables: Tables, model: Model, ranks: int, parts: list[PartSource])
         raise InputError(
             what, hint=f"weights in nvfp4 have {NVFP4_BYTES} bytes; {hint}" if "in nvfp4" in dtype else hint
         )
-    return {
-        op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()
-    }  # fmt: skip
+    return {op: _product(tables, dtype, n, k, op, parts) for op, (n, k) in layer_products(model, ranks).items()}
 
 
 def _tables_of_experts(tables: Tables, model: Model, backend: str) -> ExpertTables:
@@ -212,14 +211,10 @@ def _attention(tables: Tables, model: Model, ranks: int, parts: list[PartSource]
     prompts = _mixed([(prompt_us(table, heads), part) for table, part in prompt], "prompt attention", windows, parts)
     whole = 1.0 - share
     own = decode_physics(physics[0], heads[1], whole)
-    seqs, context = np.meshgrid(*[np.asarray(axis.values) for axis in decode[0][0].axes], indexing="ij")
-    decode_surface = Surface(
-        decode[0][0].axes,
-        own,
-        _flat(np.log(decodes) - np.log(own.us({"seqs": seqs, "keys": seqs * context, "chain": context}))),
-    )
+    axes = decode[0][0].axes
+    decode_surface = Surface(axes, own, flat(np.log(decodes) - np.log(own.us(decode_features(*mesh(axes))))))
     ours = prompt_physics(physics[1], heads[0], whole)
-    prompt_surface = Surface(prompt[0][0].axes, ours, _flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
+    prompt_surface = Surface(prompt[0][0].axes, ours, flat(np.log(prompts) - np.log(_fresh(ours, prompt))))
     launch_us, beside = min(own.constant_us, ours.constant_us), beside_factor(tables.gpu, *heads, kv=kv)
     words = f"measured apart, added, decodes {beside:.2f} times as long" if beside != 1 else "measured apart, added"
     parts.append(PartSource("prompts beside decodes", ESTIMATED, words))
@@ -250,7 +245,7 @@ def _skew(tables: Tables, model: Model, ranks: int, attention: Attention, parts:
 
 def _mixed(
     found: list[tuple[Found, float]], name: str, windows: list[tuple[int, float]], parts: list[PartSource]
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+) -> Array:
     """Microseconds of the mean layer; each kind of layer is a part of its own."""
     for (each, _), (window, _) in zip(found, windows, strict=True):
         parts.append(PartSource(f"{name}, window {window:,}" if window else name, each.how, each.words))
@@ -259,7 +254,7 @@ def _mixed(
 
 def _fresh(physics: Any, tables: list[tuple[HeadTable, float]]) -> Any:
     """A profile's physics of prompts at the places of the tables."""
-    chunks, each = np.meshgrid(*[np.asarray(axis.values) for axis in tables[0][0].axes], indexing="ij")
+    chunks, each = mesh(tables[0][0].axes)
     counts = [(prompt_counts(chunks, each, 1.0, table.window), part) for table, part in tables]
     features = {name: sum(part * of[name] for of, part in counts) for name in ("tiles", "pairs", "tokens")}
     return physics.us({**features, "chain": each})
@@ -274,7 +269,3 @@ def _all_reduce(tables: Tables, model: Model, ranks: int, parts: list[PartSource
     sizes, us = tables.all_reduce[ranks]
     parts.append(PartSource(f"all-reduce among {ranks}", MEASURED))
     return make_curve(sizes / (model.hidden * ACTIVATION_BYTES), us * 2 * model.layers)
-
-
-def _flat(values: Any) -> tuple[float, ...]:
-    return tuple(np.asarray(values, dtype=np.float64).ravel().tolist())

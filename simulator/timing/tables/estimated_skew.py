@@ -25,12 +25,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.timing.profile.skew import Skew
-from simulator.timing.profile.surface import Axis
-
-Array = NDArray[np.float64]
+from simulator.timing.profile.surface import Array, Axis, flat
 
 ALONE = 0.42
 """A block that runs alone takes this part of the time for a key that it takes among many."""
@@ -115,8 +112,8 @@ def estimated_skew(
         Axis("seqs", tuple(map(float, sizes))),
         Axis("share", SHARES),
         Axis("context", (1.0,)),
-        tuple((block_us * decode).ravel().tolist()),
-        tuple((late * head_us * mixed).ravel().tolist()),
+        flat(block_us * decode),
+        flat(late * head_us * mixed),
     )
 
 

@@ -20,23 +20,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_physics
-from simulator.timing.tables.table_files import Kind, nearest_versions
+from simulator.timing.profile.surface import Array
+from simulator.timing.tables.table_files import VersionTables, header, nearest_versions, unscaled
 
 SCHEMA = "batchlab expert tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "tables of experts", "make tables")
+KIND = DocumentKind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
 
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
-
-SCALE = 1e-3
-"""What an integer stands for."""
-
-Array = NDArray[np.float64]
 
 
 class Cell(NamedTuple):
@@ -66,15 +62,11 @@ class ExpertKernels:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExpertTables:
-    """All experts of a GPU under a version of an engine, by precision; `tokens` are the axis of all lists."""
+class ExpertTables(VersionTables):
+    """All experts by precision; `tokens` are the axis of all lists."""
 
-    name: str
-    gpu: str
-    software: str
     tokens: Array
     precisions: Mapping[str, ExpertKernels]
-    document: Mapping[str, Any]
 
 
 @lru_cache(maxsize=16)
@@ -88,12 +80,9 @@ def load_expert_tables(document: object, file: str | None = None) -> ExpertTable
     with KIND.opened(document, file) as held:
         tokens = np.asarray(held["tokens"], dtype=np.float64)
         return ExpertTables(
-            name=str(held["name"]),
-            gpu=str(held["gpu"]),
-            software=str(held["software"]),
+            **header(held),
             tokens=tokens,
             precisions={name: _kernels(part, name, len(tokens)) for name, part in held["precisions"].items()},
-            document=held,
         )
 
 
@@ -125,4 +114,4 @@ def backend_of(kernel: str) -> str:
 def _scaled(values: list[int | None], size: int) -> Array:
     if len(values) != size:
         raise ValueError(f"{len(values)} times for {size} sizes")
-    return np.array([np.nan if value is None else value * SCALE for value in values])
+    return unscaled(values)

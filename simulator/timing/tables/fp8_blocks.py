@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from simulator.timing.profile.surface import Surface
+from simulator.timing.profile.surface import Surface, flat, mesh
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
 from simulator.timing.tables.table_schema import Tables, read_tables
 
@@ -32,13 +32,10 @@ def with_blocks(tables: Tables) -> Tables:
     if path is None or not path.exists():
         return tables
     known, own = read_tables(path).products, tables.products[PLAIN]
-    m, n, k = np.meshgrid(*[np.asarray(axis.values) for axis in own.axes], indexing="ij")
+    m, n, k = mesh(own.axes)
     features = product_features(m, n, k, WEIGHT_BYTES[PLAIN])
     slower = np.log(known[BLOCKS].us_many((m, n, k), features) / known[PLAIN].us_many((m, n, k), features))
-    surface = Surface(own.axes, own.physics, tuple((np.asarray(own.correction) + slower.ravel()).tolist()))
+    surface = Surface(own.axes, own.physics, flat(np.asarray(own.correction) + slower.ravel()))
     estimated = {**tables.document.get("estimated", {}), BLOCKS: f"as much slower than fp8 as in {REFERENCE}"}
-    return replace(
-        tables,
-        products={**tables.products, BLOCKS: surface},
-        document={**tables.document, "estimated": estimated},
-    )
+    products, document = {**tables.products, BLOCKS: surface}, {**tables.document, "estimated": estimated}
+    return replace(tables, products=products, document=document)

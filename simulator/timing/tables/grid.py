@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from simulator.timing.profile.surface import Array
 
 TINY = 1e-8
 """Values closer than 1e-4 are equal."""

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.physics import Physics, Sum
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
-from simulator.timing.profile.surface import Surface
+from simulator.timing.profile.surface import Surface, flat
 from simulator.timing.tables.latent_counts import Dimensions, projections, up_projection_us
 from simulator.timing.tables.latent_schema import (
     MEASURED_FOR,
@@ -38,20 +37,13 @@ from simulator.timing.tables.latent_schema import (
     module_features,
     read_latent,
 )
-from simulator.timing.tables.part_sources import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED
+from simulator.timing.tables.part_sources import ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, PartSource, neighbours
 from simulator.timing.tables.products import WEIGHT_BYTES, product_curve
 from simulator.timing.tables.table_files import nearest_versions
 from simulator.timing.tables.table_schema import Tables
 
-Array = NDArray[np.float64]
-Row = tuple[str, str, str]
-"""A part of a composed profile: its name, how it was come by, in words."""
-
 KERNEL = ("kv_lora_rank", "rope_head_dim", "head_dim")
 """Dimensions of the attention kernels themselves: of others nothing can be said."""
-
-GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY = 0.8, 0.85
-"""Shares of the datasheet's peaks, as in `simulator.timing.roofline_cost`."""
 
 LEAST_SHARE = 0.2
 """A module keeps at least so much of its time when other projections take the place of its own."""
@@ -67,7 +59,7 @@ def find_latent(tables: Tables) -> LatentTables | None:
 
 def latent_attention(
     tables: Tables, model: Model, gpu: Gpu, ranks: int, dtype: str, kv_dtype: str
-) -> tuple[Attention, list[Row], Mapping[str, Any]]:
+) -> tuple[Attention, list[PartSource], Mapping[str, Any]]:
     """The attention modules of a layer on one of `ranks` GPUs, projections included; their parts; what was read.
 
     InputError that names what was not measured.
@@ -78,7 +70,7 @@ def latent_attention(
         raise InputError(what, hint=f"{_others(tables.folder)}kind: roofline prices it by its dimensions")
     _refuse_dimensions(latent, model)
     heads, of = model.heads // ranks, {name: getattr(model, name) for name in MEASURED_FOR}
-    found, rows = [], []
+    found, parts = [], []
     for kind, there in (("decodes", latent.decode), ("prompts", latent.prompt)):
         modules = _find(latent, there, model, dtype, kv_dtype)
         module, how, words = module_of(modules, heads, latent.name)
@@ -90,41 +82,38 @@ def latent_attention(
             module = _with_projections(tables, latent, modules, module, of, heads)
             how, words = EXTRAPOLATED, f"{words}, its own projections in the place of those measured"
         found.append((modules, module))
-        rows.append((f"latent attention with its projections, {kind}", how, words))
+        parts.append(PartSource(f"latent attention with its projections, {kind}", how, words))
     (decodes, decode), (prompts, prompt) = found
-    up_us = up_projection_us(of, gpu, dtype, heads, GEMM_EFFICIENCY, BANDWIDTH_EFFICIENCY)
+    up_us = up_projection_us(of, gpu, dtype, heads)
     pair_us = dict(prompt.physics.roofs[0])["pairs"]
-    rows.append(("prompts behind cached context", ESTIMATED, "pairs, and keys and values projected up again"))
-    rows.append(("prompts beside decodes", ESTIMATED, "measured apart, added, launches and weights counted once"))
+    parts += [
+        PartSource("prompts behind cached context", ESTIMATED, "pairs, and keys and values projected up again"),
+        PartSource("prompts beside decodes", ESTIMATED, "measured apart, added, launches and weights counted once"),
+    ]
     attention = Attention(
         DecodeTable(_surface(decodes, decode)),
         PrefillTable(_surface(prompts, prompt), cached_pairs=up_us / pair_us if pair_us else 0.0),
         min(decode.physics.constant_us, prompt.physics.constant_us, float(np.exp(decode.log_us.min()))),
     )
-    return attention, rows, latent.document
+    return attention, parts, latent.document
 
 
 def module_of(modules: Modules, heads: int, name: str) -> tuple[Module, str, str]:
     """The module for so many heads, how it was come by, and in words. InputError beyond those that were measured."""
     words = f"{modules.dtype}, {modules.kv_dtype} KV, {heads} heads, {' and '.join(modules.kernels)}"
-    known = list(modules.by_heads)
     if heads in modules.by_heads:
         return modules.by_heads[heads], MEASURED, words
-    low = max((each for each in known if each < heads), default=None)
-    high = min((each for each in known if each > heads), default=None)
+    low, high = neighbours(modules.by_heads, heads)
     if low is None or high is None:
         of = f"{modules.dtype} with {modules.kv_dtype} KV"
         what = f"{name} has no multi-head latent attention of {of} for {heads} heads of a GPU"
-        raise InputError(what, hint=f"measured: {', '.join(map(str, known))} heads")
+        raise InputError(what, hint=f"measured: {', '.join(map(str, modules.by_heads))} heads")
     share = (heads - low) / (high - low)
     below, above = modules.by_heads[low], modules.by_heads[high]
     us = (1.0 - share) * np.exp(below.log_us) + share * np.exp(above.log_us)
     physics = _mixed(below.physics, above.physics, share)
-    return (
-        Module(physics, np.log(us), below.measured & above.measured),
-        INTERPOLATED,
-        f"{words}, between {low} and {high}",
-    )
+    module = Module(physics, np.log(us), below.measured & above.measured)
+    return module, INTERPOLATED, f"{words}, between {low} and {high}"
 
 
 def _find(latent: LatentTables, there: tuple[Modules, ...], model: Model, dtype: str, kv_dtype: str) -> Modules:
@@ -191,7 +180,7 @@ def _mixed(low: Physics, high: Physics, share: float) -> Physics:
 
 def _surface(modules: Modules, module: Module) -> Surface:
     base = np.log(np.asarray(module.physics.us(module_features(modules.axes))))
-    return Surface(modules.axes, module.physics, tuple((module.log_us - base).ravel().tolist()))
+    return Surface(modules.axes, module.physics, flat(module.log_us - base))
 
 
 def _others(folder: Path | None) -> str:

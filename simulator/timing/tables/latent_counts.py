@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.hardware.gpus import Gpu
+from simulator.timing.profile.surface import Array
+from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY, latent_flops
 from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES
 
-Array = NDArray[np.float64]
 Dimensions = Mapping[str, int]
 """hidden, q_lora_rank, kv_lora_rank, rope_head_dim, head_dim: of values and of queries without rope."""
 
@@ -37,16 +37,6 @@ def up_projection(of: Dimensions) -> int:
     return 2 * of["head_dim"] * of["kv_lora_rank"]
 
 
-def pair_flops(of: Dimensions) -> int:
-    """Operations for a head's (query, key) pair of a prompt, in the heads' own width."""
-    return 2 * (of["head_dim"] + of["rope_head_dim"]) + 2 * of["head_dim"]
-
-
-def key_flops(of: Dimensions) -> int:
-    """Operations for a head's key of a decode, in the latent space."""
-    return 2 * (of["kv_lora_rank"] + of["rope_head_dim"]) + 2 * of["kv_lora_rank"]
-
-
 def decode_least_us(
     of: Dimensions, gpu: Gpu, dtype: str, kv_dtype: str, heads: Array, seqs: Array, context: Array
 ) -> Array:
@@ -54,9 +44,8 @@ def decode_least_us(
     weights, up = _weights(of, heads), up_projection(of) * heads
     keys = seqs * context
     peak = gpu.tflops("fp8" if kv_dtype == "fp8" else "bf16")
-    flops = (
-        2 * weights * seqs / _peak(gpu, dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops(of) * heads * keys / peak
-    )
+    key_flops, _ = _flops(of)
+    flops = 2 * weights * seqs / gpu.tflops(dtype) + 2 * up * seqs / gpu.bf16_tflops + key_flops * heads * keys / peak
     width = (of["kv_lora_rank"] + of["rope_head_dim"]) * KV_BYTES[kv_dtype]
     moved = WEIGHT_BYTES[dtype] * weights + ABSORBED_BYTES * up + width * keys
     return np.asarray(np.maximum(flops / 1e6, moved / (gpu.bandwidth_gb_s * 1e3)))
@@ -69,11 +58,12 @@ def prompt_least_us(
     del kv_dtype  # a fresh prompt reads no cache
     weights = _weights(of, heads) + up_projection(of) * heads
     pairs = chunks * 0.5 * each * (each + 1.0)
-    flops = 2 * weights * chunks * each / _peak(gpu, dtype) + pair_flops(of) * heads * pairs / gpu.bf16_tflops
+    _, pair_flops = _flops(of)
+    flops = 2 * weights * chunks * each / gpu.tflops(dtype) + pair_flops * heads * pairs / gpu.bf16_tflops
     return np.asarray(np.maximum(flops / 1e6, WEIGHT_BYTES[dtype] * weights / (gpu.bandwidth_gb_s * 1e3)))
 
 
-def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int, efficiency: float, bandwidth: float) -> float:
+def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int) -> float:
     """Microseconds to turn the latent of one cached token into keys and values of all heads again.
 
     A chunk of a prompt does it for all tokens before it (vLLM, `MLACommonImpl._compute_prefill_context`): a product,
@@ -82,7 +72,8 @@ def up_projection_us(of: Dimensions, gpu: Gpu, dtype: str, heads: int, efficienc
     own, rope = of["head_dim"], of["rope_head_dim"]
     moved = ACTIVATION_BYTES * heads * (2 * own + own + (own + rope))
     flops = 2 * up_projection(of) * heads
-    return flops / (_peak(gpu, dtype) * 1e6 * efficiency) + moved / (gpu.bandwidth_gb_s * 1e3 * bandwidth)
+    flops_us = gpu.tflops(dtype) * 1e6 * GEMM_EFFICIENCY
+    return flops / flops_us + moved / (gpu.bandwidth_gb_s * 1e3 * BANDWIDTH_EFFICIENCY)
 
 
 def _weights(of: Dimensions, heads: Array) -> Array:
@@ -90,5 +81,5 @@ def _weights(of: Dimensions, heads: Array) -> Array:
     return np.asarray(one + (two - one) * (heads - 1.0))  # linear in the heads
 
 
-def _peak(gpu: Gpu, dtype: str) -> float:
-    return gpu.tflops(dtype)
+def _flops(of: Dimensions) -> tuple[int, int]:
+    return latent_flops(of["kv_lora_rank"], of["rope_head_dim"], of["head_dim"])

@@ -23,25 +23,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_axis, read_physics
-from simulator.timing.profile.surface import Axis
+from simulator.timing.profile.surface import Array, Axis, mesh
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.table_files import Kind
+from simulator.timing.tables.table_files import VersionTables, header, unscaled
 
 SCHEMA = "batchlab latent tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "latent tables", "make tables")
+KIND = DocumentKind(SCHEMA, VERSION, "latent tables", "make tables")
 SUFFIX = "-latent"
 """Between the name of a GPU's tables and `.json.gz`."""
 
-SCALE = 1e-3
-"""What an integer stands for."""
-
 MEASURED_FOR = ("hidden", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "head_dim")
 """The dimensions that a module's time depends on, its heads apart."""
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +64,12 @@ class Modules:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LatentTables:
-    """Latent attention of a GPU under a version of an engine, for a model of these `dimensions`."""
+class LatentTables(VersionTables):
+    """Latent attention for a model of these `dimensions`."""
 
-    name: str
-    gpu: str
-    software: str
     dimensions: Mapping[str, int]
     decode: tuple[Modules, ...]
     prompt: tuple[Modules, ...]
-    document: Mapping[str, Any]
 
 
 @lru_cache(maxsize=16)
@@ -90,13 +82,10 @@ def load_latent(document: object, file: str | None = None) -> LatentTables:
     """Latent tables from the parsed JSON; `file` is where errors say it came from."""
     with KIND.opened(document, file) as held:
         return LatentTables(
-            name=str(held["name"]),
-            gpu=str(held["gpu"]),
-            software=str(held["software"]),
+            **header(held),
             dimensions={name: int(held["dimensions"][name]) for name in MEASURED_FOR},
             decode=tuple(_modules(part, "latent decode") for part in held["decode"]),
             prompt=tuple(_modules(part, "latent prompt") for part in held["prompt"]),
-            document=held,
         )
 
 
@@ -106,7 +95,7 @@ def _modules(document: dict[str, Any], name: str) -> Modules:
     found: dict[int, Module] = {}
     for heads, part in document["heads"].items():
         physics = read_physics(part["physics"], name)
-        measured = np.array([np.nan if value is None else value * SCALE for value in part["us"]]).reshape(shape)
+        measured = unscaled(part["us"]).reshape(shape)
         found[int(heads)] = Module(physics, filled((first, second), physics, measured), ~np.isnan(measured))
     return Modules(
         dtype=str(document["dtype"]),
@@ -126,8 +115,7 @@ def filled(axes: tuple[Axis, Axis], physics: Physics, log_us: Array) -> Array:
 
 def module_features(axes: tuple[Axis, Axis]) -> dict[str, Array]:
     """The counts at the places of a table."""
-    first, second = np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")
-    return counts(axes[0].name == "seqs", first, second)
+    return counts(axes[0].name == "seqs", *mesh(axes))
 
 
 def counts(decodes: bool, first: Array, second: Array) -> dict[str, Array]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.timing.profile.surface import Curve
-
-Array = NDArray[np.float64]
+from simulator.timing.profile.surface import Array, Curve
 
 
 def make_curve(counts: Array, us: Array, tile: float = 0.0) -> Curve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from simulator.timing.profile.profile_schema import Profile
@@ -21,6 +22,12 @@ class PartSource:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.how}" + (f" ({self.words})" if self.words else "")
+
+
+def neighbours(measured: Collection[int], value: float) -> tuple[int | None, int | None]:
+    """The largest measured size below a value, and the smallest above it; None where there is none."""
+    below, above = [size for size in measured if size < value], [size for size in measured if size > value]
+    return max(below, default=None), min(above, default=None)
 
 
 def parts_of(profile: Profile) -> tuple[PartSource, ...]:

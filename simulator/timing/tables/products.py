@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Axis, Curve, Surface
+from simulator.timing.profile.surface import Array, Axis, Curve, Surface, flat
 from simulator.timing.tables.make_curves import make_curve
-
-Array = NDArray[np.float64]
 
 SMALL_M = 64
 ACTIVATION_BYTES = 2
@@ -52,7 +49,7 @@ def without_widths(surface: Surface, n: Collection[float], k: Collection[float])
         kept = [i for i, value in enumerate(axis.values) if value not in dropped or i in (0, len(axis.values) - 1)]
         grid = np.take(grid, kept, axis=place)
         axes.append(Axis(axis.name, tuple(axis.values[i] for i in kept)))
-    return Surface(tuple(axes), surface.physics, tuple(grid.ravel().tolist()))
+    return Surface(tuple(axes), surface.physics, flat(grid))
 
 
 def layer_products(model: Model, ranks: int) -> dict[str, tuple[int, int]]:

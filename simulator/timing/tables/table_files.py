@@ -1,70 +1,43 @@
-"""Files of tables: JSON, gzipped or not, with a schema and a version; what is wrong with one in words."""
+"""Fields that all tables of kernel times have, numbers as their files hold them, and the nearest version."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from simulator.errors import InputError
+import numpy as np
 
+from simulator.timing.profile.surface import Array
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of tables: its schema and version, what it is called, and what writes it."""
-
-    schema: str
-    version: int
-    called: str
-    writer: str
-
-    def read(self, path: Path) -> object:
-        """The JSON of a file. InputError where it cannot be read, or is none."""
-        try:
-            data = path.read_bytes()
-            return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        except OSError as error:
-            raise InputError(f"cannot read the {self.called}: {error.strerror or error}", file=str(path)) from None
-        except (ValueError, EOFError, zlib.error) as error:
-            raise InputError(f"no {self.called}: {error}", file=str(path)) from None
-
-    @contextmanager
-    def opened(self, document: object, file: str | None) -> Iterator[Mapping[str, Any]]:
-        """The document, if it is of this schema and version. What is missing or damaged in it is an InputError."""
-        if not isinstance(document, dict) or document.get("schema") != self.schema:
-            raise InputError(
-                f'no {self.called}: "schema" is not "{self.schema}"', file=file, hint=f"{self.writer} writes them"
-            )
-        if document.get("version") != self.version:
-            what = f"{self.called} of version {document.get('version')!r}; this batchlab reads version {self.version}"
-            raise InputError(what, file=file, hint=f"make them again from their source: {self.writer}")
-        try:
-            yield document
-        except KeyError as error:
-            raise InputError(f"the {self.called} have no {error}", file=file) from None
-        except (TypeError, ValueError, AttributeError, IndexError) as error:
-            raise InputError(f"the {self.called} are damaged: {error}", file=file) from None
+SCALE = 1e-3
+"""The value of 1 among the numbers of a file, which are logarithms."""
 
 
-class OfSoftware(Protocol):
-    """Tables of a GPU under a version of an engine."""
+@dataclass(frozen=True, slots=True, eq=False)
+class VersionTables:
+    """Tables of a GPU under a version of an engine. `document` is the JSON, with errors and sources.
 
-    @property
-    def name(self) -> str: ...
+    Equal to itself alone: what is composed of tables is kept by them.
+    """
 
-    @property
-    def gpu(self) -> str: ...
+    name: str
+    gpu: str
+    software: str
+    document: Mapping[str, Any]
 
-    @property
-    def software(self) -> str: ...
+
+T = TypeVar("T", bound=VersionTables)
 
 
-T = TypeVar("T", bound=OfSoftware)
+def header(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `VersionTables`."""
+    return {**{name: str(document[name]) for name in ("name", "gpu", "software")}, "document": document}
+
+
+def unscaled(values: Sequence[int | None]) -> Array:
+    """The logarithms of a file; NaN for null, where nothing was measured."""
+    return np.array([np.nan if value is None else value * SCALE for value in values])
 
 
 def nearest_versions(tables: Iterable[T], gpu: str, software: str) -> list[T]:

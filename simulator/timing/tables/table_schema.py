@@ -22,22 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.timing.documents import DocumentKind
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.profile_schema import read_axis, read_physics
-from simulator.timing.profile.surface import Axis, Surface
+from simulator.timing.profile.surface import Array, Axis, Surface, flat
 from simulator.timing.tables.grid import fill, steadiness
-from simulator.timing.tables.table_files import Kind
+from simulator.timing.tables.table_files import VersionTables, header, unscaled
 
 SCHEMA = "batchlab tables"
 VERSION = 1
-KIND = Kind(SCHEMA, VERSION, "tables", "batchlab calibrate tables")
+KIND = DocumentKind(SCHEMA, VERSION, "tables", "batchlab calibrate tables")
 
-SCALE = 1e-3
-"""What an integer stands for."""
-
-Array = NDArray[np.float64]
 Heads = tuple[int, int]
 """Query heads and KV heads of one GPU."""
 
@@ -60,20 +56,13 @@ class HeadTable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
-    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs.
+class Tables(VersionTables):
+    """All kernels of a GPU under a version of an engine. `products` and `all_reduce` by precision and GPUs."""
 
-    Equal to itself alone: what is composed of them is kept by it.
-    """
-
-    name: str
-    gpu: str
-    software: str
     products: Mapping[str, Surface]
     decode: tuple[HeadTable, ...]
     prompt: tuple[HeadTable, ...]
     all_reduce: Mapping[int, tuple[Array, Array]]
-    document: Mapping[str, Any]
     folder: Path | None = None
     """Where they lie: tables of experts lie beside them."""
 
@@ -88,27 +77,22 @@ def load_tables(document: object, file: str | None = None) -> Tables:
     """Tables from the parsed JSON; `file` is where errors say it came from."""
     with KIND.opened(document, file) as held:
         return Tables(
-            name=str(held["name"]),
-            gpu=str(held["gpu"]),
-            software=str(held["software"]),
+            **header(held),
             products={name: _products(part, name) for name, part in held["products"].items()},
             decode=tuple(_heads(part, "decode") for part in held["decode"]),
             prompt=tuple(_heads(part, "prompt") for part in held["prompt"]),
             all_reduce={
-                int(ranks): (_numbers(part["bytes"]), _numbers(part["us"]))
+                int(ranks): (np.asarray(part["bytes"], float), np.asarray(part["us"], float))
                 for ranks, part in held["all_reduce"].items()
             },
-            document=held,
         )
 
 
 def _products(document: dict[str, Any], name: str) -> Surface:
     axes = tuple(read_axis(axis, name) for axis in document["axes"])
     shape = tuple(len(axis.values) for axis in axes)
-    table = _scaled(document["correction"]).reshape(shape)
-    return Surface(
-        axes, read_physics(document["physics"], name), tuple(fill(table, steadiness(table)).ravel().tolist())
-    )
+    table = unscaled(document["correction"]).reshape(shape)
+    return Surface(axes, read_physics(document["physics"], name), flat(fill(table, steadiness(table))))
 
 
 def _heads(document: dict[str, Any], name: str) -> HeadTable:
@@ -117,7 +101,7 @@ def _heads(document: dict[str, Any], name: str) -> HeadTable:
     found: dict[Heads, Array] = {}
     for key, values in document["heads"].items():
         heads, kv_heads = map(int, key.split("/"))
-        found[heads, kv_heads] = _scaled(values).reshape(shape)
+        found[heads, kv_heads] = unscaled(values).reshape(shape)
     return HeadTable(
         head_dim=int(document["head_dim"]),
         kv_dtype=str(document["kv"]),
@@ -126,11 +110,3 @@ def _heads(document: dict[str, Any], name: str) -> HeadTable:
         physics=read_physics(document["physics"], name),
         log_us=found,
     )
-
-
-def _scaled(values: list[int | None]) -> Array:
-    return np.array([np.nan if value is None else value * SCALE for value in values])
-
-
-def _numbers(values: list[float]) -> Array:
-    return np.asarray(values, dtype=np.float64)

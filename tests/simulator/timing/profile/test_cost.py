@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulator.errors import InputError
 from simulator.timing.cost import CostModel, StepShape
 from simulator.timing.profile import Options, ProfileCost
+from simulator.timing.profile.arithmetic import find
 from simulator.timing.profile.counts import PROMPT_COUNTS, prompt_counts
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.profile_cost import capture_sizes
@@ -77,7 +78,7 @@ def test_the_extra_of_two_lengths_is_the_tables() -> None:
     assert skew is not None
     contexts = [100] * 18 + [1100] * 2  # a tenth of them long, on the axis; 32 decodes are the table's last row
     shape = decodes(contexts)
-    row, share = skew.seqs.find(20)
+    row, share = find(skew.seqs.knots, 20)
     at_a_tenth = 0.02 + share * (0.01 - 0.02)
     assert row == 0
     assert skew.us(shape) == pytest.approx(at_a_tenth * (1100 - 200), rel=1e-6)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scenarios.profiles import shipped_profiles
 from simulator.timing.cost import StepShape
 from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
-from simulator.timing.profile.arithmetic import corrected, on_many_axes
+from simulator.timing.profile.arithmetic import corrected, octaves_outside, on_many_axes
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
 from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
 from simulator.timing.profile.features import decode_features, prompt_features
@@ -74,7 +74,8 @@ def test_rows_do_not_depend_on_which_was_asked_for_first() -> None:
 def test_a_surface_over_a_count_says_what_the_general_one_says(surface: Surface, count: int, value: float) -> None:
     physics: float = surface.physics.us(decode_features(count, value))
     correction = on_many_axes(surface.correction, [axis.knots for axis in surface.axes], (count, value))
-    outside = sum([axis.octaves_outside(place) for axis, place in zip(surface.axes, (count, value), strict=True)], 0.0)
+    places = zip(surface.axes, (count, value), strict=True)
+    outside = sum([octaves_outside(axis.values[0], axis.values[-1], axis.unit, place) for axis, place in places], 0.0)
     general = corrected(physics, correction, outside)
     counts = decode_counts(count, value)
     kept = surface.lookup(DECODE_COUNTS)

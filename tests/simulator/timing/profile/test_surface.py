@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.timing.profile.arithmetic import FADE_OCTAVES
+from simulator.timing.profile.arithmetic import FADE_OCTAVES, find
 from simulator.timing.profile.physics import Physics
 from simulator.timing.profile.surface import Axis, Curve, Surface
 
@@ -72,4 +72,4 @@ def test_a_curve_pads_to_its_tile_and_draws_lines_elsewhere() -> None:
 
 @pytest.mark.parametrize(("value", "found"), [(-1.0, (0, 0.0)), (1.0, (0, 0.0)), (4.0, (1, 0.0)), (99.0, (1, 1.0))])
 def test_an_axis_finds_the_cell(value: float, found: tuple[int, float]) -> None:
-    assert AXES[0].find(value) == found
+    assert find(AXES[0].knots, value) == found

@@ -225,7 +225,7 @@ def test_what_is_missing_is_refused_by_name(change: dict[str, Any], ranks: int, 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": "something"}, 'no tables: "schema"'),
+        ({"schema": "something"}, 'not tables: "schema"'),
         ({"version": 2}, "tables of version 2"),
         ({"products": {"bf16": {**maker.product("bf16"), "correction": [1]}}}, "damaged"),
         ({"decode": [{**maker.attention("decode"), "heads": {"8": []}}]}, "damaged"),

@@ -232,5 +232,5 @@ def test_damaged_latent_tables_are_refused(latent: LatentTables, tmp_path: Path)
         read_latent(path)
     path.write_bytes(b"nothing")
     read_latent.cache_clear()
-    with pytest.raises(InputError, match="no latent tables: Expecting value"):
+    with pytest.raises(InputError, match="not latent tables: Expecting value"):
         read_latent(path)
