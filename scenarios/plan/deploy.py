@@ -9,7 +9,7 @@ from simulator.policies import server_of
 from simulator.servers import Deployment
 
 UNKNOWN_MODEL = "MODEL"
-"""What stands for the Hugging Face name of a model that is not a built-in one."""
+"""The placeholder for the Hugging Face name of a model that is not a built-in one."""
 
 
 def deploy(scenario: Scenario, replicas: int = 1) -> str:

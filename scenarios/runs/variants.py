@@ -40,7 +40,7 @@ class Variant:
 
 def split_variants(text: str) -> list[str]:
     """The variants of one line: cut at the commas that stand outside of brackets and quotes."""
-    return [part.strip() for part in _split(text, ",") if part.strip()]
+    return [part.strip() for part in split_outside(text, ",") if part.strip()]
 
 
 def as_variant(source: str | Mapping[str, Any]) -> Variant:
@@ -190,13 +190,14 @@ def _override(key: str, overrides: Sequence[str]) -> str:
 
 def _split_policy(text: str) -> list[str]:
     """`path.py:Class:key=value` and `name:key=value` at their colons, that between a file and its class apart."""
-    parts = list(_split(text, ":"))
+    parts = list(split_outside(text, ":"))
     if len(parts) > 1 and parts[0].endswith(".py"):
         parts[:2] = [f"{parts[0]}:{parts[1]}"]
     return parts
 
 
-def _split(text: str, mark: str) -> Iterator[str]:
+def split_outside(text: str, mark: str) -> Iterator[str]:
+    """Split a text at the marks that stand outside of brackets and quotes."""
     depth, quote, start = 0, "", 0
     for index, letter in enumerate(text):
         if quote:

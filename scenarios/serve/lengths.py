@@ -16,9 +16,9 @@ _POOL = 2048  # requests drawn of a closed loop
 
 
 class Lengths:
-    """Draws the lengths of answers, before any cap: those of a class, or of all requests.
+    """Draws the lengths of answers, before any cap, from those of a class or of all requests.
 
-    The draw belongs to a key alone. Equal seeds and keys make equal lengths.
+    Equal seeds and keys make equal lengths.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -37,14 +37,13 @@ class Lengths:
         self._stream = int(stream(scenario.seed, "", "answers").integers(2**63))
 
     def priority(self, class_name: str | None) -> int:
-        """The priority of the first request of a class; 0 for none."""
+        """Return the priority of the first request of a class; 0 for no class."""
         return 0 if class_name is None else self._priorities[class_name]
 
     def draw(self, key: int, class_name: str | None) -> int:
-        """The length of an answer in tokens, at least 1."""
-        lengths = self._of_all if class_name is None else self._of_class[class_name]
-        if not len(lengths):
-            lengths = self._of_all
+        """Return the length of an answer in tokens, at least 1."""
+        of_class = () if class_name is None else self._of_class[class_name]
+        lengths = of_class if len(of_class) else self._of_all
         return max(1, int(lengths[int(uniform(self._stream, key) * len(lengths))]))
 
 
@@ -56,5 +55,5 @@ def _of_class(part: Workload, name: str) -> Ints:
 
 
 def key_of(*what: object) -> int:
-    """A key that belongs to these values."""
+    """Return a key that belongs to these values."""
     return int.from_bytes(sha256(repr(what).encode("utf-8", "surrogatepass")).digest()[:8], "little")
