@@ -18,7 +18,7 @@ from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from reports.drawing.report_run import ReportRun
+    from reports.drawing.plot import ReportRun
     from reports.drawing.style import Picture as Picture  # for the annotations of others
 
 
@@ -80,7 +80,7 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
     """One picture of the report. Raises InputError for an unknown kind."""
     from reports.drawing.style import styles
-    from reports.pages.pictures import plots
+    from reports.pages.run_report import plots
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
@@ -106,7 +106,7 @@ def export_files() -> frozenset[str]:
 
 def report_run(run: Shown) -> ReportRun:
     """The run as `reports` takes it, which knows no scenarios."""
-    from reports.drawing.report_run import ReportRun
+    from reports.drawing.plot import ReportRun
 
     return ReportRun(
         label=run.label,

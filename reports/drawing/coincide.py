@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
@@ -30,10 +30,17 @@ def coinciding(curves: Mapping[str, Floats], span: float) -> list[list[str]]:
     return [group for group in groups if len(group) > 1]
 
 
+def equal(found: Mapping[str, Hashable]) -> list[list[str]]:
+    """Groups of two labels or more that have equal values."""
+    groups: dict[Hashable, list[str]] = {}
+    for label, value in found.items():
+        groups.setdefault(value, []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
+
+
 def said(groups: list[list[str]], where: str = "") -> str:
     """The sentence for a caption; nothing where no curves coincide."""
-    sentences = [f" {joined(shorten(label) for label in group)} coincide{where}." for group in groups]
-    return "".join(sentences)
+    return "".join(f" {joined(shorten(label) for label in group)} coincide{where}." for group in groups)
 
 
 def _near(one: Floats, other: Floats, most: float) -> bool:

@@ -116,7 +116,4 @@ def _steps(records: Records, from_s: float, to_s: float, most: int) -> Json:
     ends = ends[(ends >= from_s) & (ends <= to_s)]
     begin, end = stalls(records, from_s, to_s)
     both = np.stack([begin, end], axis=1).ravel() if len(begin) <= most // 4 else np.zeros(0)
-    return {
-        "steps": steps_between(ends, UNIT_S) if len(ends) <= most else None,
-        "stalls": steps_between(both, UNIT_S),
-    }
+    return {"steps": steps_between(ends, UNIT_S) if len(ends) <= most else None, "stalls": steps_between(both, UNIT_S)}

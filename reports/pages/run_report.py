@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from markupsafe import Markup
 
-from reports.drawing.plot import DrawnRuns
-from reports.drawing.report_run import ReportRun
+from reports.drawing.plot import DrawnRuns, Plot, ReportRun
 from reports.drawing.style import Picture, Style, styles
-from reports.files import write
 from reports.html import pieces as html
 from reports.interactive.data import page_data
-from reports.interactive.pointed import marks_data
-from reports.pages.pictures import plots
 from reports.plots.cdf import Curve, all_curves, quantities
 from reports.tables import definitions
 from reports.tables.basis import provenance_words
@@ -38,6 +34,7 @@ from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import joined, seeds
 from reports.verdict.slo_targets import facts
 from simulator.compiled import core_name
+from simulator.named_class import constants_in
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
@@ -46,20 +43,20 @@ def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] =
     """Write the pictures and the page into `folder`; returns the path of report.html.
 
     `notes` name what was skipped, clipped or ignored. `paired`: the runs saw the same requests and have the same SLO;
-    others are not ranked. Equal runs give equal bytes. Raises InputError
-    where the folder cannot be written, ValueError without a run.
+    others are not ranked. Raises InputError where the folder cannot be written, ValueError without a run.
     """
     if not runs:
         raise ValueError("a report needs at least one run")
     runs = _distinct(runs)
     style = styles([(run.label, run.policy) for run in runs])
-    pictures = draw_all(runs, style)
-    for name, picture in pictures.items():
-        write(folder / "plots" / f"{name}.png", picture.png)
-        write(folder / "plots" / f"{name}.svg", picture.svg)
-    path = folder / "report.html"
-    write(path, _page(runs, style, pictures, notes, paired))
-    return path
+    return _write(folder, runs, style, draw_all(runs, style), notes, paired)
+
+
+def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
+    """Every plot of these runs."""
+    drawn = DrawnRuns(runs, style)
+    found = [plot for of_file in constants_in("reports.plots", "plots").values() for plot in of_file(drawn)]
+    return sorted(found, key=lambda plot: plot.place)
 
 
 def draw_all(runs: Sequence[ReportRun], style: dict[str, Style]) -> dict[str, Picture]:
@@ -82,9 +79,14 @@ def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
     return named
 
 
-def _page(
-    runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture], notes: Sequence[str], paired: bool
-) -> str:
+def _write(
+    folder: Path,
+    runs: Sequence[ReportRun],
+    style: dict[str, Style],
+    pictures: dict[str, Picture],
+    notes: Sequence[str],
+    paired: bool,
+) -> Path:
     summaries: Summaries = {run.label: run.summaries for run in runs}
     labelled = [(run.label, run.records) for run in runs]
     first = runs[0]
@@ -98,9 +100,7 @@ def _page(
         words.append(more)
     sections = [
         html.section(
-            "Verdict",
-            html.paragraphs(words, "verdict"),
-            html.verdict_tables(summaries, style, known, paired=paired),
+            "Verdict", html.paragraphs(words, "verdict"), html.verdict_tables(summaries, style, known, paired=paired)
         ),
         html.section("Diagnosis" + of_first, *_diagnosis(runs)),
         _controls(runs, style, lines),
@@ -123,8 +123,8 @@ def _page(
             html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
-    data = {**page_data(labelled, style, lines), "marks": marks_data(pictures.values())}
-    return html.page(_title(runs), _subtitle(runs), sections, data)
+    data = page_data(labelled, style, lines)
+    return html.write_page(folder, _title(runs), _subtitle(runs), sections, pictures.values(), data)
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.drawing.axes import scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
-from reports.sweep.colours import MARKS, colours
+from reports.sweep.lines import MARKS, colours
 from reports.sweep.pareto import Trade, eligible, trades
 from reports.sweep.points import SweepPoint, SweepResult
 from reports.tables.request_tables import TableRows
@@ -45,11 +45,8 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
                 mark = MARKS[place % len(MARKS)]
                 with in_series(axes, place):
                     _scatter(axes, [point for point in result.done if point.places[by] == place], trade, tint, mark)
-                handles.append(
-                    Line2D(
-                        [], [], color=tint, marker=mark, markersize=5, linestyle="", label=shorten(axis.labels[place])
-                    )
-                )
+                label = shorten(axis.labels[place])
+                handles.append(Line2D([], [], color=tint, marker=mark, markersize=5, linestyle="", label=label))
         x, y = [trade.x(point) for point in front], [trade.y(point) for point in front]
         axes.plot(x, y, color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), zorder=1.8)
         handles.append(Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), label="front"))
@@ -107,17 +104,8 @@ def _scatter(axes: Axes, points: Sequence[SweepPoint], trade: Trade, tint: str, 
         x, y = trade.x(point), trade.y(point)
         if math.isfinite(x) and math.isfinite(y):
             face = CARD if point.is_saturated else tint
-            axes.plot(
-                [x],
-                [y],
-                color=tint,
-                marker=mark,
-                markersize=5,
-                markerfacecolor=face,
-                linestyle="",
-                zorder=3,
-                clip_on=False,
-            )
+            (dot,) = axes.plot([x], [y], color=tint, marker=mark, markersize=5, markerfacecolor=face, linestyle="")
+            dot.set(zorder=3, clip_on=False)
 
 
 def _nines(axes: Axes, lowest: float) -> None:
@@ -134,10 +122,7 @@ def _nines(axes: Axes, lowest: float) -> None:
 def _scale(axes: Axes, trade: Trade, points: Sequence[SweepPoint]) -> None:
     for axis, of in ((axes.xaxis, trade.x), (axes.yaxis, trade.y)):
         values = [value for point in points if math.isfinite(value := of(point))]
-        if min(values) > 0 and max(values) / min(values) > LOG_FROM:
-            log_numbers(axis, max(values) / min(values))
-        else:
-            plain_numbers(axis)
+        scaled_numbers(axis, min(values), max(values))
     axes.margins(0.07)
     if trade.x_nines:
         _nines(axes, min(value for point in points if math.isfinite(value := trade.x(point))))

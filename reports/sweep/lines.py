@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from reports.drawing.coincide import coinciding
-from reports.drawing.style import CARD, DASHES, INK, ramp, shorten
-from reports.sweep.colours import MARKS, colours
+from reports.drawing.style import CARD, DASHES, INK, ramp, shorten, styles
 from reports.sweep.knee import knee
-from reports.sweep.points import SweepPoint, SweepResult, mean_of
+from reports.sweep.points import SweepAxis, SweepPoint, SweepResult, mean_of
 from simulator.policies import Dash
 
+MARKS = "osD^vPX*"
 MOST_LINES = 10
 LEAST = 3  # points of a line
 
@@ -136,6 +136,16 @@ def coloured_by(result: SweepResult, along: int) -> int | None:
     """The axis that colours follow: an ordered one where there is one; None where all points are on one line."""
     others = [at for at, axis in enumerate(result.axes) if at != along and len(axis.labels) > 1]
     return max(others, key=lambda at: (bool(result.axes[at].numbers), len(result.axes[at].labels)), default=None)
+
+
+def colours(axis: SweepAxis) -> list[str]:
+    """A colour for each place of an axis."""
+    if not axis.numbers:
+        named = styles([(label, label) for label in axis.labels])
+        return [named[label].color for label in axis.labels]
+    order = sorted(range(len(axis.numbers)), key=lambda place: axis.numbers[place])
+    shares = ramp(len(order))
+    return [shares[order.index(place)] for place in range(len(order))]
 
 
 def _strokes(result: SweepResult, along: int, lines: Sequence[tuple[str, list[SweepPoint]]]) -> list[tuple[str, Dash]]:
