@@ -93,7 +93,7 @@ def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
         return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}
     from scenarios.profiles import held_out_mape
     from simulator.timing.tables import parts_of
-    from simulator.timing.tables.fitted import fitted_parts
+    from simulator.timing.tables.part_sources import fitted_parts
 
     errors = {f"{kind}_mape_percent": percent for kind, percent in held_out_mape(profile).items()}
     told = {
