@@ -55,7 +55,6 @@ CORE = (
     "simulator/policies/parts/plan_builder.py",
     "simulator/policies/parts/plans.py",
     "simulator/policies/parts/reservations.py",
-    "simulator/policies/sglang/eos_forecast.py",
     "simulator/policies/sglang/new_tokens.py",
     "simulator/policies/sglang/prefill_adder.py",
     "simulator/policies/sglang/step.py",

@@ -27,8 +27,8 @@ from simulator.timing.profile.profile_schema import SCHEMA, VERSION, load_profil
 from simulator.timing.profile.profile_scope import shapes
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.surface import Array, Curve, Surface
+from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.assumed import (
-    ACTIVATION_BYTES,
     LINKS,
     MOST_ROWS,
     NVLINK_US,
@@ -39,7 +39,7 @@ from simulator.timing.tables.assumed import (
 )
 from simulator.timing.tables.decodes_beside import beside_factor
 from simulator.timing.tables.estimated_skew import estimated_skew
-from simulator.timing.tables.fitted import UNEQUAL
+from simulator.timing.tables.part_sources import UNEQUAL
 from simulator.timing.tables.products import layer_products, product_curve
 
 GRID = (16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)

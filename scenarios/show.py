@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FindingsText:
-    """What was found of a run (`scenarios.diagnosis`), in words: its state, a line or two for a terminal, and rows of
-    finding, weight, time, evidence and remedy."""
+    """The diagnosis of a run in words: its state, a line or two for a terminal, and rows of finding, weight, time,
+    evidence and remedy."""
 
     state: str
     lines: tuple[str, ...]
@@ -54,7 +54,7 @@ def are_paired(runs: Sequence[Shown]) -> bool:
 
 
 def one_line(summary: Mapping[str, Any]) -> str:
-    """The figures that say most of a run, in a line: requests, TTFT, TPOT, tokens a second."""
+    """Return the main figures of a run in a line: requests, TTFT, TPOT, tokens a second."""
     from reports.units import latency, short
 
     completed, duration = summary["completed"], summary["duration"]
@@ -91,7 +91,7 @@ def picture(runs: Sequence[Shown], kind: str) -> Picture:
 
 
 def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
-    """Plots and report.html into an existing folder."""
+    """Write plots and report.html into an existing folder."""
     from reports.pages.run_report import write_report
 
     write_report(folder, [report_run(run) for run in runs], notes, paired=are_paired(runs))
@@ -105,7 +105,7 @@ def export_files() -> frozenset[str]:
 
 
 def report_run(run: Shown) -> ReportRun:
-    """The run as `reports` takes it, which knows no scenarios."""
+    """Return the run as `reports` takes it, which knows no scenarios."""
     from reports.drawing.plot import ReportRun
 
     return ReportRun(

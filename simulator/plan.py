@@ -47,8 +47,7 @@ class Chunk(NamedTuple):
 class Preemption(NamedTuple):
     """A request that leaves the batch, its KV thrown away or moved to the host.
 
-    `scheduled_tokens` are those that the step had given it before it became a victim: a prefix cache keeps the full
-    blocks among them.
+    `scheduled_tokens`: the step gave it these before it became a victim. A prefix cache keeps their full blocks.
     """
 
     request: RequestView
@@ -72,8 +71,7 @@ class StepPlan(NamedTuple):
     `withheld`: the decodes were to be computed and lack memory, for which a radix tree has evicted all it could.
     `to_end` are running requests that move to the end of the batch, in this order, behind those that are admitted.
 
-    A policy remembers by the `note` of each plan, which the next view shows. The note must not depend on how often
-    the policy is asked while its plan holds.
+    The next view shows the `note` of a plan. It must not depend on how often the policy is asked while a plan holds.
 
     `requeue` reorders the queue when all else is done, for systems that do so while they schedule: these waiting
     requests, this step's victims included, go to the front in this order; a queue that sorts only when told
@@ -289,7 +287,6 @@ class OptionalMembers:
 
     @classmethod
     def of(cls, policy: Policy) -> OptionalMembers:
-        """Those of this policy."""
         budget = getattr(policy, "max_num_batched_tokens", None)
         return cls(
             traits=getattr(policy, "traits", Traits()),
@@ -315,5 +312,4 @@ class PolicyFeatures:
 
     @classmethod
     def of(cls, policy: type[Policy]) -> PolicyFeatures:
-        """Those of this class."""
         return cls(**{field.name: bool(getattr(policy, field.name, False)) for field in fields(cls)})

@@ -100,9 +100,7 @@ def check_policy(
     cls = policy_class(policy)
     report = Report(policy, seed, scenarios)
     try:
-        _trial_of(
-            policy, RandomCase((RandomRequest(0.0, 1, 1, 1),), 100, 16, given)
-        )  # refuses bad keys before anything runs
+        _trial_of(policy, RandomCase((RandomRequest(0.0, 1, 1, 1),), 100, 16, given))  # refuses bad keys at once
     except InputError as error:
         hint = error.hint or "--set KEY=VALUE gives it a key of `engine:`"
         raise InputError(error.message, file=error.file, line=error.line, column=error.column, hint=hint) from None

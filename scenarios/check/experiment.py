@@ -62,5 +62,5 @@ Law = Callable[[Experiment, Run], Breach | None]
 
 
 def asynchronous(experiment: Experiment) -> bool:
-    """Whether the policy plans a step while the one before it runs: results count for the plan after the next."""
+    """Return whether the policy plans a step while the last one runs: its results count for the plan after the next."""
     return OptionalMembers.of(experiment.policy).traits.async_scheduling

@@ -29,8 +29,6 @@ _ROUNDING = 1 + 1e-9  # a limit is beyond doubt where rounding cannot bring the 
 
 Seconds = Callable[[RequestState], float]
 
-_LATER_AT_CLIENTS = "ttft", "e2el"
-
 
 class HopelessError(Exception):
     """Ends a run that has missed its goals."""
@@ -78,7 +76,7 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
         return _Account(counts, partial(_missed, slo, late_s), allowed)
     if latency not in SECONDS or goal.at_least:
         return None
-    seconds, later_s = SECONDS[latency], late_s if latency in _LATER_AT_CLIENTS else 0.0
+    seconds, later_s = SECONDS[latency], late_s if latency in ("ttft", "e2el") else 0.0  # at clients
     if latency == "tpot":
         counts = counts & (np.minimum(workload.output_tokens, workload.max_tokens) > 1)
         if not scenario.engine.parameter("stream", True):

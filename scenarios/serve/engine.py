@@ -166,14 +166,12 @@ class Engine:
     # From the simulation
 
     def has_tokens(self, row: int, tokens: int, at_s: float) -> None:
-        """See `Listener`."""
         live = self.live
         seen_s = at_s + live.delay_s(row)
         self._meters.has_tokens(row, tokens, live.replica_of(row), live.request(row).arrival_s, seen_s)
         heappush(self._outbox, (seen_s, tokens, row))
 
     def ended(self, row: int, status: Status, at_s: float, cause: Cause | None) -> None:
-        """See `Listener`."""
         self._meters.ended(row)
         if cause is not None and (ticket := self._tickets.pop(row, None)) is not None:
             ticket.reject(cause)
@@ -182,7 +180,6 @@ class Engine:
                     self.live.abort(other, at_s)
 
     def left(self, live: RequestState, replica: int, status: Status) -> None:
-        """See `Listener`."""
         self._meters.left(live, replica, status)
 
     def _deliver(self, row: int, tokens: int) -> None:

@@ -127,7 +127,6 @@ class Serving:
         return self.engine.live.num_requests
 
     def finish(self, folder: Path, target: Path) -> Result:
-        """See `Session.finish`."""
         return self._session.finish(self.engine.live, folder, target)
 
 

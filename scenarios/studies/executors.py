@@ -46,7 +46,6 @@ class InProcess:
     """Does one item after another in this process."""
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         for place, item in enumerate(items):
             yield place, _guarded(function, item)
 
@@ -58,7 +57,6 @@ class Local:
         self.workers = workers or usable_cores()
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         if self.workers == 1:
             yield from InProcess().map(function, items)
             return
@@ -109,7 +107,6 @@ class Ray:
         self._ray = connect(address)
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         ray = self._ray
         task = ray.remote(_guarded).options(max_retries=1)
         shared = ray.put(function)

@@ -47,9 +47,9 @@ def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Row]) -> None
         from pyarrow import parquet
     except ImportError:
         return
-    columns = zip(*(cells(names, row) for row in rows), strict=True)
+    by_name = zip(*(cells(names, row) for row in rows), strict=True)
     parquet.write_table(
-        pyarrow.table({name: _alike(column) for name, column in zip(names, columns, strict=True)}), path
+        pyarrow.table({name: _alike(column) for name, column in zip(names, by_name, strict=True)}), path
     )
 
 

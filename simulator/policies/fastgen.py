@@ -32,8 +32,7 @@ class Fastgen:
     later: the pass after it reads that it is to be freed, and the next one frees it (`_queue_flush_request`). Where
     memory is always full that is a collapse: DeepSpeed-MII warns of it, and advises fewer requests at a time.
 
-    `chunked_prefill` and `sarathi` preempt the latest instead. Where memory is plenty all three fill a budget
-    alike; their default budgets differ.
+    `chunked_prefill` and `sarathi` preempt the latest instead. With ample memory all three differ in defaults alone.
 
     Where DeepSpeed-MII stops in an assertion ("no request consumes KV cache"), as the prompts at hand find no room and
     the KV of those that have ended is not free yet, this goes on with empty passes until it is. And a prompt under way

@@ -23,16 +23,14 @@ class Orca:
     """Whole prompts in one step with the decodes, KV reserved for prompt + `max_tokens`: no preemption.
 
     In the queue's order, first come first served as in the paper: the head enters when a slot of the batch is free,
-    and memory for its prompt and all of its `max_tokens`; no request passes it. A request keeps what it reserved until
-    it has finished.
+    and memory for its prompt and all of its `max_tokens`; no request passes it. It keeps what it reserved to its end.
 
     `continuous` and `vllm_v0` compute prompts in steps of their own and take memory on demand. `sarathi`, `fastgen`
     and `chunked_prefill` cut prompts, so that these never hold up the decodes. Here a prompt is computed whole, and the
     next token of every other request waits for it.
 
-    A step takes the whole prompts that fit into `max_num_batched_tokens` beside all decodes. A head that does not
-    displaces the latest decodes for this step; one longer than the budget takes several in a row, and the decodes go
-    on beside it as far as the budget allows.
+    A step takes the whole prompts that fit into `max_num_batched_tokens` beside all decodes. A head that does not fit
+    pauses the latest decodes for this step. One longer than the budget takes several, beside the decodes that fit.
     """
 
     max_num_seqs: MaxNumSeqs = 256

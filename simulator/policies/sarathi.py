@@ -79,9 +79,8 @@ class Sarathi:
     ) -> None:
         """Phase 2 (:196): append chunks for the heads of the queue while slots, budget and blocks last.
 
-        The victims of this step stand before all others, the last of them first. They are not reset before the step
-        is over: one that decoded has nothing to compute and stops the queue, one whose prompt was under way begins
-        again with a chunk of what it had left.
+        This step's victims come first, the last of them in front. They are not reset before the step is over: one that
+        decoded has nothing to compute and stops the queue, a prompt under way begins again with a chunk of its rest.
         """
         watermark = watermark_blocks(self.watermark, view.num_blocks)
         running = len(view.running) - len(victims)

@@ -1,8 +1,7 @@
 """Waiting queues, an order a file: constant or logarithmic work at every end of each.
 
 A module of this folder with a constant `ORDER` is an order of the module's name, with hyphens for underscores; nothing
-registers it. Keys of requests are taken from a `RequestView`, which has no true output length: no order can depend on
-it.
+registers it. Keys come from a `RequestView`, which has no true output length: no order can depend on it.
 """
 
 from __future__ import annotations

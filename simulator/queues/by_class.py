@@ -36,7 +36,6 @@ class Classes:
         return self._size
 
     def __contains__(self, name: str) -> bool:
-        """Whether a request of this class waits."""
         return bool(self._queues.get(name))
 
     def names(self) -> list[str]:
@@ -44,12 +43,10 @@ class Classes:
         return [name for name, queue in self._queues.items() if queue]
 
     def add(self, request: RequestState) -> None:
-        """`request` waits."""
         self._queues[request.class_name][request.row] = request
         self._size += 1
 
     def remove(self, request: RequestState) -> None:
-        """`request` waits no longer."""
         del self._queues[request.class_name][request.row]
         self._size -= 1
 

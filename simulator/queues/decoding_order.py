@@ -13,8 +13,7 @@ from simulator.request_state import RequestState
 class DecodingByRank:
     """The decoding requests by `rank`, then row: the largest is the next victim. A rank stays as long as one decodes.
 
-    A replica's batch tells it who decodes (`simulator.queues.protocol.Meter`); prompts under way and paused requests
-    are not among them.
+    A replica's batch tells it who decodes (`Meter`). Prompts under way and paused requests are not among them.
     """
 
     __slots__ = ("_order", "_places", "_rank")
@@ -78,9 +77,8 @@ class Quanta:
 class DecodingByLevel:
     """The decoding requests by level, then row: the latest on the lowest level, which is the largest, comes first.
 
-    Levels are those of `simulator.queues.mlfq.Mlfq`. Who decodes is served a token a step, so that its next fall is
-    known beforehand. Falls that have come are made when the list is looked at; what is seen does not depend on how
-    often that is.
+    Levels are those of `simulator.queues.mlfq.Mlfq`. A request that decodes is served a token a step, so its next fall
+    is known. Falls are made when the list is looked at; how often that is does not change what is seen.
     """
 
     __slots__ = ("_falls", "_places", "_quanta", "_rows")

@@ -16,7 +16,6 @@ class DfsWeight(Ranked):
     reads_cache = True
 
     def rank(self, waiting: list[RequestState]) -> list[RequestState]:
-        """These requests, by the places in the tree where their cached prefixes end."""
         return waiting if self.prefixes is None else self.prefixes.by_subtree(waiting)
 
 

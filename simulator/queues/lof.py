@@ -17,8 +17,7 @@ from simulator.request_state import RequestState
 class Lof(Ranked):
     """The largest `max_tokens` first; of equals, the order stays as it was.
 
-    `_sort_by_longest_output` in python/sglang/srt/managers/schedule_policy.py:493 (SGLang 0.5.23). What is sorted once
-    stays so: only later comers are sorted in.
+    `_sort_by_longest_output` in python/sglang/srt/managers/schedule_policy.py:493 (SGLang 0.5.23); later ones sort in.
     """
 
     def __init__(self) -> None:
@@ -41,7 +40,6 @@ class Lof(Ranked):
         self._is_due = True
 
     def settle(self, *, keep: bool) -> None:
-        """The plan is made: keep the order in which it saw the queue, or not."""
         if keep:
             for request in self._late:
                 self._sorted[self._keys[request]] = request

@@ -24,7 +24,6 @@ class Lpm(Ranked):
         return len(self._queue) <= MOST_COMPARED
 
     def rank(self, waiting: list[RequestState]) -> list[RequestState]:
-        """These requests, the longest cached prefix first."""
         prefixes = self.prefixes
         if prefixes is None:
             return waiting

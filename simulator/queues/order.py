@@ -13,8 +13,7 @@ from simulator.queues.protocol import WaitingQueue
 class Order(str):
     """A queue order with parameters: `Order("sjf", aging_s=30.0)`.
 
-    It is the order's name and may stand wherever a name may: a policy passes it on without knowing which order takes
-    which parameters. Equality is that of names.
+    It is the order's name and may stand wherever a name may. Equality is that of names.
     """
 
     parameters: dict[str, Any]

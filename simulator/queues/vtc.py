@@ -65,8 +65,7 @@ class Vtc:
     2 max(w_p L_input, w_q M) (theorem 4.4; L_input the longest prompt, M the most tokens of a batch, w_p <= w_q).
 
     What the paper leaves open: a preempted request comes back as if it arrived, and its prompt is not charged again.
-    Lifts are made when the engine next asks for the head, in order of arrival: then the counters are those of a
-    step's end.
+    Lifts are made, in order of arrival, before the next plan: the counters are then those of a step's end.
     """
 
     __slots__ = ("_accounts", "_classes", "_last_left", "_newcomers", "_settled", "_w_p", "_w_q", "_weights", "meter")

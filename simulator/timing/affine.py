@@ -11,8 +11,7 @@ VECTOR_FROM = 64
 def affine_run(first: float, slope: float, start: int, step: int, repeat: int) -> list[float]:
     """`first + slope * x` for x = start, start + step, ..., `repeat` of them; each rounded as Python rounds it.
 
-    IEEE 754 doubles on both paths, and numpy fuses no multiplication with an addition: the paths agree to the bit, as
-    long as x stays below 2**53.
+    Both paths use IEEE 754 doubles and fuse no multiplication with an addition: they agree to the bit below x = 2**53.
     """
     if repeat == 1:
         return [first + slope * start]

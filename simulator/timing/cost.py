@@ -21,9 +21,8 @@ class StepShape(NamedTuple):
     (query, key) pairs that causal attention visits in the prompt chunks: for a chunk of n tokens behind c computed
     ones, n * c + n * (n + 1) / 2. A named tuple, because one is made for every step.
 
-    `decode_longest` is the longest of the contexts that `decode_context` sums up, and `decode_squares` the sum of
-    their squares: both 0 unless the cost model asks for them. `prefill_longest` is the longest context of a prompt
-    chunk.
+    `decode_longest` is the longest of the contexts that `decode_context` sums up, `decode_squares` the sum of their
+    squares: both 0 unless the cost model asks for them. `prefill_longest` is the longest context of a prompt chunk.
     """
 
     decode_seqs: int

@@ -4,10 +4,8 @@
 
 - matrices: max(2 x parameters x tokens / compute, bytes of weights / bandwidth). All the dense matrices of a model
   have the same ratio of operations to bytes, so the maximum of the sum is the sum of the maxima.
-- experts: the same over the experts that a step touches: of E, with k for a token, E (1 - (1 - k/E)^tokens) on
-  average when tokens choose evenly.
-- lm_head, in bf16: for one row of each scheduled request (an unfinished prompt's is computed and dropped, as in
-  vLLM); and moving the logits.
+- experts: the same over those that a step touches: E (1 - (1 - k/E)^tokens) of E, k for a token, if chosen evenly.
+- lm_head, in bf16: a row for each scheduled request (an unfinished prompt's is dropped, as in vLLM), and its logits.
 - elementwise: norms, rope, activation functions; bytes / bandwidth.
 - all-reduce: two for a layer, of tokens x hidden, as a ring: 2 (n - 1) / n of the bytes over the link, and a latency.
 - attention: max(operations / compute, KV bytes read and written / bandwidth), prompts and decodes in one kernel.
@@ -58,9 +56,8 @@ class Roofline:
     units for it, and attention computed in fp8 where the KV cache is (as by FlashAttention 3), else in bf16. That
     kernels of fp8 reach the same share of their peak is an assumption.
 
-    `host_s` and `host_per_seq_s` are the part of scheduling and input preparation that the GPU waits for
-    (`simulator.servers` has those of real engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like
-    links and 20 on PCIe.
+    `host_s` and `host_per_seq_s` are the host time that the GPU waits for (`simulator.servers` has those of real
+    engines). `allreduce_latency_s` None means 5 microseconds on NVLink-like links and 20 on PCIe.
 
     InputError where `tensor_parallel` does not fit the model's heads or a coefficient is out of range.
     """

@@ -64,11 +64,10 @@ class ChunkedPrefill:
 
     @property
     def traits(self) -> Traits:
-        first = RULES[self.version].unknown_blocks_first
         return Traits(
             order=self.order,
             async_scheduling=self.async_scheduling,
-            unknown_blocks_first=first,
+            unknown_blocks_first=RULES[self.version].unknown_blocks_first,
             whole_prompts=not self.enable_chunked_prefill,
         )
 

@@ -11,7 +11,7 @@ token is delivered late became a rule of its own in 0.33, but that token always 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import doc
 
@@ -22,11 +22,8 @@ class Rules:
 
     passes_over: bool  # without chunked prefill a prompt beyond the budget lets others pass; since 0.12 they wait
     tests_whole_prompt: bool  # admits a prompt only if all of it would fit; before, if its first chunk did
-    has_watermark: bool
     unknown_blocks_first: bool  # of free blocks, those that no prefix cache knows are taken first; before, the oldest
     spares_lone_request: bool  # no long_prefill_token_threshold for a lone request; before, for every request
-    has_adaptive_threshold: bool
-    has_max_num_active_seqs: bool
     passes_itself: bool  # by priority, requests behind one that preempts itself go on; before, the step was full
 
 
@@ -38,11 +35,8 @@ def _rules(version: str) -> Rules:
     return Rules(
         passes_over=version == "0.11",
         tests_whole_prompt=_since("0.19", version),
-        has_watermark=_since("0.24", version),
         unknown_blocks_first=_since("0.24", version),
         spares_lone_request=_since("0.31", version),
-        has_adaptive_threshold=_since("0.31", version),
-        has_max_num_active_seqs=_since("0.31", version),
         passes_itself=_since("0.33", version),
     )
 
@@ -60,12 +54,11 @@ else:
 
 def check_version(version: str, watermark: float, adaptive: bool, max_num_active_seqs: int | None) -> None:
     """Raise ValueError, which begins with the parameter's name, for a setting that the version does not have."""
-    rules = RULES[version]
-    settings: list[tuple[str, Any, bool, str]] = [
-        ("watermark", watermark, rules.has_watermark, "0.24"),
-        ("long_prefill_token_threshold_adaptive", adaptive, rules.has_adaptive_threshold, "0.31"),
-        ("max_num_active_seqs", max_num_active_seqs, rules.has_max_num_active_seqs, "0.31"),
-    ]
-    for name, value, has_it, first in settings:
-        if value and not has_it:
+    settings: tuple[tuple[str, object, str], ...] = (
+        ("watermark", watermark, "0.24"),
+        ("long_prefill_token_threshold_adaptive", adaptive, "0.31"),
+        ("max_num_active_seqs", max_num_active_seqs, "0.31"),
+    )
+    for name, value, first in settings:
+        if value and not _since(first, version):
             raise ValueError(f"{name} is in vLLM since {first}, and version is {version}")

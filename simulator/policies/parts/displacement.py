@@ -11,10 +11,9 @@ from simulator.request import RequestView
 
 
 def last_first(view: View, key: Callable[[RequestView], tuple[int, int]]) -> Iterable[RequestView]:
-    """The running requests by a key, of which no two are equal: the largest first.
+    """The running requests by the key of the queue's order, the largest first; no two keys are equal.
 
-    The key is that of the queue's order. A list that the queue keeps spares the sorting: no more requests are then
-    looked at than are asked for.
+    A list that the queue keeps spares the sorting: it is read only as far as it is asked for.
     """
     decoding = view.decoding_last_first()
     if decoding is None:

@@ -13,9 +13,8 @@ class PlanBuilder:
     """A step in which every request decodes that is neither paused nor preempted.
 
     `free`, `free_host` and `budget` are the device blocks, host blocks and tokens left under the plan so far.
-    `ranked` gives the running requests, the next victim first; it is called when first needed, and asked for no more
-    than are looked at. `to_host` says whether a victim's KV is to be swapped; it is, if its prompt is computed and the
-    host has room.
+    `ranked` gives the running requests, the next victim first; it is called late and read no further than needed.
+    `to_host` says whether a victim's KV is to be swapped; it is, if its prompt is computed and the host has room.
     """
 
     def __init__(

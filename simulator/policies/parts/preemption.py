@@ -37,8 +37,7 @@ def swap_pays(view: View, request: RequestView, ahead: Iterable[RequestView], *,
 def waits_long(view: View, request: RequestView, ahead: Iterable[RequestView]) -> bool:
     """Whether a whole batch must come and go before `request` can resume.
 
-    That is so when more requests are `ahead` of it in the queue than run now, or when they need, with its own, more
-    blocks than the device has.
+    It must when more requests wait `ahead` of it than run now, or when they and it need more blocks than there are.
     """
     most = len(view.running)
     blocks = cdiv(request.num_tokens, view.block_size)

@@ -23,8 +23,7 @@ VICTIMS: dict[str, Callable[[RequestView], tuple[int, ...]]] = {
 
 `last` is the latest admitted, `lowest_priority` the latest to arrive of the least important, `least_progress` has the
 fewest tokens computed and so the least to lose, `most_memory` frees the most, and `fewest_outputs` has answered least,
-of equals the longest prompt (as in SGLang). `preemptive` applies a rule among requests of the least important priority
-(`Preemptive._importance`).
+of equals the longest prompt (as in SGLang). `preemptive` applies a rule among requests of the least important priority.
 """
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """vLLM as a server: its host and front end by version, and the flags of `vllm serve`.
 
-Flags are those of vLLM 0.33, vllm/engine/arg_utils.py. Other servers take its figures where they have
-none of their own.
+Flags are those of vLLM 0.33, vllm/engine/arg_utils.py. Servers without figures of their own take these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """SGLang: prompts first, in batches of their own, and as many requests at a time as its guess of their answers allows.
 
 The rules are those of `Scheduler.get_next_batch_to_run` in python/sglang/srt/managers/scheduler.py, of `PrefillAdder`
-in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py beside it (SGLang 0.5.23, whose line
-numbers are given).
+in schedule_policy.py and of `ScheduleBatch.retract_decode` in schedule_batch.py. Line numbers are of SGLang 0.5.23.
 """
 
 from __future__ import annotations

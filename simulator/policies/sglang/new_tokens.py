@@ -1,7 +1,6 @@
 """Memory that answers may still come to need: SGLang's estimate, a ratio of their `max_tokens`.
 
-`NewTokenRatioTracker` and `PrefillAdder` beside python/sglang/srt/managers/scheduler.py (SGLang 0.5.23), whose names
-the constants have.
+`NewTokenRatioTracker` and `PrefillAdder` beside python/sglang/srt/managers/scheduler.py (SGLang 0.5.23).
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class TensorrtLlm:
     max_utilization: it enters if it finds blocks for its prompt. Blocks are taken on demand; where one is missing, for
     a decode or for a prompt, the latest to arrive of those that have begun is paused, unless it arrived before: it
     loses its KV, keeps its place in the order of arrival, and is recomputed later.
-    static_batch: as guaranteed_no_evict, but no prompt is computed while any request decodes, be it new or begun.
-    Finished requests leave at once.
+    static_batch: as guaranteed_no_evict, but no prompt is computed while a request decodes. The finished leave at once.
 
     `max_num_seqs` is TensorRT-LLM's `max_batch_size`, `max_num_batched_tokens` its `max_num_tokens`, and
     `enable_chunked_prefill` its chunked context. A prompt that does not fit what a step has left is then cut, to a

@@ -17,8 +17,8 @@ from simulator.timing.cost import StepShape
 from simulator.timing.profile.experts import Experts, RoutedExperts
 from simulator.timing.profile.joint import joint_us
 from simulator.timing.profile.profile_cost import ProfileCost
+from simulator.timing.roofline_cost import ACTIVATION_BYTES
 
-ACTIVATION_BYTES = 2
 LINK_EFFICIENCY = 0.6
 LINK_LATENCY_US = 20.0
 """The part of a link's nominal bandwidth that collectives reach, and their least time, where neither was measured."""

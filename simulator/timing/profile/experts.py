@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.timing.profile.lookup import Lookup
-from simulator.timing.profile.surface import Curve, Surface
+from simulator.timing.profile.step import LookupTable
+from simulator.timing.profile.surface import Curve
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(LookupTable):
     """A layer's routed experts over (tokens, activated experts), of which each token asks for `top_k`."""
 
-    surface: Surface
+    counts = ("tokens", "activated")
+
     experts: int
     top_k: int
-    lookup: Lookup = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lookup", self.surface.lookup(("tokens", "activated")))
 
     def activated(self, tokens: float) -> float:
         """Experts that so many tokens ask for when each chooses evenly: E (1 - (1 - k / E)^tokens)."""

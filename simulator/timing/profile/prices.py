@@ -14,8 +14,7 @@ from simulator.timing.profile.profile_schema import Curves, Profile
 class StepPrices:
     """Prices of steps for `simulator.timing.profile.profile_cost.ProfileCost`, kept once they are computed.
 
-    `sizes` are the batch sizes for which graphs were captured, ascending; `host_s` and `host_per_seq_s` what the host
-    adds to a step and for each request in it.
+    `sizes`: the captured batch sizes, ascending. `host_s`, `host_per_seq_s`: host time of a step and of each request.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class StepPrices:
         self._sampled_s: dict[int, float] = {}
 
     def step_s(self, shape: StepShape) -> float:
-        """Seconds of one step; 0.0 for a step without tokens."""
         seqs, context, prefill_seqs, prefill_tokens, _, _, longest, squares, _ = shape
         if not prefill_tokens:
             return self.decode_run_s(shape, 1)[0] if seqs else 0.0
@@ -49,7 +47,6 @@ class StepPrices:
         return fixed_s + self._layers * attention_us * 1e-6
 
     def decode_run_s(self, shape: StepShape, repeat: int) -> list[float]:
-        """Seconds of so many steps of decodes alone, of which this is the first."""
         seqs, context, _, _, _, _, longest, squares, _ = shape
         row = self._rows.get(seqs)
         if row is None:

@@ -76,7 +76,6 @@ class ProfileCost:
         return _remarks(self.profile, steps)
 
     def padded(self, tokens: int) -> int:
-        """The tokens that are computed for `tokens`: the next size for which a graph was captured, if there is one."""
         return self._prices.padded(tokens)
 
 

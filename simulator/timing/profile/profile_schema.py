@@ -91,21 +91,14 @@ def _profile(document: dict[str, Any]) -> Profile:
     )
 
 
-_APART = (("launch_us", 0.0), ("beside", 1.0))
-"""What attention that was measured apart has, and what it is where a profile does not say."""
-
-
 def _attention(document: dict[str, Any]) -> Attention:
     check_choice(document["prompts"], ("joint", "apart"), "attention.prompts")
     surface = _surface(document["prompt"], "attention.prompt")
-    prompt: JointTable | PrefillTable
-    if document["prompts"] == "joint":
-        prompt = JointTable(surface, float(document["knee_keys"]))
-    else:
-        prompt = PrefillTable(surface)
+    is_joint = document["prompts"] == "joint"
+    prompt = JointTable(surface, float(document["knee_keys"])) if is_joint else PrefillTable(surface)
     decode = DecodeTable(_surface(document["decode"], "attention.decode"))
-    launch_us, beside = (_seconds(document.get(name, default), f"attention.{name}") for name, default in _APART)
-    return Attention(decode, prompt, launch_us, beside)
+    launch_us = _seconds(document.get("launch_us", 0.0), "attention.launch_us")
+    return Attention(decode, prompt, launch_us, _seconds(document.get("beside", 1.0), "attention.beside"))
 
 
 def _experts(document: dict[str, Any]) -> Experts:

@@ -55,7 +55,7 @@ def kv_precision(model: Model) -> str:
 def described(model: Model) -> str:
     """A model with its precision, where that is not bf16."""
     parts = [precision(model)] if precision(model) != "bf16" else []
-    parts += [f"{_PLAIN[model.kv_dtype_bytes]} KV"] if model.kv_dtype_bytes != 2 else []
+    parts += [f"{kv_precision(model)} KV"] if model.kv_dtype_bytes != 2 else []
     return f"{model.name} ({', '.join(parts)})" if parts else model.name
 
 
@@ -98,14 +98,11 @@ def _of_model(profile: Profile, document: Mapping[str, Any], model: Model) -> st
             )
             of = f"model {profile.model}" if profile.model else "another model"
             return f"{profile.name} is a profile for {of}; the scenario has {model.name} ({listed})"
+    dtype = document.get("dtype")
     for what, ours, theirs in (
-        ("weights", precision(model), document.get("dtype")),
-        *(
-            (("experts", expert_precision(model), document.get("expert_dtype", document.get("dtype"))),)
-            if model.experts
-            else ()
-        ),
-        ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if document.get("dtype") else None)),
+        ("weights", precision(model), dtype),
+        ("experts", expert_precision(model), document.get("expert_dtype", dtype) if model.experts else None),
+        ("KV cache", kv_precision(model), document.get("kv_dtype", "bf16" if dtype else None)),
     ):
         if theirs is not None and ours != theirs:
             return f"{profile.name} was measured with {theirs} {what}; the scenario's {model.name} has {ours}"

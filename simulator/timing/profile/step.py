@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,14 +16,23 @@ from simulator.timing.profile.surface import Array, Surface
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeTable:
-    """A layer's attention for decodes alone, over (decode_seqs, mean context)."""
+class LookupTable:
+    """A surface, and the lookup of one place in it, given these counts of its physics."""
+
+    counts: ClassVar[Sequence[str]]
 
     surface: Surface
     lookup: Lookup = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lookup", self.surface.lookup(DECODE_COUNTS))
+        object.__setattr__(self, "lookup", self.surface.lookup(self.counts))
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTable(LookupTable):
+    """A layer's attention for decodes alone, over (decode_seqs, mean context)."""
+
+    counts = DECODE_COUNTS
 
     def us(self, seqs: int, context: float) -> float:
         return self.lookup.us_of_count(seqs, context, decode_counts(seqs, context))
@@ -31,23 +42,20 @@ class DecodeTable:
 
 
 @dataclass(frozen=True, slots=True)
-class JointTable:
+class JointTable(LookupTable):
     """A layer's attention in one kernel, over (chunk tokens, cached tokens before it, decode_seqs, mean context).
 
     From about `knee_keys` keys of decodes on, the KV of one head no longer stays in the L2 cache until the next query
     head of its group comes round: it is read again for each.
     """
 
-    surface: Surface
-    knee_keys: float
-    lookup: Lookup = field(init=False, repr=False, compare=False)
+    counts = PROMPT_COUNTS
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lookup", self.surface.lookup(PROMPT_COUNTS))
+    knee_keys: float
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillTable:
+class PrefillTable(LookupTable):
     """A layer's attention for prompt chunks, over (prefill_seqs, tokens of each); decodes are added to it.
 
     In `windowed` of the layers (a share) a query sees at most `window` tokens. Each token cached before a chunk costs
@@ -55,22 +63,18 @@ class PrefillTable:
     from the cache again.
     """
 
-    surface: Surface
+    counts = PROMPT_COUNTS
+
     window: float = inf
     windowed: float = 0.0
     cached_pairs: float = 0.0
-    lookup: Lookup = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "lookup", self.surface.lookup(PROMPT_COUNTS))
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of a layer.
+    """The attention of a layer. Where prompts and decodes were measured apart, `launch_us` is counted once.
 
-    Where prompts and decodes were measured apart, `launch_us` is counted once, and decodes take `beside` times as long
-    beside prompts as alone.
+    Decodes then take `beside` times as long beside prompts as alone.
     """
 
     decode: DecodeTable

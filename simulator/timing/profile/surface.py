@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.timing.profile.arithmetic import FADE_OCTAVES, Knots, PlainCurve, Span, on_curve
+from simulator.timing.profile.arithmetic import FADE_OCTAVES, Knots, PlainCurve, on_curve
 from simulator.timing.profile.lookup import Lookup
 from simulator.timing.profile.physics import Physics
 
@@ -35,7 +35,6 @@ class Curve:
         return on_curve(self.plain(), count)
 
     def plain(self) -> PlainCurve:
-        """The curve as plain numbers."""
         return self.counts, self.us, self.us_beyond, self.tile
 
 
@@ -69,16 +68,11 @@ class Surface:
     axes: tuple[Axis, ...]
     physics: Physics
     correction: tuple[float, ...]
-    _knots: tuple[Knots, ...] = field(init=False, repr=False, compare=False)
-    _spans: tuple[Span, ...] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_knots", tuple(axis.knots for axis in self.axes))
-        object.__setattr__(self, "_spans", tuple((axis.values[0], axis.values[-1]) for axis in self.axes))
 
     def lookup(self, features: Sequence[str]) -> Lookup:
         """Make a lookup for features in this order. ValueError where the physics has another feature."""
-        return Lookup(self.correction, self._knots, self._spans, self.physics.kernel(features))
+        spans = tuple((axis.values[0], axis.values[-1]) for axis in self.axes)
+        return Lookup(self.correction, tuple(axis.knots for axis in self.axes), spans, self.physics.kernel(features))
 
     def us_many(self, coordinates: Sequence[Array], features: Mapping[str, Array]) -> Array:
         """Microseconds at many places, an array a coordinate; a `lookup` up to the last bits.

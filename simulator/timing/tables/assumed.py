@@ -5,21 +5,17 @@ from __future__ import annotations
 from simulator.hardware.gpus import Gpu
 from simulator.hardware.models import Model
 from simulator.timing.profile.surface import Curve
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, LOGIT_BYTES
 
 LAUNCH_US = 2.0
 """One small kernel inside a CUDA graph; LLMServingSim measured 2.4 to 2.8 us of each on RTX PRO 6000 (vLLM 0.19)."""
-
-EFFICIENCY = 0.85
-"""Of the datasheet's bandwidth, as in `simulator.timing.roofline_cost`."""
 
 L2_GB_S = 5500.0
 """What operands that the L2 cache holds, since the kernel before has just written them, are read and written at: norms,
 rope, activations and samplers of up to 100 MB on RTX PRO 6000 (LLMServingSim), and keys on H100 (aiconfigurator)."""
 
-ACTIVATION_BYTES = 2
 SAMPLER_US = 25.0
 """Of a greedy sampler for one row, on RTX PRO 6000 and RTX 4090 alike (LLMServingSim)."""
-LOGIT_BYTES = 10
 MOST_TOKENS = 8192.0
 MOST_ROWS = 1024.0
 
@@ -34,8 +30,7 @@ configuration of these servers states (peer-to-peer over PCIe)."""
 def elementwise(model: Model, gpu: Gpu, ranks: int) -> dict[str, Curve]:
     """Curves over tokens of a layer's element-wise operators: two norms, rope, cache write, activation.
 
-    Queries and keys that are normalised take one more. Rope and cache write of latent attention are measured with it,
-    and not among them.
+    Queries and keys that are normalised take one more. Latent attention holds its own rope and cache write.
     """
     wide = model.intermediate
     if model.experts:  # the routed ones apply it within their own kernels
@@ -71,7 +66,7 @@ def _curve(gpu: Gpu, first_us: float, moved: float, held: float, last: float = M
 
     `held` are the bytes of the operands themselves. At twice what the cache holds all come from memory.
     """
-    memory_us, cache_us = moved / (gpu.bandwidth_gb_s * EFFICIENCY * 1e3), moved / (L2_GB_S * 1e3)
+    memory_us, cache_us = moved / (gpu.bandwidth_gb_s * BANDWIDTH_EFFICIENCY * 1e3), moved / (L2_GB_S * 1e3)
     most = gpu.l2_mib * 2**20 / held
     if most < 1.0 or cache_us >= memory_us:
         return _line(first_us, memory_us, last)

@@ -1,7 +1,6 @@
 """Attention of any heads from tables of some: what was measured, what lies between, what lies beyond.
 
-- Query heads that were not measured lie between two that were, with the same KV heads: their corrections to the
-  physics are mixed by the logarithm.
+- Query heads that were not measured mix, by the logarithm, the corrections of two that were, with equal KV heads.
 - Decodes with KV heads that were not measured: a kernel works through pairs of a sequence and a KV head, so a batch of
   b with 16 KV heads is one of 2 b with 8, as many query heads to each.
 - Prompts hardly depend on KV heads: they take the nearest that were measured.

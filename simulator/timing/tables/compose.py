@@ -1,8 +1,7 @@
 """A profile of any model from tables: the products of its layers, its heads, its experts, its all-reduces.
 
 What the tables lack is refused by name, never left out: a part that is not there would cost nothing. Each part says how
-its times were come by (`PartSource`): measured at that size, interpolated between sizes, extrapolated beyond them, or
-assumed.
+its times were come by (`PartSource`): measured at that size, interpolated, extrapolated, estimated or assumed.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from simulator.timing.profile.profile_scope import expert_precision, kv_precisio
 from simulator.timing.profile.skew import Skew
 from simulator.timing.profile.step import Attention, DecodeTable, PrefillTable
 from simulator.timing.profile.surface import Array, Curve, Surface, flat, mesh
+from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.assumed import LAUNCH_US, MOST_ROWS, MOST_TOKENS, elementwise, sampler
 from simulator.timing.tables.attention import (
     Found,
@@ -36,11 +36,17 @@ from simulator.timing.tables.attention import (
 from simulator.timing.tables.decodes_beside import PACKED, beside_factor
 from simulator.timing.tables.estimated_skew import estimated_skew
 from simulator.timing.tables.expert_tables import ExpertTables, beside
-from simulator.timing.tables.fp8_blocks import BLOCKS, with_blocks
 from simulator.timing.tables.latent import latent_attention
 from simulator.timing.tables.make_curves import make_curve, scaled
 from simulator.timing.tables.part_sources import ASSUMED, ESTIMATED, EXTRAPOLATED, INTERPOLATED, MEASURED, PartSource
-from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES, feed_forward, layer_products, product_curve
+from simulator.timing.tables.products import (
+    BLOCKS,
+    WEIGHT_BYTES,
+    feed_forward,
+    layer_products,
+    product_curve,
+    with_blocks,
+)
 from simulator.timing.tables.routed_experts import (
     AUTO,
     EVEN,

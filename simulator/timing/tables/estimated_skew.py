@@ -42,8 +42,7 @@ RATIO = 4
 """Long contexts to short ones in the batches listed: the extra per key hardly depends on it."""
 
 WAVES = 2
-"""So many times the places are listed at most. With more, ends spread wider than was measured: the two cards agree on
-`ALONE` at two waves only."""
+"""The places are listed at most so many times: with more, the two cards no longer agree on `ALONE`."""
 
 SHARES = (0.0, 0.008, 0.016, 0.031, 0.0625, 0.125, 0.25, 0.5, 0.75, 1.0)
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -78,8 +77,7 @@ CHIPS: Mapping[str, Chip] = {
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """When places fall free for good in a batch of two lengths and in an equal one of the same sum, ascending: in keys
-    over (longest - mean)."""
+    """When places fall free for good, of a batch of two lengths and of an equal one; keys over (longest - mean)."""
 
     unequal: Array
     equal: Array
@@ -90,8 +88,7 @@ def estimated_skew(
 ) -> Skew | None:
     """The skew of a layer with these heads on one GPU; None where the GPU's attention is another.
 
-    `key_us` is the time that a large batch of decodes takes for each key, `beside` how many times as long decodes
-    take beside prompts.
+    `key_us` is the time of each key in a large batch of decodes, `beside` the factor of decodes beside prompts.
     """
     chip = CHIPS.get(gpu)
     if chip is None or not kv_heads:

@@ -31,7 +31,6 @@ SCHEMA = "batchlab expert tables"
 VERSION = 1
 KIND = DocumentKind(SCHEMA, VERSION, "tables of experts", "make tables")
 SUFFIX = "-experts.json.gz"
-
 BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_trtllm")
 
 

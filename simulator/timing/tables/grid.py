@@ -23,11 +23,7 @@ def steadiness(table: Array) -> list[float]:
 
 
 def fill(table: Array, weights: Sequence[float] | None = None) -> Array:
-    """The table with its holes (NaN) filled.
-
-    Neighbours along an axis count by its weight; all alike where there are none. Where nothing is known the
-    correction is 0.
-    """
+    """The table with its holes (NaN) filled; 0 where nothing is known. Without weights all neighbours count alike."""
     if np.isnan(table).all():
         return np.zeros_like(table)
     table = table.copy()

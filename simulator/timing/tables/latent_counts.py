@@ -8,8 +8,8 @@ import numpy as np
 
 from simulator.hardware.gpus import Gpu
 from simulator.timing.profile.surface import Array
-from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY, latent_flops
-from simulator.timing.tables.products import ACTIVATION_BYTES, WEIGHT_BYTES
+from simulator.timing.roofline_cost import ACTIVATION_BYTES, BANDWIDTH_EFFICIENCY, GEMM_EFFICIENCY, latent_flops
+from simulator.timing.tables.products import WEIGHT_BYTES
 
 Dimensions = Mapping[str, int]
 """hidden, q_lora_rank, kv_lora_rank, rope_head_dim, head_dim: of values and of queries without rope."""

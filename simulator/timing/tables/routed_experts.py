@@ -27,6 +27,7 @@ from simulator.hardware.models import EXPERT_BYTES, Model
 from simulator.timing.profile.experts import RoutedExperts
 from simulator.timing.profile.profile_scope import expert_precision
 from simulator.timing.profile.surface import Array, Curve
+from simulator.timing.roofline_cost import ACTIVATION_BYTES
 from simulator.timing.tables.expert_tables import Cell, ExpertTables, Measured, backend_of
 from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.part_sources import EXTRAPOLATED, MEASURED
@@ -50,7 +51,6 @@ GENTLE = "power_law_1.01"
 GRAPH_TOKENS = (3, 6, 12, 24, 40, 56, 72, 112, 144, 224)
 """Beside the measured sizes, those at which a curve of even loads is worked out."""
 
-ACTIVATION_BYTES = 2
 SMALL_TILE, TILE, SMALL_LOAD = 16, 64, 64
 """Rows to which an expert's tokens are padded: few, up to `SMALL_LOAD` of them, more beyond."""
 
@@ -105,9 +105,8 @@ def expert_counts(tokens: Array, cell: Cell, weight_bytes: float) -> Mapping[str
 
 def cell_of(model: Model, tensor: int, expert: int) -> Cell:
     """The part of a layer on one GPU, where `tensor` GPUs divide the widths, or `expert` GPUs the experts."""
-    return Cell(
-        model.hidden, model.intermediate // tensor, model.experts // expert, model.experts, model.active_experts
-    )
+    width, held = model.intermediate // tensor, model.experts // expert
+    return Cell(model.hidden, width, held, model.experts, model.active_experts)
 
 
 def find_experts(
@@ -122,9 +121,8 @@ def find_experts(
     said = f"{load} loads"
     if base not in measured:
         if load != EVEN:
-            raise InputError(
-                f"{tables.name} has no experts under {load} loads", hint=f"measured: {', '.join(measured)}"
-            )
+            what = f"{tables.name} has no experts under {load} loads"
+            raise InputError(what, hint=f"measured: {', '.join(measured)}")
         base, said = GENTLE, f"{GENTLE} loads, for balanced ones were not measured"
     cell = cell_of(model, tensor, expert)
     known = cells.get((cell, precision))
@@ -208,19 +206,14 @@ def errors_of_experts(tables: ExpertTables, model: Model) -> dict[str, Any]:
 def _cells(tables: ExpertTables, model: Model, precision: str, backend: str) -> Cells:
     """The measured cells of a precision and, where a backend is named, of its kernels."""
     alike = WIDENED if backend == "marlin" and precision in WIDENED else (precision,)
-    if not any(name in tables.precisions for name in alike):
+    known = [name for name in alike if name in tables.precisions]
+    if not known:
         what = f"{tables.name} has no experts of {precision}, which {model.name} needs"
         raise InputError(what, hint=f"measured: {', '.join(tables.precisions)}; or kind: roofline")
-    found = {
-        (cell, name): of
-        for name in alike
-        if name in tables.precisions
-        for cell, of in tables.precisions[name].cells.items()
-        if backend in (AUTO, backend_of(of.kernel))
-    }
+    cells = {(cell, name): of for name in known for cell, of in tables.precisions[name].cells.items()}
+    found = {key: of for key, of in cells.items() if backend in (AUTO, backend_of(of.kernel))}
     if not found:
-        known = [tables.precisions[name] for name in alike if name in tables.precisions]
-        there = sorted({backend_of(of.kernel) for each in known for of in each.cells.values()})
+        there = sorted({backend_of(of.kernel) for of in cells.values()})
         what = f"{tables.name} has no {precision} experts by {backend}"
         raise InputError(what, hint=f"measured: {', '.join(there)}")
     return found

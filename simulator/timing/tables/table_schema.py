@@ -42,8 +42,7 @@ Heads = tuple[int, int]
 class HeadTable:
     """One kind of attention (decodes or prompts) for heads of one width, one KV precision, one window (0: none).
 
-    `log_us` is log(microseconds) over both axes, NaN where nothing was measured. An `estimated` table was measured with
-    another window.
+    `log_us` is log(microseconds) over both axes, NaN where not measured; of another window if the table is `estimated`.
     """
 
     head_dim: int

@@ -8,7 +8,8 @@ import pytest
 
 from simulator.hardware.gpus import GPUS, Gpu
 from simulator.hardware.models import MODELS
-from simulator.timing.tables.assumed import EFFICIENCY, L2_GB_S, LAUNCH_US, elementwise, sampler
+from simulator.timing.roofline_cost import BANDWIDTH_EFFICIENCY
+from simulator.timing.tables.assumed import L2_GB_S, LAUNCH_US, elementwise, sampler
 
 LLAMA, QWEN = MODELS["llama-3.1-8b"], MODELS["qwen3-8b"]
 GPU = GPUS["rtx-pro-6000"]
@@ -18,7 +19,7 @@ NORM_BYTES = 16 * LLAMA.hidden
 
 def test_small_operands_are_found_in_the_cache_and_large_ones_are_not() -> None:
     norm = elementwise(LLAMA, GPU, 1)["norm"]
-    memory = GPU.bandwidth_gb_s * EFFICIENCY * 1e3
+    memory = GPU.bandwidth_gb_s * BANDWIDTH_EFFICIENCY * 1e3
     most = int(GPU.l2_mib * 2**20 / (4 * LLAMA.hidden))  # tokens whose operands fit: 8192
     assert norm.at(256) == pytest.approx(2 * LAUNCH_US + 256 * NORM_BYTES / (L2_GB_S * 1e3), rel=1e-3)
     assert norm.at(most) == pytest.approx(2 * LAUNCH_US + most * NORM_BYTES / (L2_GB_S * 1e3), rel=1e-3)
@@ -32,7 +33,7 @@ def test_small_operands_are_found_in_the_cache_and_large_ones_are_not() -> None:
 @pytest.mark.parametrize("gpu", [replace(GPU, l2_mib=0.0), GPUS["b200"]], ids=["unknown", "as-fast-as-memory"])
 def test_all_comes_from_memory_where_the_cache_is_unknown_or_no_faster(gpu: Gpu) -> None:
     norm = elementwise(LLAMA, gpu, 1)["norm"]
-    memory = gpu.bandwidth_gb_s * EFFICIENCY * 1e3
+    memory = gpu.bandwidth_gb_s * BANDWIDTH_EFFICIENCY * 1e3
     for tokens in (1, 256, 8192, 20000):
         assert norm.at(tokens) == pytest.approx(2 * LAUNCH_US + tokens * NORM_BYTES / memory, rel=1e-3)
 
