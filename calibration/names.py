@@ -43,7 +43,7 @@ def model_of(text: str) -> Model:
         except yaml.YAMLError:
             dimensions = None
         if not isinstance(dimensions, dict):
-            raise InputError(f"no mapping of dimensions: {text}", hint="'{layers: 32, hidden: 4096, ...}'")
+            raise InputError(f"not a mapping of dimensions: {text}", hint="'{layers: 32, hidden: 4096, ...}'")
         return custom_model(dimensions)
     if is_config(text):
         return named_model(text)

@@ -13,9 +13,9 @@ def check_scope(rows: KernelRows, model: Model) -> None:
     needs = precision(model)
     if rows.dtype and rows.dtype != needs:
         hint = "rows of that precision, or the model as it was measured"
-        raise InputError(f"the rows are of {rows.dtype} weights, and {model.name} has {needs}", hint=hint)
+        raise InputError(f"the rows have {rows.dtype} weights, and {model.name} has {needs}", hint=hint)
     if rows.kv_dtype and rows.kv_dtype != kv_precision(model):
-        what = f"the rows are of a KV cache in {rows.kv_dtype}, and that of {model.name} is in {kv_precision(model)}"
+        what = f"the rows have a KV cache in {rows.kv_dtype}, and {model.name} has one in {kv_precision(model)}"
         raise InputError(what, hint="rows of that precision, or model.kv_dtype_bytes as it was measured")
     has_experts = bool(len(rows.table("experts")["us"]))
     if model.experts and not has_experts:
@@ -28,11 +28,11 @@ def check_scope(rows: KernelRows, model: Model) -> None:
         raise InputError(f"the rows hold experts, and {model.name} has none", hint="--model M, one with experts")
     if model.kv_lora_rank:
         raise InputError(
-            f"{model.name} has multi-head latent attention, of which no kernels can be fitted yet",
+            f"{model.name} has multi-head latent attention, whose kernels cannot be fitted yet",
             hint="kind: roofline, which prices it by its dimensions",
         )
     if model.shared_experts or model.dense_layers:
         raise InputError(
-            f"{model.name} has shared experts or layers without experts, whose matrices no rows tell apart yet",
+            f"{model.name} has shared experts or layers without experts: rows cannot tell their matrices apart yet",
             hint="kind: roofline, which prices them by their dimensions",
         )

@@ -34,7 +34,7 @@ def load_weights(folder: Path, model: Model, device: str, dtype: torch.dtype) ->
     """Read a folder's weights for a model of these dimensions. InputError for what the decoder cannot compute."""
     check_model(model)
     if model.positions or not model.gated_mlp:
-        raise InputError("weights are read of models with rope and a gated feed-forward", file=str(folder))
+        raise InputError("only weights of models with rope and a gated feed-forward can be read", file=str(folder))
     config = _json(folder / "config.json")
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
@@ -85,7 +85,7 @@ class _Reader:
         """Read a layer's experts, by Mixtral's names or by Qwen's."""
         model = self._model
         if model.shared_experts:
-            raise InputError("weights of shared experts are not read", file=str(self._folder))
+            raise InputError("weights of shared experts cannot be read", file=str(self._folder))
         if f"{at}.block_sparse_moe.gate.weight" in self._found:
             at, (gate, up, down) = f"{at}.block_sparse_moe", ("w1", "w3", "w2")
         else:
@@ -134,7 +134,7 @@ class _Reader:
         if tensor is None:
             raise InputError(f"the weights have no {name}", file=str(self._folder))
         if shape is not None and tuple(tensor.shape) != shape:
-            raise InputError(f"{name} is {tuple(tensor.shape)}, and the model's {shape}", file=str(self._folder))
+            raise InputError(f"{name} is {tuple(tensor.shape)}, and the model needs {shape}", file=str(self._folder))
         return tensor
 
 
@@ -179,5 +179,5 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+        raise InputError(f"the file cannot be read: {error}", file=str(path)) from None
     return found

@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def shared_folder() -> Path:
-    """Where traces and measurements are looked for: $BATCHLAB_SHARED, else `shared` beside the repository."""
+    """Return the folder of traces and measurements: $BATCHLAB_SHARED, else `shared` beside the repository."""
     given = os.environ.get(SHARED)
     return Path(given) if given else Path(__file__).resolve().parents[2] / "shared"
 
@@ -32,7 +32,7 @@ def _value(found: re.Match[str]) -> str:
 
 
 def unset_hint(path: Path) -> str | None:
-    """What to set for a file that is not there, where that is the reason; else None."""
+    """Return the variable to set, if a file is missing because it is not set; else None."""
     if (unset := _VARIABLE.search(str(path))) is not None:
         return f"the environment variable {unset[1]} is not set"
     shared = shared_folder()

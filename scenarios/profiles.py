@@ -36,7 +36,7 @@ def shipped_tables() -> dict[str, Path]:
 
 @cache
 def shipped_parts() -> tuple[Path, ...]:
-    """What lies beside those: tables of experts, then tables of latent attention."""
+    """The tables beside those of kernels: of experts, then of latent attention."""
     suffixes = (SUFFIX, f"{LATENT}{TABLES_SUFFIX}")
     return tuple(path for suffix in suffixes for path in _shipped("tables", f"*{suffix}"))
 

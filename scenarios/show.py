@@ -18,14 +18,14 @@ from simulator.results.shared_prefixes import PrefixColumns, shared_prefixes
 from simulator.workload import Workload
 
 if TYPE_CHECKING:
-    from reports.drawing.report_run import ReportRun
+    from reports.drawing.plot import ReportRun
     from reports.drawing.style import Picture as Picture  # for the annotations of others
 
 
 @dataclass(frozen=True, slots=True)
 class FindingsText:
-    """What was found of a run (`scenarios.diagnosis`), in words: its state, a line or two for a terminal, and rows of
-    finding, weight, time, evidence and remedy."""
+    """The diagnosis of a run in words: its state, a line or two for a terminal, and rows of finding, weight, time,
+    evidence and remedy."""
 
     state: str
     lines: tuple[str, ...]
@@ -54,7 +54,7 @@ def are_paired(runs: Sequence[Shown]) -> bool:
 
 
 def one_line(summary: Mapping[str, Any]) -> str:
-    """The figures that say most of a run, in a line: requests, TTFT, TPOT, tokens a second."""
+    """Return the main figures of a run in a line: requests, TTFT, TPOT, tokens a second."""
     from reports.units import latency, short
 
     completed, duration = summary["completed"], summary["duration"]
@@ -80,7 +80,7 @@ def html_table(title: str, runs: Sequence[Shown]) -> str:
 def picture(runs: Sequence[Shown], kind: str) -> Picture:
     """One picture of the report. Raises InputError for an unknown kind."""
     from reports.drawing.style import styles
-    from reports.pages.pictures import plots
+    from reports.pages.run_report import plots
     from scenarios.schema.source.hints import did_you_mean
 
     drawn = [report_run(run) for run in runs]
@@ -91,7 +91,7 @@ def picture(runs: Sequence[Shown], kind: str) -> Picture:
 
 
 def write_pictures(folder: Path, runs: Sequence[Shown], notes: Sequence[str]) -> None:
-    """Plots and report.html into an existing folder."""
+    """Write plots and report.html into an existing folder."""
     from reports.pages.run_report import write_report
 
     write_report(folder, [report_run(run) for run in runs], notes, paired=are_paired(runs))
@@ -105,8 +105,8 @@ def export_files() -> frozenset[str]:
 
 
 def report_run(run: Shown) -> ReportRun:
-    """The run as `reports` takes it, which knows no scenarios."""
-    from reports.drawing.report_run import ReportRun
+    """Return the run as `reports` takes it, which knows no scenarios."""
+    from reports.drawing.plot import ReportRun
 
     return ReportRun(
         label=run.label,

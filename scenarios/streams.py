@@ -10,10 +10,9 @@ from simulator.errors import InputError
 
 
 def stream(seed: int, class_name: str, purpose: str) -> np.random.Generator:
-    """The random numbers of a class for a purpose ("arrivals", "input", ...) under a seed.
+    """Return the random numbers of a class for a purpose ("arrivals", "input", ...) under a seed.
 
-    The stream depends on these three alone: other classes, their order and the policy change nothing in it. Raises
-    InputError for a negative seed.
+    They depend on these three alone, not on other classes or the policy. Raises InputError for a negative seed.
     """
     if seed < 0:
         raise InputError(f"seed {seed} is negative", hint="allowed: whole numbers from 0")

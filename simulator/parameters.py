@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import operator
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
@@ -33,6 +34,12 @@ Factor = Annotated[float, Ge(0), Le(1e6)]
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 _UNIONS = (Union, types.UnionType)
+_LIMITS: Mapping[type, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    Ge: ("ge", "at least", operator.ge),
+    Gt: ("gt", "above", operator.gt),
+    Le: ("le", "at most", operator.le),
+    Lt: ("lt", "below", operator.lt),
+}
 _LARGE = 10**5  # a limit from here on is named only in the error of a value beyond it
 
 
@@ -157,16 +164,8 @@ def _fits(annotation: Any, value: object) -> bool:
 
 
 def _keeps(limit: Any, value: Any) -> bool:
-    match limit:
-        case Ge(bound):
-            return bool(value >= bound)
-        case Gt(bound):
-            return bool(value > bound)
-        case Le(bound):
-            return bool(value <= bound)
-        case Lt(bound):
-            return bool(value < bound)
-    return True
+    name, _, keeps = _LIMITS.get(type(limit), ("", "", None))
+    return keeps is None or bool(keeps(value, getattr(limit, name)))
 
 
 def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> list[str]:
@@ -190,17 +189,9 @@ def _expected(annotation: Any, value: object, limits: tuple[Any, ...] = ()) -> l
 
 
 def _limit(limit: Any, value: object) -> str:
-    bound: Any
-    match limit:
-        case Ge(bound):
-            text = f"at least {bound:,}"
-        case Gt(bound):
-            text = f"above {bound:,}"
-        case Le(bound):
-            text = f"at most {bound:,}"
-        case Lt(bound):
-            text = f"below {bound:,}"
-        case _:
-            return ""
+    if type(limit) not in _LIMITS:
+        return ""
+    name, words, _ = _LIMITS[type(limit)]
+    bound = getattr(limit, name)
     is_beyond = isinstance(value, (int, float)) and not math.isnan(value) and not _keeps(limit, value)
-    return text if abs(bound) < _LARGE or is_beyond else ""
+    return f"{words} {bound:,}" if abs(bound) < _LARGE or is_beyond else ""

@@ -28,12 +28,13 @@ def detect(path: Path) -> str:
         if any((path / f"{name}{tail}").exists() for name in FILES for tail in (".csv", ".csv.gz")):
             return "vidur"
         hint = "a folder with meta.yaml (LLMServingSim), *_perf.parquet (aiconfigurator) or mlp.csv (Vidur)"
-        raise InputError("a folder of no known format", file=str(path), hint=hint)
+        raise InputError("the folder has no known format", file=str(path), hint=hint)
     if ".jsonl" in path.name:
         return "rows"
     if ".csv" in path.name:
         return "splitwise"
-    raise InputError("a file of no known format", file=str(path), hint="rows (.jsonl), or Splitwise's perf_model.csv")
+    hint = "rows (.jsonl), or Splitwise's perf_model.csv"
+    raise InputError("the file has no known format", file=str(path), hint=hint)
 
 
 def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", tensor_parallel: int = 1) -> KernelRows:
@@ -50,5 +51,6 @@ def read_source(path: Path, form: str = "auto", model: str = "", gpu: str = "", 
     if form == "splitwise":
         return read_splitwise(path, model, gpu, tensor_parallel)
     if not model:
-        raise InputError("aiconfigurator's tables are of all heads: of which model?", file=str(path), hint="--model M")
+        what = "aiconfigurator's tables hold the heads of many models: of which model?"
+        raise InputError(what, file=str(path), hint="--model M")
     return read_aiconfigurator(path, model_of(model), tensor_parallel)

@@ -145,9 +145,8 @@ class Bench:
         """Rounds of the persistent grid, for a pure decode on a GPU."""
         if not self.real or set(case.query) != {1}:
             return None
-        paged = _paged(self.device, self.dtype, self.choice)
-        programs = paged.multiprocessors * paged.tilings.decode.programs_per_sm
-        return decode_waves(case.context, KV_HEADS, self.choice.decode.chunk, programs)
+        paged, decode = _paged(self.device, self.dtype, self.choice), self.choice.decode
+        return decode_waves(case.context, KV_HEADS, decode.chunk, paged.multiprocessors * decode.programs_per_sm)
 
     def measure(self, case: Case, kernel: Kernel) -> Timing:
         """Seconds of one step."""

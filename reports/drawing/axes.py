@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from reports.drawing.style import INK
-from reports.units import TimeUnit, short
+from reports.units import Clock, TimeUnit, short
+from simulator.results.records import Floats
 
 LOG_FROM = 20.0  # a range of values wider than this factor gets a logarithmic axis
 
@@ -24,7 +28,7 @@ def plain_numbers(axis: Axis, bins: int = 6) -> None:
 def log_numbers(axis: Axis, ratio: float, text: Callable[[float], str] = short) -> None:
     """A logarithmic scale for a range of so large a factor: labels at 1, 2 and 5 of each decade, or at 1 alone."""
     wide = ratio > 300.0
-    _logarithmic(axis)
+    _set(axis, "scale", "log")
     axis.set_major_locator(LogLocator(10.0, subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=20))
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
     axis.set_minor_formatter(NullFormatter())
@@ -32,35 +36,59 @@ def log_numbers(axis: Axis, ratio: float, text: Callable[[float], str] = short) 
         axis.set_minor_locator(NullLocator())
 
 
-def _logarithmic(axis: Axis) -> None:
-    if isinstance(axis, XAxis):
-        axis.axes.set_xscale("log")
-    else:
-        axis.axes.set_yscale("log")
-
-
-def latency_axis(axes: Axes, low: float, high: float) -> None:
-    """The x axis for milliseconds from `low` to `high`: logarithmic where they are positive and lie far apart."""
+def scaled_numbers(axis: Axis, low: float, high: float) -> None:
+    """Set tick labels for numbers from `low` to `high`: on a logarithmic scale where they lie far apart."""
     if low > 0.0 and high / low > LOG_FROM:
-        log_times(axes.xaxis, low, high)
-        axes.set_xlim(low / 1.15, high * 1.15)
+        log_numbers(axis, high / low)
     else:
-        axes.set_xlim(0.0, high * 1.04 if high > 0.0 else 1.0)
-        plain_times(axes.xaxis, high)
+        plain_numbers(axis)
+
+
+def _set(axis: Axis, what: str, *values: Any) -> None:
+    """Set the `scale` or the `lim` of either axis."""
+    getattr(axis.axes, f"set_{'x' if isinstance(axis, XAxis) else 'y'}{what}")(*values)
+
+
+def latency_axis(
+    axis: Axis, low: float, high: float, *, around: float = 1.15, above: float = 1.04, most: int = 7, bins: int = 6
+) -> None:
+    """Set an axis for milliseconds from `low` to `high`: logarithmic where they are positive and lie far apart.
+
+    The ends leave room by the factor `around` on a logarithmic scale, by `above` at the top of a linear one.
+    """
+    if low > 0.0 and high / low > LOG_FROM:
+        log_times(axis, low, high, most)
+        _set(axis, "lim", low / around, high * around)
+    else:
+        _set(axis, "lim", 0.0, high * above or 1.0)
+        plain_times(axis, high, bins)
+
+
+def run_time_axis(axes: Axes, end_s: float, clock: Clock, words: str = "time") -> None:
+    """Set the x axis for the time of a run, from 0 to its end."""
+    axes.set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
+    plain_numbers(axes.xaxis, bins=12)
+    axes.set_xlabel(f"{words} ({clock.unit})")
+
+
+def grid_of(figure: Figure, count: int, across: int) -> list[Axes]:
+    """Axes for so many panels, row by row."""
+    grid: list[Axes] = figure.subplots(max(-(-count // across), 1), across, squeeze=False).ravel().tolist()
+    for unused in grid[count:]:
+        unused.set_axis_off()
+    return grid[:count]
 
 
 def plain_times(axis: Axis, high_ms: float, bins: int = 6) -> None:
     """Round tick labels for milliseconds, all in the unit in which people say the largest."""
     unit = _unit(high_ms)
     axis.set_major_locator(_Scaled(unit.milliseconds, bins))
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{short(value / unit.milliseconds)} {unit.unit}" if value else "0")
-    )
+    axis.set_major_formatter(FuncFormatter(lambda value, _: time_text(value, unit)))
 
 
 def log_times(axis: Axis, low_ms: float, high_ms: float, most: int = 7) -> None:
     """A logarithmic scale for milliseconds, with ticks where people have words: 100 ms, 1 s, 10 s, 1 min, 1 h."""
-    _logarithmic(axis)
+    _set(axis, "scale", "log")
     low, high = low_ms / 1.2, high_ms * 1.2
     apart = math.log(high / low) / most
     ticks: list[float] = []
@@ -73,9 +101,9 @@ def log_times(axis: Axis, low_ms: float, high_ms: float, most: int = 7) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def time_text(milliseconds: float) -> str:
-    """A tick in its own unit: 200 ms, 5 s, 10 min."""
-    unit = _unit(milliseconds)
+def time_text(milliseconds: float, unit: TimeUnit | None = None) -> str:
+    """A tick in `unit`, or in its own: 200 ms, 5 s, 10 min."""
+    unit = unit or _unit(milliseconds)
     return f"{short(milliseconds / unit.milliseconds)} {unit.unit}" if milliseconds else "0"
 
 
@@ -125,3 +153,27 @@ def slo_line(axes: Axes, limit_ms: float, of: str = "") -> None:
         color=INK,
         zorder=6,
     )
+
+
+TICKS = (0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99)
+
+
+def height(percent: Floats) -> Floats:
+    """Nines of a percentile: 0 at p0, 1 at p90, 2 at p99, and no more than 4.3.
+
+    It is the axis of Gil Tene's HdrHistogram plots (https://hdrhistogram.github.io/HdrHistogram): each further nine
+    takes as much room as the one before. A linear one would leave p99 and all beyond the topmost hundredth.
+    """
+    return np.asarray(-np.log10(np.maximum(1.0 - percent / 100.0, 5e-5)))
+
+
+def highest(samples: int) -> float:
+    """The highest percentile that so many samples have one value beyond."""
+    return 100.0 * (1.0 - 1.0 / max(samples, 1))
+
+
+def tail_axis(axis: Axis, top: float) -> None:
+    """Ticks and ends of an axis of `height`, up to the percentile `top`."""
+    ticks = [tick for tick in TICKS if tick <= top]
+    axis.set_ticks(height(np.array(ticks)).tolist(), [f"{tick:g}" for tick in ticks])
+    _set(axis, "lim", 0.0, float(height(np.array(top))) * 1.01)

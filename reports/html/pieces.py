@@ -9,25 +9,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.drawing.percentile_axis import highest
+from reports.drawing.axes import highest
 from reports.drawing.style import Picture, Style
+from reports.files import write
 from reports.html.inline_svg import inline
 from reports.interactive.data import PERCENTILES
-from reports.interactive.packed import Json, json_text
+from reports.interactive.packed import Json, json_text, marks_data
 from reports.plots.cdf import Curve
 from reports.tables.request_tables import TableRows
-from reports.tables.verdict_table import Cell, note, shown
+from reports.tables.verdict_table import note, shown
 from reports.units import MISSING, latency, tied
 from reports.verdict.run_length import own_intervals
-from reports.verdict.shown_metrics import BLOCKS, Column, Summaries
+from reports.verdict.shown_metrics import BLOCKS, Summaries
 from reports.verdict.slo_targets import Facts
 
 MAX_SVG = 600_000  # characters; a larger picture goes in as PNG
@@ -55,6 +56,27 @@ TITLES = {
     "settings": "Largest rate and cost over two settings",
     "requests": "End-to-end latency, request by request",
 }
+
+
+def write_page(
+    folder: Path,
+    title: str,
+    subtitle: str,
+    sections: Sequence[Markup],
+    pictures: Iterable[Picture],
+    data: Json = MappingProxyType({}),
+) -> Path:
+    """Write report.html, and `pictures` as plots/*.png and plots/*.svg, into `folder`; return the path of the page.
+
+    The page's script gets `data` and the marks of the pictures. Equal input gives equal bytes. Raises InputError where
+    the folder cannot be written.
+    """
+    drawn, path = list(pictures), folder / "report.html"
+    for picture in drawn:
+        for ending in (".png", ".svg"):
+            picture.save(folder / "plots" / f"{picture.name}{ending}")
+    write(path, page(title, subtitle, sections, {**data, "marks": marks_data(drawn)}))
+    return path
 
 
 def page(title: str, subtitle: str, sections: Sequence[Markup], data: Json | None = None) -> str:
@@ -133,16 +155,16 @@ def _width(svg: str) -> float:
 def latencies(
     runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
 ) -> Markup:
-    """Which `runs` (label and color) are shown, and their latencies at a percentile of the reader's choice.
+    """Controls for the `runs` (label and color) on the page, and their latencies at a percentile that readers choose.
 
     `titles` names the latencies, `lines` has the curve of each for every run. Choosing needs the page's data.
     """
-    rows = [{name: _latency_at(each[name], 99.0) for name in titles} for each in lines]
+    at = [{name: each[name] for name in titles} for each in lines]
+    rows = [
+        {name: latency(one.percentile(99.0)) if highest(one.samples) >= 99.0 else MISSING for name, one in each.items()}
+        for each in at
+    ]
     return _render("controls", runs, [f"{each:g}" for each in PERCENTILES], titles, rows)
-
-
-def _latency_at(curve: Curve, percent: float) -> str:
-    return latency(curve.percentile(percent)) if percent <= highest(curve.samples) else MISSING
 
 
 def explorer(kind: str, label: str, *, steps: bool = False) -> Markup:
@@ -155,38 +177,16 @@ def pair(pictures: Sequence[Picture]) -> Markup:
     return _render("pair", [figure(picture) for picture in pictures]) if pictures else Markup()
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A run's line in a block of the verdict table."""
-
-    label: str
-    color: str
-    cells: Sequence[Cell]
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    title: str
-    columns: Sequence[Column]
-    lines: Sequence[_Line]
-
-
 def verdict_tables(
-    summaries: Summaries,
-    style: Mapping[str, Style],
-    facts: Mapping[str, Facts] | None = None,
-    *,
-    paired: bool = True,
+    summaries: Summaries, style: Mapping[str, Style], facts: Mapping[str, Facts] | None = None, *, paired: bool = True
 ) -> Markup:
     """The blocks of the verdict table, and what their marks mean; without marks where the runs are not paired."""
     own = own_intervals(summaries, facts)
     blocks = []
     for block in BLOCKS:
         if columns := shown(summaries, block, own, paired=paired):
-            lines = [
-                _Line(label, style[label].color, [by_label[label] for _, by_label in columns]) for label in summaries
-            ]
-            blocks.append(_Block(block.title, [column for column, _ in columns], lines))
+            lines = [(label, style[label].color, [cells[label] for _, cells in columns]) for label in summaries]
+            blocks.append((block.title, [column for column, _ in columns], lines))
     return _render("verdict_tables", blocks, note(summaries, own, paired=paired).replace("* best", "Highlighted: best"))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike
 
+from reports.drawing.style import Picture
 from simulator.results.records import Floats
 
 Json = Mapping[str, Any]
@@ -40,3 +41,18 @@ def json_text(content: Json) -> Markup:
     for sign, escaped in _UNSAFE.items():
         text = text.replace(sign, escaped)
     return Markup(text)
+
+
+def marks_data(pictures: Iterable[Picture]) -> Json:
+    """The words at each spot of the pictures that have any, and the curves that can be hidden, by name."""
+    return {
+        picture.name: {
+            "x": [spot.x for spot in picture.spots],
+            "y": [spot.y for spot in picture.spots],
+            "of": [spot.of for spot in picture.spots],
+            "words": [spot.words for spot in picture.spots],
+            "series": [{"label": each.label, "color": each.color} for each in picture.series],
+        }
+        for picture in pictures
+        if picture.spots
+    }

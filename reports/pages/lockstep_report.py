@@ -10,14 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import log_times, plain_numbers
+from reports.drawing.axes import height, log_times, plain_numbers, tail_axis
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.marks import some as places
-from reports.drawing.percentile_axis import height, tail_axis
 from reports.drawing.style import INK, MUTED, Picture, draw
-from reports.files import write
 from reports.html import pieces as html
-from reports.interactive.pointed import marks_data
 from reports.plots.cdf import SCALE
 from reports.tables.request_tables import TableRows
 from reports.units import MISSING, short
@@ -51,9 +48,6 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
     there = [step for step in report.steps if step.predicted_s == step.predicted_s and step.device_s == step.device_s]
     known = [step for step in there if not step.flag] or there
     pictures = [_scatter(known), _distribution(known, found), _drift(known)]
-    for picture in pictures:
-        write(folder / "plots" / f"{picture.name}.png", picture.png)
-        write(folder / "plots" / f"{picture.name}.svg", picture.svg)
     sections = [
         html.section("Verdict", html.paragraphs(report.words, "verdict"), html.table(lockstep_rows(found))),
         html.section("Step by step", html.pair(pictures[:2]), html.figure(pictures[2])),
@@ -61,10 +55,8 @@ def write_lockstep(folder: Path, report: LockstepReport) -> Path:
         html.section("Notes", html.paragraphs(list(report.notes), "notes")),
         html.section("Scenario", html.details("scenario.yaml", report.scenario_yaml)),
     ]
-    path = folder / "report.html"
     what = f"{found.all.steps:,} steps, predicted and executed. Errors are (predicted − measured) / measured."
-    write(path, html.page(report.title, what, sections, {"marks": marks_data(pictures)}))
-    return path
+    return html.write_page(folder, report.title, what, sections, pictures)
 
 
 def lockstep_rows(found: LockstepErrors) -> TableRows:

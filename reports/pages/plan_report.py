@@ -11,12 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import log_numbers, plain_numbers
+from reports.drawing.axes import grid_of, scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import INK, MUTED, OTHERS, Picture, draw, shorten
-from reports.files import write
-from reports.html.pieces import command, figure, page, paragraphs, section, table
-from reports.interactive.pointed import marks_data
+from reports.html.pieces import command, figure, paragraphs, section, table, write_page
 from reports.pages.plan_heatmaps import OverKeys, over_keys_picture
 from reports.tables.request_tables import TableRows
 from reports.units import latency, short
@@ -72,9 +70,6 @@ def write_report(folder: Path, content: PlanPage) -> None:
     """Write report.html and its picture. Raises InputError where that cannot be done."""
     pictures = [search_picture(content.searched)] if any(each.used for each in content.searched) else []
     maps = [] if content.over_keys is None else [over_keys_picture(content.over_keys)]
-    for picture in [*pictures, *maps]:
-        for ending in (".png", ".svg"):
-            picture.save(folder / "plots" / f"{picture.name}{ending}")
     below = [each for each in content.below if not each.startswith("deploy:")]
     line = next((each.removeprefix("deploy:").strip() for each in content.below if each not in below), "")
     sections = [
@@ -85,8 +80,7 @@ def write_report(folder: Path, content: PlanPage) -> None:
         section("Remarks", paragraphs(list(content.remarks), "notes")),
         section("Method", paragraphs(METHOD, "notes")),
     ]
-    data = {"marks": marks_data([*pictures, *maps])}
-    write(folder / "report.html", page(content.title, content.subtitle, [each for each in sections if each], data))
+    write_page(folder, content.title, content.subtitle, sections, [*pictures, *maps])
 
 
 def search_picture(searched: Sequence[Searched]) -> Picture:
@@ -99,16 +93,10 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
     names = list(dict.fromkeys(name for each in shown for name in each.used))
     colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
     across = min(2, len(shown))
-    down = -(-len(shown) // across)
 
     def paint(canvas: Figure) -> Painted:
-        grid = canvas.subplots(down, across, squeeze=False)
-        marks: list[Mark] = []
-        for index, axes in enumerate(grid.flat):
-            if index < len(shown):
-                marks += _panel(axes, shown[index], colors)
-            else:
-                axes.set_axis_off()
+        grid = grid_of(canvas, len(shown), across)
+        marks = [mark for axes, each in zip(grid, shown, strict=True) for mark in _panel(axes, each, colors)]
         handles = [Line2D([], [], color=color, marker="o", markersize=4) for color in colors.values()]
         canvas.legend(handles, names, loc="outside upper right", ncols=min(len(names), 4), labelcolor=INK)
         said = (
@@ -117,7 +105,7 @@ def search_picture(searched: Sequence[Searched]) -> Picture:
         )
         return Painted(said, marks, [Series(name, color) for name, color in colors.items()])
 
-    return draw("rates", (10.0, 2.7 * down + 0.5), paint)
+    return draw("rates", (10.0, 2.7 * -(-len(shown) // across) + 0.5), paint)
 
 
 def limit_words(text: str) -> str:
@@ -151,20 +139,14 @@ def _panel(axes: Axes, one: Searched, colors: Mapping[str, str]) -> list[Mark]:
             rising = [rate for rate, _ in ordered]
             with in_series(axes, limit):
                 axes.plot(rising, shares, color=colors[name], marker="o", markersize=size, linewidth=width)
-            marks += [
-                Mark(
-                    axes, rate, at, f"{one.label} at {short(rate)} requests/s: {short(100 * share)} % of {name}", limit
-                )
-                for (rate, share), at in zip(ordered, shares, strict=True)
-            ]
+            for (rate, share), at in zip(ordered, shares, strict=True):
+                told = f"{one.label} at {short(rate)} requests/s: {short(100 * share)} % of {name}"
+                marks.append(Mark(axes, rate, at, told, limit))
     axes.set_yscale("log")
     axes.set_ylim(1 / _FAR, _FAR)
     axes.set_yticks([0.25, 0.5, 1, 2, 4], ["1/4", "1/2", "limit", "2 x", "4 x"])
     axes.minorticks_off()
-    if max(rates) / min(rates) > 20:
-        log_numbers(axes.xaxis, max(rates) / min(rates))
-    else:
-        plain_numbers(axes.xaxis)
+    scaled_numbers(axes.xaxis, min(rates), max(rates))
     axes.set_xlabel("requests/s")
     axes.set_title(shorten(one.label))
     return marks

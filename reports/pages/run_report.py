@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
 from markupsafe import Markup
 
-from reports.drawing.plot import DrawnRuns
-from reports.drawing.report_run import ReportRun
+from reports.drawing.plot import DrawnRuns, Plot, ReportRun
 from reports.drawing.style import Picture, Style, styles
-from reports.files import write
 from reports.html import pieces as html
 from reports.interactive.data import page_data
-from reports.interactive.pointed import marks_data
-from reports.pages.pictures import plots
 from reports.plots.cdf import Curve, all_curves, quantities
 from reports.tables import definitions
 from reports.tables.basis import provenance_words
@@ -38,6 +34,7 @@ from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import joined, seeds
 from reports.verdict.slo_targets import facts
 from simulator.compiled import core_name
+from simulator.named_class import constants_in
 
 _MOST_OF_A_LABEL = 90  # a page has room for more than a terminal
 
@@ -46,20 +43,20 @@ def write_report(folder: Path, runs: Sequence[ReportRun], notes: Sequence[str] =
     """Write the pictures and the page into `folder`; returns the path of report.html.
 
     `notes` name what was skipped, clipped or ignored. `paired`: the runs saw the same requests and have the same SLO;
-    others are not ranked. Equal runs give equal bytes. Raises InputError
-    where the folder cannot be written, ValueError without a run.
+    others are not ranked. Raises InputError where the folder cannot be written, ValueError without a run.
     """
     if not runs:
         raise ValueError("a report needs at least one run")
     runs = _distinct(runs)
     style = styles([(run.label, run.policy) for run in runs])
-    pictures = draw_all(runs, style)
-    for name, picture in pictures.items():
-        write(folder / "plots" / f"{name}.png", picture.png)
-        write(folder / "plots" / f"{name}.svg", picture.svg)
-    path = folder / "report.html"
-    write(path, _page(runs, style, pictures, notes, paired))
-    return path
+    return _write(folder, runs, style, draw_all(runs, style), notes, paired)
+
+
+def plots(runs: Sequence[ReportRun], style: Mapping[str, Style]) -> list[Plot]:
+    """Every plot of these runs."""
+    drawn = DrawnRuns(runs, style)
+    found = [plot for of_file in constants_in("reports.plots", "plots").values() for plot in of_file(drawn)]
+    return sorted(found, key=lambda plot: plot.place)
 
 
 def draw_all(runs: Sequence[ReportRun], style: dict[str, Style]) -> dict[str, Picture]:
@@ -82,9 +79,14 @@ def _distinct(runs: Sequence[ReportRun]) -> list[ReportRun]:
     return named
 
 
-def _page(
-    runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture], notes: Sequence[str], paired: bool
-) -> str:
+def _write(
+    folder: Path,
+    runs: Sequence[ReportRun],
+    style: dict[str, Style],
+    pictures: dict[str, Picture],
+    notes: Sequence[str],
+    paired: bool,
+) -> Path:
     summaries: Summaries = {run.label: run.summaries for run in runs}
     labelled = [(run.label, run.records) for run in runs]
     first = runs[0]
@@ -98,9 +100,7 @@ def _page(
         words.append(more)
     sections = [
         html.section(
-            "Verdict",
-            html.paragraphs(words, "verdict"),
-            html.verdict_tables(summaries, style, known, paired=paired),
+            "Verdict", html.paragraphs(words, "verdict"), html.verdict_tables(summaries, style, known, paired=paired)
         ),
         html.section("Diagnosis" + of_first, *_diagnosis(runs)),
         _controls(runs, style, lines),
@@ -123,8 +123,8 @@ def _page(
             html.table(definitions.OTHER_TOOLS, prose=True, title="Other tools' names"),
         ),
     ]
-    data = {**page_data(labelled, style, lines), "marks": marks_data(pictures.values())}
-    return html.page(_title(runs), _subtitle(runs), sections, data)
+    data = page_data(labelled, style, lines)
+    return html.write_page(folder, _title(runs), _subtitle(runs), sections, pictures.values(), data)
 
 
 def _diagnosis(runs: Sequence[ReportRun]) -> list[Markup]:
@@ -164,21 +164,18 @@ def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) 
 
 
 def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:
-    """The sections of plots."""
+    """The sections of plots. Where a script can draw, an element to zoom into takes the place of two pictures."""
+    zooms = {
+        "timeline": html.explorer("timeline", html.title_of("timeline")),
+        "gantt": html.explorer("slots", html.title_of("gantt"), steps=True),
+    }
     found = []
     for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
         of_section = list(group)
         small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
-        large = [html.figure(pictures[plot.name], _explorer(plot.name)) for plot in of_section if not plot.small]
+        large = [html.figure(pictures[p.name], zooms.get(p.name, Markup())) for p in of_section if not p.small]
         found.append(html.section(title, small, *large))
     return found
-
-
-def _explorer(name: str) -> Markup:
-    """The element that replaces a picture where a script can draw, and zooms."""
-    if name == "timeline":
-        return html.explorer(name, html.title_of(name))
-    return html.explorer("slots", html.title_of(name), steps=True) if name == "gantt" else Markup()
 
 
 def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
@@ -189,14 +186,10 @@ def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequenc
 
 
 def _title(runs: Sequence[ReportRun]) -> str:
-    names = list(dict.fromkeys(filter(None, (_name(run.scenario_yaml) for run in runs))))
+    found = (re.search(r"^name:[ \t]*(\S.*)$", run.scenario_yaml, flags=re.MULTILINE) for run in runs)
+    names = list(dict.fromkeys(filter(None, (one_line(each[1].strip("'\""), 60) for each in found if each))))
     what = joined(run.label for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     return f"{names[0]}: {what}" if len(names) == 1 else what
-
-
-def _name(scenario_yaml: str) -> str:
-    found = re.search(r"^name:[ \t]*(\S.*)$", scenario_yaml, flags=re.MULTILINE)
-    return one_line(found.group(1).strip("'\""), 60) if found else ""
 
 
 def _subtitle(runs: Sequence[ReportRun]) -> str:
@@ -224,11 +217,8 @@ def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:
     if not first.scenario_yaml:
         return []
     parts = [html.details(f"Resolved scenario of {first.label}", first.scenario_yaml)]
+    base = first.scenario_yaml.splitlines()
     for run in runs[1:]:
-        lines = difflib.unified_diff(
-            first.scenario_yaml.splitlines(), run.scenario_yaml.splitlines(), first.label, run.label, "", "", 0, ""
-        )
-        changed = "\n".join(lines)
-        if changed:
-            parts.append(html.details(f"What differs for {run.label}", changed))
-    return parts
+        lines = difflib.unified_diff(base, run.scenario_yaml.splitlines(), first.label, run.label, n=0, lineterm="")
+        parts.append(html.details(f"What differs for {run.label}", "\n".join(lines)))
+    return [part for part in parts if part]

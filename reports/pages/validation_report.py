@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import LOG_FROM, log_times, plain_numbers, plain_times
+from reports.drawing.axes import LOG_FROM, latency_axis, plain_numbers
 from reports.drawing.marks import Mark, Painted, some
 from reports.drawing.style import INK, MUTED, Picture, Style, draw
-from reports.files import write
 from reports.html import inline_svg as svg
 from reports.html import pieces as html
 from reports.interactive.data import BUCKETS, curves_data, timeline_data
 from reports.interactive.packed import Json
-from reports.interactive.pointed import marks_data
 from reports.plots.cdf import GRID, SCALE, Curve, Quantity, cdf
 from reports.plots.timeline import BUCKETS as PICTURE_BUCKETS
 from reports.plots.timeline import Strip, band, draw_strips
@@ -77,7 +74,8 @@ def error_table(facing: Facing) -> TableRows:
     for metric, title in TITLES.items():
         if metric not in facing.measured_ms:
             continue
-        sides = [_statistics(side[metric]) for side in (facing.measured_ms, facing.simulated_ms)]
+        two = (side[metric] for side in (facing.measured_ms, facing.simulated_ms))
+        sides = [[float(side.mean()), *np.percentile(side, (50, 90, 99)).tolist()] for side in two]
         places = decimals([*sides[0], *sides[1]], 1)
         for name, *values in zip(STATISTICS, *sides, strict=True):
             texts = [number(value, places) for value in values]
@@ -98,14 +96,23 @@ def signed(value: float) -> str:
 
 
 def write_validation(folder: Path, facing: Facing) -> Path:
-    """Pictures and report.html into `folder`; returns the page's path. The same input makes the same bytes."""
+    """Write the pictures and report.html into `folder`; return the page's path. Equal input gives equal bytes."""
     pictures = draw_validation(facing)
-    for name, picture in pictures.items():
-        write(folder / "plots" / f"{name}.png", picture.png)
-        write(folder / "plots" / f"{name}.svg", picture.svg)
-    path = folder / "report.html"
-    write(path, _page(facing, pictures))
-    return path
+    curves = [pictures[quantity.name] for quantity in QUANTITIES.values() if quantity.name in pictures]
+    curves += [pictures["requests"]] if "requests" in pictures else []
+    zooms = html.explorer("timeline", html.title_of("timeline"))
+    over = [html.figure(pictures["timeline"], zooms)] if "timeline" in pictures else []
+    titles = {QUANTITIES[metric].name: TITLES[metric] for metric in _known(facing)}
+    sections = [
+        html.section("Verdict", html.paragraphs(list(facing.words), "verdict"), html.table(facing.parts)),
+        html.section("Errors", html.figure(pictures["errors"]), html.table(error_table(facing))),
+        html.section("Latency percentiles", html.latencies(_SIDES, titles, _lines(facing))),
+        html.section("Latency", html.pair(curves)),
+        html.section("Over time", *over),
+        html.section("Notes", html.paragraphs(list(facing.notes), "notes")),
+        html.section("Scenario", html.details("Resolved scenario", facing.scenario_yaml)),
+    ]
+    return html.write_page(folder, facing.title, facing.subtitle, sections, pictures.values(), _data(facing))
 
 
 def draw_validation(facing: Facing) -> dict[str, Picture]:
@@ -118,7 +125,10 @@ def draw_validation(facing: Facing) -> dict[str, Picture]:
     if facing.paired_ms is not None:
         found.append(pairs(*facing.paired_ms))
     if facing.over_time:
-        found.append(over_time(facing.over_time))
+        panels, end_s = _panels(facing.over_time)
+        picture = draw_strips("timeline", panels, (MEASURED, SIMULATED), STYLE, end_s)
+        caption = "The batch and the queue of both over time. Where the queues part, look at what the batch did before."
+        found.append(replace(picture, caption=caption))
     return {picture.name: picture for picture in found}
 
 
@@ -127,23 +137,20 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
 
     def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
-        names, values = list(errors), [100.0 * error for error in errors.values()]
+        parts = (name.partition(" ") for name in errors)
+        names = [f"{TITLES.get(metric, metric)} {statistic}".strip() for metric, _, statistic in parts]
+        values = [100.0 * error for error in errors.values()]
         reach = max([*map(abs, values), 1.0])
         for place, value in enumerate(values):
+            sign, side = (1, "left") if value >= 0 else (-1, "right")
             size = abs(value) / 100.0
             shade = "#9ecae1" if size <= GOOD else "#0072b2" if size <= FAIR else "#d55e00"
             axes.barh(place, value, height=0.66, color=shade, zorder=2)
-            axes.annotate(
-                f"{value:+.1f}" if round(value, 1) else "0.0",
-                (value, place),
-                xytext=(4 if value >= 0 else -4, 0),
-                textcoords="offset points",
-                ha="left" if value >= 0 else "right",
-                va="center",
-                fontsize=8.5,
-            )
+            text = f"{value:+.1f}" if round(value, 1) else "0.0"
+            axes.annotate(text, (value, place), xytext=(4 * sign, 0), textcoords="offset points", ha=side, va="center",
+                          fontsize=8.5)  # fmt: skip
         axes.axvline(0.0, color=INK, linewidth=0.9)
-        axes.set_yticks(range(len(names)), [_named(name) for name in names])
+        axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlim(-1.22 * reach, 1.22 * reach)
         axes.grid(visible=False, axis="y")
@@ -156,7 +163,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
             f"Pale within {100 * GOOD:.0f} %, orange beyond {100 * FAIR:.0f} %."
         )
         marks = [
-            Mark(axes, value, place, f"{_named(name)}: {percent(value / 100.0, 1, signed=True)}", place)
+            Mark(axes, value, place, f"{name}: {percent(value / 100.0, 1, signed=True)}", place)
             for place, (name, value) in enumerate(zip(names, values, strict=True))
         ]
         return Painted(said, marks)
@@ -173,10 +180,7 @@ def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
         low, high = (float(end) for end in np.percentile(both, (0, 100)))
         wide = high > LOG_FROM * low > 0.0
         for axis in (axes.xaxis, axes.yaxis):
-            if wide:
-                log_times(axis, low, high)
-            else:
-                plain_times(axis, high)
+            latency_axis(axis, low, high)
         start, end = low / 1.15 if wide else 0.0, high * 1.06 or 1.0
         axes.plot([start, end], [start, end], color=MUTED, linewidth=0.9, zorder=1)
         axes.scatter(measured_ms, simulated_ms, s=12, color=STYLE[SIMULATED].color, alpha=0.55, linewidths=0)
@@ -188,22 +192,14 @@ def pairs(measured_ms: Floats, simulated_ms: Floats) -> Picture:
         said = (
             "A point a request; on the line both agree. A cloud beside the line is a bias, a wide one is luck of order."
         )
-        two = zip(measured_ms.tolist(), simulated_ms.tolist(), strict=True)
-        words = [
-            (a, b, f"{latency(a)} measured, {latency(b)} simulated: {percent(b / a - 1 if a else 0.0, 1, signed=True)}")
-            for a, b in two
-        ]
-        return Painted(said, [Mark(axes, *words[place]) for place in some(len(words), MOST_MARKS)])
+        marks = []
+        for place in some(len(measured_ms), MOST_MARKS):
+            a, b = float(measured_ms[place]), float(simulated_ms[place])
+            error = percent(b / a - 1 if a else 0.0, 1, signed=True)
+            marks.append(Mark(axes, a, b, f"{latency(a)} measured, {latency(b)} simulated: {error}"))
+        return Painted(said, marks)
 
     return draw("requests", (5.6, 4.6), paint)
-
-
-def over_time(functions: Mapping[str, tuple[StepFunction, StepFunction]]) -> Picture:
-    """Queue and batch of both, one below the other."""
-    panels, end_s = _panels(functions)
-    picture = draw_strips("timeline", panels, (MEASURED, SIMULATED), STYLE, end_s)
-    caption = "The batch and the queue of both over time. Where the queues part, look at what the batch did before."
-    return replace(picture, caption=caption)
 
 
 def _panels(
@@ -218,23 +214,6 @@ def _panels(
     return panels, end_s
 
 
-def _page(facing: Facing, pictures: Mapping[str, Picture]) -> str:
-    curves = [pictures[quantity.name] for quantity in QUANTITIES.values() if quantity.name in pictures]
-    curves += [pictures["requests"]] if "requests" in pictures else []
-    zooms = html.explorer("timeline", html.title_of("timeline"))
-    over = [html.figure(pictures["timeline"], zooms)] if "timeline" in pictures else []
-    sections = [
-        html.section("Verdict", html.paragraphs(list(facing.words), "verdict"), html.table(facing.parts)),
-        html.section("Errors", html.figure(pictures["errors"]), html.table(error_table(facing))),
-        html.section("Latency percentiles", _controls(facing)),
-        html.section("Latency", html.pair(curves)),
-        html.section("Over time", *over),
-        html.section("Notes", html.paragraphs(list(facing.notes), "notes")),
-        html.section("Scenario", html.details("Resolved scenario", facing.scenario_yaml)),
-    ]
-    return html.page(facing.title, facing.subtitle, sections, _data(facing, pictures))
-
-
 def _lines(facing: Facing) -> list[dict[str, Curve]]:
     """The curves of both sides by the names of their quantities."""
     sides = ((MEASURED, facing.measured_ms), (SIMULATED, facing.simulated_ms))
@@ -245,34 +224,18 @@ def _known(facing: Facing) -> list[str]:
     return [metric for metric in QUANTITIES if metric in facing.measured_ms]
 
 
-def _data(facing: Facing, pictures: Mapping[str, Picture]) -> Json:
+def _data(facing: Facing) -> Json:
     """Data for the page's script, as on the page of runs: the two sides are its runs."""
     panels, end_s = _panels(facing.over_time, BUCKETS)
     return {
         "runs": _SIDES,
         "curves": curves_data([QUANTITIES[metric] for metric in _known(facing)], _lines(facing)),
         "timeline": timeline_data(panels, (MEASURED, SIMULATED), end_s),
-        "marks": marks_data(pictures.values()),
     }
-
-
-def _controls(facing: Facing) -> Markup:
-    """The latencies of both at a percentile that readers choose."""
-    titles = {QUANTITIES[metric].name: TITLES[metric] for metric in _known(facing)}
-    return html.latencies(_SIDES, titles, _lines(facing))
-
-
-def _statistics(values_ms: Floats) -> list[float]:
-    return [float(values_ms.mean()), *np.percentile(values_ms, (50, 90, 99)).tolist()]
 
 
 def _curve(label: str, values_ms: Floats) -> Curve:
     return Curve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0), samples=len(values_ms))
-
-
-def _named(name: str) -> str:
-    metric, _, statistic = name.partition(" ")
-    return f"{TITLES.get(metric, metric)} {statistic}".strip()
 
 
 def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> TableRows | None:

@@ -11,7 +11,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from reports.drawing.axes import plain_numbers
+from reports.drawing.axes import plain_numbers, run_time_axis
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, Picture, draw, shorten
 from reports.plots.timeline import shown_until
@@ -76,9 +76,7 @@ def balance(runs: Sequence[tuple[str, Records]]) -> Picture:
             axes.set_title(shorten(label))
             axes.set_title(_words(each), loc="right", fontsize=8.5, fontweight="normal")
             axes.set_ylabel("replica" if every == 1 else f"replica (1 in {every})")
-        grid[-1].set_xlim(0.0, end_s / clock.seconds)
-        plain_numbers(grid[-1].xaxis, bins=12)
-        grid[-1].set_xlabel(f"time ({clock.unit})")
+        run_time_axis(grid[-1], end_s, clock)
         bar = figure.colorbar(image, ax=list(grid), pad=0.01, fraction=0.03)
         bar.outline.set_visible(False)
         plain_numbers(bar.ax.yaxis, bins=4)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import log_times, plain_numbers, plain_times, time_text
-from reports.drawing.coincide import said
+from reports.drawing.axes import grid_of, log_times, plain_numbers, plain_times, time_text
+from reports.drawing.coincide import equal, said
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, INK, MUTED, Picture, Style, draw, shorten
-from reports.units import decimals, intervals, number, time_unit
+from reports.units import intervals, number, time_unit
 from reports.verdict.shown_metrics import Column, Summaries, column_of
 from reports.verdict.significance import Estimate, estimate, seeds
 from simulator.metrics.slo import Slo
@@ -26,6 +26,7 @@ THROUGHPUT = ("output_throughput", "request_throughput", "request_goodput", "slo
 LATENCY = ("p50_ttft_ms", "p99_ttft_ms", "p50_tpot_ms", "p99_tpot_ms", "p50_e2el_ms", "p99_e2el_ms")
 # A latency this many times the shortest would leave of the others no bar to see: the picture is logarithmic then.
 DWARFED = 20.0
+_NO_INTERVALS = "One seed: no intervals."
 TITLES = {
     "output_throughput": "Output throughput",
     "request_throughput": "Request throughput",
@@ -114,26 +115,14 @@ def _panelled(
     lines = max(_in_lines(label).count("\n") + 1 for label in labels)
 
     def paint(figure: Figure) -> str:
-        grid = figure.subplots(down, across, squeeze=False)
-        for index, axes in enumerate(grid.flat):
-            if index < len(panels):
-                _paint_panel(axes, panels[index], style, named=index % across == 0, dots=dots)
-            else:
-                axes.set_axis_off()
-        same = said(_equal(panels))
-        if count > 1:
-            return f"{caption} The whiskers are 95 % confidence intervals over {count} seeds.{same}"
-        return f"{caption} One seed: no intervals.{same}"
+        for index, (axes, panel) in enumerate(zip(grid_of(figure, len(panels), across), panels, strict=True)):
+            _paint_panel(axes, panel, style, named=index % across == 0, dots=dots)
+        found = panels[0].found if panels else ()
+        same = said(equal({label: tuple(panel.found[label].mean for panel in panels) for label in found}))
+        bounds = f"The whiskers are 95 % confidence intervals over {count} seeds." if count > 1 else _NO_INTERVALS
+        return f"{caption} {bounds}{same}"
 
     return draw(name, (10.0, down * (0.75 + max(0.3, 0.16 * lines) * len(labels)) + 0.1), paint)
-
-
-def _equal(panels: Sequence[Panel]) -> list[list[str]]:
-    """Runs of equal values in all panels."""
-    groups: dict[tuple[float, ...], list[str]] = {}
-    for label in panels[0].found if panels else ():
-        groups.setdefault(tuple(panel.found[label].mean for panel in panels), []).append(label)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named: bool, dots: bool) -> None:
@@ -146,10 +135,14 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(labels) - 0.45, -0.55)
     axes.grid(visible=dots, axis="y")
-    axes.set_title(f"{panel.title}{_bracket(panel)}")
+    bracket = f" ({panel.column.unit})" if not panel.is_time else " (log scale)" if panel.dwarfed else ""
+    axes.set_title(f"{panel.title}{bracket}")
     shown = panel.slo if panel.slo is not None and panel.slo <= (40.0 if panel.dwarfed else 4.0) * top else None
     if panel.dwarfed:
-        _logarithmic(axes, panel, top, shown)
+        values = [value for value in (*panel.means, shown or 0.0) if value > 0]
+        low, high = min(values), max([*values, top])
+        log_times(axes.xaxis, low, high, most=5)
+        axes.set_xlim(low / 1.8, high * (high / low) ** 0.4)
     else:
         reach = max(top, shown or 0.0)
         axes.set_xlim(0.0, reach * 1.36)
@@ -164,28 +157,19 @@ def _paint_panel(axes: Axes, panel: Panel, style: Mapping[str, Style], *, named:
         axes.set_title(f"SLO {time_text(panel.slo)}{where}", loc="right", fontsize=8.5, fontweight="normal")
 
 
-def _bracket(panel: Panel) -> str:
-    if panel.is_time:
-        return " (log scale)" if panel.dwarfed else ""
-    return f" ({panel.column.unit})"
-
-
 def _paint_run(axes: Axes, panel: Panel, place: int, color: str, *, dots: bool) -> None:
     """A bar or a dot, its whisker and its value."""
     found = list(panel.found.values())[place]
     if not math.isfinite(found.mean):
-        axes.text(
-            0.01, place, " no value", va="center", color=MUTED, fontsize=8.5, transform=axes.get_yaxis_transform()
-        )
+        inside = axes.get_yaxis_transform()
+        axes.text(0.01, place, " no value", va="center", color=MUTED, fontsize=8.5, transform=inside)
         return
-    low, high = found.ends
+    (low, high), gid = found.ends, f"run-{place}-{panel.column.key}"
     if dots:
-        axes.plot(
-            [found.mean], [place], "o", color=color, markersize=7.0, zorder=4, gid=f"run-{place}-{panel.column.key}"
-        )
+        axes.plot([found.mean], [place], "o", color=color, markersize=7.0, zorder=4, gid=gid)
     else:
         (bar,) = axes.barh(place, found.mean, height=0.68, color=color, zorder=2)
-        bar.set_gid(f"run-{place}-{panel.column.key}")
+        bar.set_gid(gid)
     if found.low is not None:
         sides = [[found.mean - low], [high - found.mean]]
         axes.errorbar(found.mean, place, xerr=sides, color=INK, linewidth=1.1, capsize=3.0, capthick=1.1, zorder=5)
@@ -207,7 +191,7 @@ def _value(panel: Panel, found: Estimate) -> str:
     scale = 1.0 if unit is None else unit.milliseconds
     mean, low, high = (None if end is None else end / scale for end in (found.mean, found.low, found.high))
     assert mean is not None
-    places = decimals([mean]) if panel.column.places is None else panel.column.places
+    places = panel.column.decimals([mean])
     interval = "" if low is None else f" {intervals([(mean, low, high)], places)[0]}"
     return f"{number(mean, places)}{interval}" + ("" if unit is None else f" {unit.unit}")
 
@@ -221,14 +205,6 @@ def _in_lines(label: str, width: int = 26, most: int = 3) -> str:
         else:
             lines.append(word)
     return "\n".join(shorten(line, width + 8) for line in lines[:most])
-
-
-def _logarithmic(axes: Axes, panel: Panel, top: float, slo: float | None) -> None:
-    """An axis of times on which the shortest can be told from the others beside the longest."""
-    values = [value for value in (*panel.means, slo or 0.0) if value > 0]
-    low, high = min(values), max([*values, top])
-    log_times(axes.xaxis, low, high, most=5)
-    axes.set_xlim(low / 1.8, high * (high / low) ** 0.4)
 
 
 def plots(drawn: DrawnRuns) -> Iterator[Plot]:

@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import latency_axis, slo_line, time_text
+from reports.drawing.axes import TICKS, height, highest, latency_axis, slo_line, tail_axis, time_text
 from reports.drawing.coincide import coinciding, said
-from reports.drawing.percentile_axis import TICKS, height, highest, tail_axis
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
 from reports.units import latency
@@ -27,8 +26,6 @@ from simulator.results.records import Floats, Records
 GRID = np.unique(
     np.concatenate((np.linspace(0, 98, 393), np.linspace(98, 99.9, 96), np.linspace(99.9, 100, 41))).round(6)
 )
-
-
 COARSE = np.array([0, 1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.9, 99.99, 100.0])
 LINE = 76  # about so many characters of a legend fit the picture
 SCALE = "Each further nine takes as much height as the one before, so that the tail can be read."
@@ -151,16 +148,12 @@ def _paint(figure: Figure, quantity: Quantity, curves: Sequence[Curve], style: M
         look = style[curve.label]
         percents, at_ms = _shown(curve, top)
         solid = look.dash == "-"  # below the others and wider, so that it hides none
-        axes.plot(
-            at_ms,
-            height(percents),
-            color=look.color,
-            linestyle=look.dash,
-            linewidth=2.6 if solid else 1.8,
-            zorder=3 if solid else 4,
-            gid=f"run-{place}",
-        )
-    _limits(axes, [_shown(curve, top)[1] for curve in drawn], slo_ms)
+        width, zorder = (2.6, 3) if solid else (1.8, 4)
+        (line,) = axes.plot(at_ms, height(percents), color=look.color, linestyle=look.dash, linewidth=width)
+        line.set(zorder=zorder, gid=f"run-{place}")
+    ends = [float(end) for curve in drawn if len(at_ms := _shown(curve, top)[1]) for end in at_ms[[0, -1]]]
+    ends = [*(ends or (0.0, 1.0)), *([] if slo_ms is None else [slo_ms])]
+    latency_axis(axes.xaxis, min(ends), max(ends))
     tail_axis(axes.yaxis, top)
     axes.set_ylabel(f"share of {quantity.samples} (%)")
     axes.set_xlabel(quantity.title.partition(" (")[0].lower())
@@ -186,14 +179,6 @@ def _as_drawn(axes: Axes, at_ms: Mapping[str, Floats]) -> tuple[dict[str, Floats
     if axes.get_xscale() == "log":
         return {label: np.log(np.maximum(each, left)) for label, each in at_ms.items()}, float(np.log(right / left))
     return dict(at_ms), right - left
-
-
-def _limits(axes: Axes, drawn: Sequence[Floats], slo_ms: float | None) -> None:
-    low = min((float(at_ms[0]) for at_ms in drawn if len(at_ms)), default=0.0)
-    high = max((float(at_ms[-1]) for at_ms in drawn if len(at_ms)), default=1.0)
-    if slo_ms is not None:
-        low, high = min(low, slo_ms), max(high, slo_ms)
-    latency_axis(axes, low, high)
 
 
 def _legend(figure: Figure, curves: Sequence[Curve], style: Mapping[str, Style], slo_ms: float | None) -> None:

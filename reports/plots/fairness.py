@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import LOG_FROM, log_times, plain_numbers, plain_times
+from reports.drawing.axes import latency_axis, run_time_axis
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import DASHES, INK, MUTED, OTHERS, Picture, draw, shorten
 from reports.units import clock_for
@@ -55,13 +55,13 @@ def fairness(runs: Sequence[tuple[str, Records]]) -> Picture:
             _panel(axes, lines, names, (edges[:-1] + edges[1:]) / 2 / clock.seconds)
             axes.set_title(shorten(label))
             axes.set_ylabel("mean TTFT")
-            _scale(axes, np.concatenate([np.zeros(0), *lines.values()]))
-        grid[-1].set_xlim(0.0, edges[-1] / clock.seconds)
-        plain_numbers(grid[-1].xaxis, bins=12)
-        grid[-1].set_xlabel(f"time of arrival ({clock.unit})")
-        handles = [
-            Line2D([], [], color=COLORS[place], linestyle=DASHES[place % len(DASHES)]) for place in range(len(names))
-        ]
+            values = np.concatenate([np.zeros(0), *lines.values()])
+            known = values[np.isfinite(values)]
+            ends = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+            latency_axis(axes.yaxis, *ends, around=1.3, above=1.08, most=4, bins=4)
+        run_time_axis(grid[-1], float(edges[-1]), clock, "time of arrival")
+        kinds = [(COLORS[place], DASHES[place % len(DASHES)]) for place in range(len(names))]
+        handles = [Line2D([], [], color=color, linestyle=dash) for color, dash in kinds]
         told = [shorten(name, 30) for name in names]
         figure.legend(handles, told, loc="outside upper left", ncols=min(len(names), 5), labelcolor=INK)
         return (
@@ -81,17 +81,6 @@ def _panel(axes: Axes, lines: dict[str, Floats], names: Sequence[str], middle: F
                       linewidth=1.5)  # fmt: skip
     if not lines:
         axes.text(0.5, 0.5, "nothing ran", transform=axes.transAxes, ha="center", va="center", color=MUTED)
-
-
-def _scale(axes: Axes, values: Floats) -> None:
-    known = values[np.isfinite(values)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-    if low > 0.0 and high / low > LOG_FROM:
-        log_times(axes.yaxis, low, high, most=4)
-        axes.set_ylim(low / 1.3, high * 1.3)
-    else:
-        axes.set_ylim(0.0, high * 1.08 or 1.0)
-        plain_times(axes.yaxis, high, bins=4)
 
 
 def plots(drawn: DrawnRuns) -> Iterator[Plot]:

@@ -13,7 +13,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from reports.drawing.coincide import said
+from reports.drawing.coincide import equal, said
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import CARD, GRID, HELD, INK, MUTED, Picture, Style, draw, mix, shorten
 from reports.slots import Phase, Stays, assign, stalls, stays, window
@@ -66,7 +66,8 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
             )
         )
     end_s = max((run_end_s(records) for _, records in runs), default=0.0)
-    told = _window_words(from_s, to_s, end_s) + said(_alike(panels))
+    did = {panel.label: b"".join(getattr(panel.stay, name).tobytes() for name in Stays.__slots__) for panel in panels}
+    told = _window_words(from_s, to_s, end_s) + said(equal(did))
     rows = -(-in_use // every)
     each = min(max(0.6 + 0.045 * rows, 1.15), 2.0)
     return draw(
@@ -77,7 +78,7 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
 
 
 def _window_words(from_s: float, to_s: float, end_s: float) -> str:
-    """Which stretch is shown, and why this one."""
+    """Say what stretch is shown, and why."""
     clock = clock_for(to_s, from_s)
     places = decimals([to_s / clock.seconds - from_s / clock.seconds], 3)
     ends = [number(at / clock.seconds, places) for at in (from_s, to_s, end_s)]
@@ -87,22 +88,11 @@ def _window_words(from_s: float, to_s: float, end_s: float) -> str:
     )
 
 
-def _alike(panels: Sequence[Panel]) -> list[list[str]]:
-    """Runs that did the same in this window, slot by slot."""
-    groups: dict[bytes, list[str]] = {}
-    for panel in panels:
-        content = b"".join(getattr(panel.stay, name).tobytes() for name in Stays.__slots__)
-        groups.setdefault(content, []).append(panel.label)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def _shares(stay: Stays, from_s: float, to_s: float, max_num_seqs: int) -> dict[Phase, float]:
-    area = (to_s - from_s) * max_num_seqs
     shares = {}
     for phase in Phase:
-        start, end = stay.bounds(phase)
-        clipped = np.clip(end, from_s, to_s) - np.clip(start, from_s, to_s)
-        shares[phase] = float(clipped.sum()) / area
+        start, end = (np.clip(each, from_s, to_s) for each in stay.bounds(phase))
+        shares[phase] = float((end - start).sum()) / ((to_s - from_s) * max_num_seqs)
     return shares
 
 
@@ -133,9 +123,8 @@ def _paint(
     axes[0].set_xlim(span_s[0] / clock.seconds, span_s[1] / clock.seconds)
     axes[0].set_ylim(rows - 0.5 + 0.1, -0.6)
     axes[-1].set_xlabel(f"time since the run began ({clock.unit})")
-    what = "slot" if every == 1 else f"slot (1 in {every} drawn)"
     for axis in axes:
-        axis.set_ylabel(what)
+        axis.set_ylabel("slot" if every == 1 else f"slot (1 in {every} drawn)")
     colors = [style[panel.label].color for panel in panels]
     handles: list[Any] = [  # a tuple of patches stands for one entry in several colours
         Patch(facecolor=INK),
@@ -168,15 +157,12 @@ def _paint_panel(axis: Axes, panel: Panel, color: str, clock: Clock, rows: int) 
         (Phase.PREFILL, INK, 4, None),
     )
     for phase, face, zorder, hatch in shades:
-        path = _boxes(*panel.stay.bounds(phase), panel.slot, clock)
-        if path is not None:
+        if (path := _boxes(*panel.stay.bounds(phase), panel.slot, clock)) is not None:
             edge = MUTED if hatch else CARD  # the thin edge parts a request from the next in the same slot
             width = 0.5 if phase is Phase.DECODE else 0.0
             axis.add_patch(PathPatch(path, facecolor=face, edgecolor=edge, linewidth=width, zorder=zorder, hatch=hatch))
-    if len(start):
-        path = _stripes(panel, start, end, clock)
-        if path is not None:
-            axis.add_patch(PathPatch(path, facecolor=mix(color, 0.62), edgecolor="none", zorder=2))
+    if len(start) and (path := _stripes(panel, start, end, clock)) is not None:
+        axis.add_patch(PathPatch(path, facecolor=mix(color, 0.62), edgecolor="none", zorder=2))
     shares = panel.shares
     idle = max(1.0 - sum(shares.values()), 0.0)
     axis.set_title(shorten(panel.label), color=INK)
@@ -201,16 +187,7 @@ def _boxes(start: Floats, end: Floats, slot: Ints, clock: Clock) -> Path | None:
         return None
     left, right, middle = start[some] / clock.seconds, end[some] / clock.seconds, slot[some]
     low, high = middle - 0.42, middle + 0.42
-    corners = np.stack(
-        [
-            np.stack([left, low], axis=1),
-            np.stack([left, high], axis=1),
-            np.stack([right, high], axis=1),
-            np.stack([right, low], axis=1),
-            np.stack([left, low], axis=1),
-        ],
-        axis=1,
-    )
+    corners = np.stack([left, low, left, high, right, high, right, low, left, low], axis=1)  # x and y of each
     codes = np.tile([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], len(left))
     return Path(corners.reshape(-1, 2), codes.astype(np.uint8))
 

@@ -54,11 +54,7 @@ def occupancy(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -
         grid[0].set_ylim(0.0, min(max(top * 1.08, 1.0), 101.0))
         grid[-1].set_xlabel(f"time since the run began ({clock.unit})")
         colors = [style[label].color for label, _ in runs]
-        handles = [
-            Patch(facecolor=mix(colors[0], -0.2)),
-            Patch(facecolor=mix(colors[0], 0.62)),
-            Patch(facecolor=HELD),
-        ]
+        handles = [Patch(facecolor=mix(colors[0], -0.2)), Patch(facecolor=mix(colors[0], 0.62)), Patch(facecolor=HELD)]
         names = [f"the {LARGEST} largest requests", "all others", "taken, not filled: reserved, shared or cached"]
         figure.legend(handles, names, loc="outside lower center", ncols=3)
         return (
@@ -110,7 +106,7 @@ def _largest_words(records: Records, each: Occupied) -> str:
 def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -> None:
     time = each.time_s / clock.seconds
     floor = np.zeros(len(time))
-    parts = [*((row, mix(color, -0.35 + 0.09 * place)) for place, row in enumerate(each.largest))]
+    parts = [(row, mix(color, -0.35 + 0.09 * place)) for place, row in enumerate(each.largest)]
     for row, shade in [*parts, (each.others, mix(color, 0.62))]:
         top = floor + row * scale
         axes.fill_between(time, floor, top, facecolor=shade, edgecolor=CARD, linewidth=0.4, zorder=2)

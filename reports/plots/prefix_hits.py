@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import plain_numbers
+from reports.drawing.axes import plain_numbers, run_time_axis
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, Picture, Style, draw, shorten
@@ -51,17 +51,13 @@ def prefix_hits(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style])
         thick = {}
         for place, (label, records) in enumerate(runs):
             look = style[label]
-            each, so_far = hit_rate(records, edges)
-            thick[label] = so_far
+            each, thick[label] = hit_rate(records, edges)
             axes.plot(middle, each, color=look.color, linewidth=0.8, alpha=0.75, gid=f"run-{place}-each")
-            axes.plot(
-                until, so_far, color=look.color, linestyle=look.dash, label=shorten(label), gid=f"run-{place}-all"
-            )
+            (line,) = axes.plot(until, thick[label], color=look.color, linestyle=look.dash, label=shorten(label))
+            line.set_gid(f"run-{place}-all")
         axes.set_ylim(0.0, 100.0)
-        axes.set_xlim(0.0, float(until[-1]))
-        plain_numbers(axes.xaxis, bins=12)
+        run_time_axis(axes, float(edges[-1]), clock)
         plain_numbers(axes.yaxis)
-        axes.set_xlabel(f"time ({clock.unit})")
         axes.set_ylabel("prompt tokens from the cache (%)")
         figure.legend(loc="outside upper left", ncols=min(len(runs), 4), labelcolor=INK)
         return (

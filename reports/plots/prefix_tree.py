@@ -96,8 +96,7 @@ def _boxes(axes: Axes, prefixes: PrefixColumns, left: Floats, shown: Ints) -> li
         return []
     requests, top, bottom = prefixes.requests[shown], prefixes.from_tokens[shown], prefixes.to_tokens[shown]
     x = left[shown]
-    corners = np.stack([np.stack([x, top], 1), np.stack([x + requests, top], 1), np.stack([x + requests, bottom], 1),
-                        np.stack([x, bottom], 1)], 1)  # fmt: skip
+    corners = np.stack([x, top, x + requests, top, x + requests, bottom, x, bottom], 1).reshape(-1, 4, 2)
     norm = LogNorm(2.0, max(float(requests.max()), 3.0))
     shades = colormaps[f"{MAP}_r"](0.3 + 0.6 * np.asarray(norm(requests)))
     wide = requests > 0.004 * prefixes.requests[0]
@@ -121,9 +120,7 @@ def _words(prefixes: PrefixColumns, records: Records) -> str:
     found, asked = (int(each.sum()) for each in prompt_tokens_asked(records))
     there = int(prefixes.requests[0])
     could = _percent(prefixes.repeated_tokens, int(records.requests.input_tokens[:there].sum()))
-    some_of = (
-        "" if there == len(records.requests.row) else f" The boxes are those of the first {number(there)} requests."
-    )
+    some_of = f" The boxes are those of the first {number(there)} requests." * (there < len(records.requests.row))
     return (
         "A box is a stretch of tokens that requests have in common, behind the boxes above it: as wide as the requests "
         f"that begin so, and darker for more. {could} of all prompt tokens stand in a prefix that an earlier request "

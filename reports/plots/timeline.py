@@ -7,7 +7,8 @@ the smallest to the largest value in it, so that a single peak stays visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers, run_time_axis
 from reports.drawing.coincide import coinciding, said
 from reports.drawing.plot import DrawnRuns, Plot
 from reports.drawing.style import INK, MUTED, Picture, Style, draw, shorten
@@ -109,27 +110,22 @@ def strips(runs: Sequence[tuple[str, Records]], buckets: int | None = None) -> l
     if not any(records.num_steps for _, records in runs):
         return []
     slots = {records.slots for _, records in runs}
+    most = max(slots)
+    batch, limit = ("requests", None) if len(slots) > 1 else (f"of {most} slots", float(most))
+
+    def strip(
+        title: str, of: Callable[[Records], Band], limit: float | None = None, *, peaks_only: bool = False
+    ) -> Strip:
+        return Strip(title, {label: of(records) for label, records in runs}, limit, peaks_only)
+
     found = [
-        Strip("waiting\n(requests)", {label: band(queue_depth(r), end_s, buckets=fine) for label, r in runs}),
-        Strip(
-            "in the batch\n(requests)" if len(slots) > 1 else f"in the batch\n(of {max(slots)} slots)",
-            {label: band(running(r), end_s, buckets=fine) for label, r in runs},
-            float(max(slots)) if len(slots) == 1 else None,
-        ),
-        Strip(
-            "KV in use\n(%)",
-            {label: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1), fine) for label, r in runs},
-        ),
-        Strip(
-            "step time\n(ms)",
-            {label: step_band(step_time(r), end_s, 1e3, coarse) for label, r in runs},
-            peaks_only=True,
-        ),
+        strip("waiting\n(requests)", lambda r: band(queue_depth(r), end_s, buckets=fine)),
+        strip(f"in the batch\n({batch})", lambda r: band(running(r), end_s, buckets=fine), limit),
+        strip("KV in use\n(%)", lambda r: band(kv_used_blocks(r), end_s, 100.0 / max(r.all_blocks, 1), fine)),
+        strip("step time\n(ms)", lambda r: step_band(step_time(r), end_s, 1e3, coarse), peaks_only=True),
     ]
     if any(len(r.requeues.row) for _, r in runs):
-        found.append(
-            Strip("preemptions\n(so far)", {label: band(preemptions(r), end_s, buckets=fine) for label, r in runs})
-        )
+        found.append(strip("preemptions\n(so far)", lambda r: band(preemptions(r), end_s, buckets=fine)))
     return found
 
 
@@ -138,28 +134,20 @@ def timeline(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style], na
     panels = strips(runs)
     end_s = shown_until(runs)
     clock = clock_for(max(run_end_s(records) for _, records in runs))
-    beyond = [
+    more = ", ".join(
         f"{shorten(label)} goes on until {short(end / clock.seconds)} {clock.unit}"
         for label, records in runs
         if (end := run_end_s(records)) > end_s
-    ]
-    more = ", ".join(beyond)
+    )
     return draw_strips(name, panels, [label for label, _ in runs], style, end_s, more)
 
 
 def draw_strips(
-    name: str,
-    panels: Sequence[Strip],
-    labels: Sequence[str],
-    style: Mapping[str, Style],
-    end_s: float,
-    more: str = "",
+    name: str, panels: Sequence[Strip], labels: Sequence[str], style: Mapping[str, Style], end_s: float, more: str = ""
 ) -> Picture:
     """Panels over one time axis, one below the other; `more` says what is cut off at its end."""
     return draw(
-        name,
-        (10.0, 0.9 + 1.3 * max(len(panels), 1)),
-        lambda figure: _paint(figure, panels, labels, style, end_s, more),
+        name, (10.0, 0.9 + 1.3 * max(len(panels), 1)), lambda figure: _paint(figure, panels, labels, style, end_s, more)
     )
 
 
@@ -173,21 +161,14 @@ def _paint(
         _paint_strip(axis, panel, style, clock, order)
     if not panels:
         axes[0].text(0.5, 0.5, "nothing ran", transform=axes[0].transAxes, ha="center", va="center", color=INK)
-    axes[-1].set_xlim(0.0, max(end_s / clock.seconds, 1e-9))
-    plain_numbers(axes[-1].xaxis, bins=12)
-    axes[-1].set_xlabel(f"time ({clock.unit})")
+    run_time_axis(axes[-1], end_s, clock)
     if more:
         axes[0].set_title(f"{more} →", loc="right", fontsize=8.5, fontweight="normal", pad=3.0)
     figure.align_ylabels(axes)
     longest = max(len(shorten(label)) for label in labels)
     handles = [Line2D([], [], color=style[label].color, linestyle=style[label].dash) for label in labels]
-    figure.legend(
-        handles,
-        [shorten(label) for label in labels],
-        loc="outside upper left",
-        ncols=min(len(labels), max(1, 104 // (longest + 10)), 4),  # about so many characters fit a line
-        labelcolor=INK,
-    )
+    across = min(len(labels), max(1, 104 // (longest + 10)), 4)  # about 104 characters fit a line
+    figure.legend(handles, list(map(shorten, labels)), loc="outside upper left", ncols=across, labelcolor=INK)
     split = any(apart(panel.bands) for panel in panels)
     return (
         "Lines are means over a few hundred equal stretches of the run, bands reach from the smallest to the largest "
@@ -244,7 +225,7 @@ def _split_axis(axis: Axes, linear_to: float, top: float) -> None:
 def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Clock, order: Mapping[str, int]) -> None:
     bands = {label: each for label, each in panel.bands.items() if len(each.time_s) and np.isfinite(each.high).any()}
     for label, each in bands.items():
-        look, gid = style[label], f"run-{order[label]}-{_word(panel.title)}"
+        look, gid = style[label], f"run-{order[label]}-" + re.sub(r"\W", "_", panel.title)
         time = each.time_s / clock.seconds
         if panel.peaks_only:
             axis.plot(time, each.high, color=look.color, linewidth=0.8, alpha=0.8, gid=gid + "-peak")
@@ -269,11 +250,6 @@ def _paint_strip(axis: Axes, panel: Strip, style: Mapping[str, Style], clock: Cl
         top = max(top, panel.limit)
     axis.set_ylim(0.0, top * 1.08 if top > 0.0 else 1.0)
     plain_numbers(axis.yaxis, bins=4)
-
-
-def _word(title: str) -> str:
-    """A title as part of an id."""
-    return "".join(letter if letter.isalnum() else "_" for letter in title)
 
 
 def plots(drawn: DrawnRuns) -> Iterator[Plot]:

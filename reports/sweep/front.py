@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from reports.drawing.axes import LOG_FROM, log_numbers, plain_numbers
+from reports.drawing.axes import scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
-from reports.sweep.colours import MARKS, colours
-from reports.sweep.pareto import Trade, eligible, trades
+from reports.sweep.lines import MARKS, colours
+from reports.sweep.pareto import Trade, trades
 from reports.sweep.points import SweepPoint, SweepResult
 from reports.tables.request_tables import TableRows
 from reports.units import short
@@ -31,7 +31,7 @@ def front_pictures(result: SweepResult) -> list[Picture]:
 
 
 def _picture(result: SweepResult, trade: Trade) -> Picture:
-    front = trade.front(eligible(result))
+    front = trade.front(result.eligible)
     by = _coloured(result)
 
     def paint(figure: Figure) -> Painted:
@@ -45,11 +45,8 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
                 mark = MARKS[place % len(MARKS)]
                 with in_series(axes, place):
                     _scatter(axes, [point for point in result.done if point.places[by] == place], trade, tint, mark)
-                handles.append(
-                    Line2D(
-                        [], [], color=tint, marker=mark, markersize=5, linestyle="", label=shorten(axis.labels[place])
-                    )
-                )
+                label = shorten(axis.labels[place])
+                handles.append(Line2D([], [], color=tint, marker=mark, markersize=5, linestyle="", label=label))
         x, y = [trade.x(point) for point in front], [trade.y(point) for point in front]
         axes.plot(x, y, color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), zorder=1.8)
         handles.append(Line2D([], [], color=INK, linewidth=1.2, linestyle=(0, (4.0, 2.0)), label="front"))
@@ -76,17 +73,13 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
 
 def _marks(axes: Axes, result: SweepResult, trade: Trade, by: int | None) -> list[Mark]:
     """Each point with both of its values."""
-    return [
-        Mark(
-            axes,
-            trade.x(point),
-            trade.y(point),
-            f"{point.label}: {short(trade.x(point))} {trade.x_title}, {short(trade.y(point))} {trade.y_title}"
-            + (", saturated" if point.is_saturated else ""),
-            0 if by is None else point.places[by],
-        )
-        for point in result.done
-    ]
+    marks = []
+    for point in result.done:
+        x, y = trade.x(point), trade.y(point)
+        saturated = ", saturated" if point.is_saturated else ""
+        words = f"{point.label}: {short(x)} {trade.x_title}, {short(y)} {trade.y_title}{saturated}"
+        marks.append(Mark(axes, x, y, words, 0 if by is None else point.places[by]))
+    return marks
 
 
 def _series(result: SweepResult, by: int | None) -> list[Series]:
@@ -107,17 +100,8 @@ def _scatter(axes: Axes, points: Sequence[SweepPoint], trade: Trade, tint: str, 
         x, y = trade.x(point), trade.y(point)
         if math.isfinite(x) and math.isfinite(y):
             face = CARD if point.is_saturated else tint
-            axes.plot(
-                [x],
-                [y],
-                color=tint,
-                marker=mark,
-                markersize=5,
-                markerfacecolor=face,
-                linestyle="",
-                zorder=3,
-                clip_on=False,
-            )
+            (dot,) = axes.plot([x], [y], color=tint, marker=mark, markersize=5, markerfacecolor=face, linestyle="")
+            dot.set(zorder=3, clip_on=False)
 
 
 def _nines(axes: Axes, lowest: float) -> None:
@@ -134,10 +118,7 @@ def _nines(axes: Axes, lowest: float) -> None:
 def _scale(axes: Axes, trade: Trade, points: Sequence[SweepPoint]) -> None:
     for axis, of in ((axes.xaxis, trade.x), (axes.yaxis, trade.y)):
         values = [value for point in points if math.isfinite(value := of(point))]
-        if min(values) > 0 and max(values) / min(values) > LOG_FROM:
-            log_numbers(axis, max(values) / min(values))
-        else:
-            plain_numbers(axis)
+        scaled_numbers(axis, min(values), max(values))
     axes.margins(0.07)
     if trade.x_nines:
         _nines(axes, min(value for point in points if math.isfinite(value := trade.x(point))))
@@ -167,7 +148,7 @@ def _numbers(axes: Axes, front: Sequence[SweepPoint], trade: Trade) -> None:
 
 def front_table(result: SweepResult, trade: Trade) -> TableRows:
     """The points of a front as the picture numbers them."""
-    front = trade.front(eligible(result))
+    front = trade.front(result.eligible)
     body = tuple(
         (str(place), point.label, short(trade.x(point)), short(trade.y(point)))
         for place, point in enumerate(front[:MOST_ROWS], start=1)

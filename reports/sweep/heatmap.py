@@ -14,6 +14,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from reports.drawing.axes import grid_of
 from reports.drawing.marks import Mark, Painted
 from reports.drawing.shades import printed, shading, text_on
 from reports.drawing.style import GRID, MAP, MUTED, Picture, draw, shorten
@@ -31,14 +32,10 @@ _MOST_PAIRS = 3
 
 def heatmaps(result: SweepResult) -> list[Picture]:
     """A picture for each pair of axes that the points fill, of up to four metrics; of several pairs the first three."""
-    shown = [key for key in METRICS_SHOWN if _reads_differently(result, key)][:MOST_PANELS]
+    said = {key: {printed(mean_of(point, key)) for point in result.done} for key in METRICS_SHOWN}
+    shown = [key for key in METRICS_SHOWN if sum(map(math.isfinite, said[key])) > 1][:MOST_PANELS]
     pairs = [pair for pair in combinations(range(len(result.axes)), 2) if _is_filled(result, *pair)]
     return [_picture(result, x, y, shown) for y, x in pairs[:_MOST_PAIRS] if shown]
-
-
-def _reads_differently(result: SweepResult, key: str) -> bool:
-    """Return whether the cells of a metric say more than one figure."""
-    return len({printed(mean) for point in result.done if math.isfinite(mean := mean_of(point, key))}) > 1
 
 
 def _is_filled(result: SweepResult, one: int, other: int) -> bool:
@@ -54,18 +51,11 @@ def _picture(result: SweepResult, x: int, y: int, shown: Sequence[str]) -> Pictu
     columns = min(len(shown), 2)
     rows = math.ceil(len(shown) / columns)
     several = len(result.axes) > 2
-    size = (
-        max(5.4, 1.9 + 0.62 * len(across.labels)) * columns,
-        max(3.0, 1.3 + 0.42 * len(up.labels)) * rows,
-    )
+    size = (max(5.4, 1.9 + 0.62 * len(across.labels)) * columns, max(3.0, 1.3 + 0.42 * len(up.labels)) * rows)
 
     def paint(figure: Figure) -> Painted:
-        panels = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-        marks: list[Mark] = []
-        for axes, key in zip(panels, shown, strict=False):
-            marks += _paint(figure, axes, result, x, y, key)
-        for axes in panels[len(shown) :]:
-            axes.set_axis_off()
+        panels = zip(grid_of(figure, len(shown), columns), shown, strict=True)
+        marks = [mark for axes, key in panels for mark in _paint(figure, axes, result, x, y, key)]
         best = " Each cell shows the best value over the other keys." if several else ""
         marked = " † saturated: no steady state." if any(point.is_saturated for point in result.done) else ""
         failed = " × failed." if any(point.error for point in result.points) else ""
@@ -84,7 +74,9 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
     across, up = result.axes[x], result.axes[y]
     xs, ys = _order(across.numbers, len(across.labels)), _order(up.numbers, len(up.labels))
     cells = _cells(result, x, y, key)
-    values = np.array([[_value(cells.get((a, b)), key) for a in xs] for b in ys])
+    failed = {(point.places[x], point.places[y]) for point in result.points if point.error}
+    known = {place: printed(mean_of(point, key)) for place, point in cells.items()}
+    values = np.array([[known.get((a, b), math.nan) for a in xs] for b in ys])
     norm = shading(values)
     worse_is_more = column(key).better < 0
     colours = colormaps[f"{MAP}_r" if worse_is_more else MAP]  # better is lighter
@@ -96,7 +88,7 @@ def _paint(figure: Figure, axes: Axes, result: SweepResult, x: int, y: int, key:
             for place, a in enumerate(xs):
                 point, value = cells.get((a, b)), values[row, place]
                 color = text_on(colours(norm(value))) if math.isfinite(value) else MUTED
-                text = _text(point, value, failed=_failed(result, x, y, a, b))
+                text = _text(point, value, failed=(a, b) in failed)
                 axes.text(place + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7.5, color=color)
     every = max(1, math.ceil(len(xs) / 16))
     axes.set_xticks([place + 0.5 for place in range(0, len(xs), every)], [across.labels[a] for a in xs[::every]])
@@ -150,14 +142,6 @@ def _cells(result: SweepResult, x: int, y: int, key: str) -> dict[tuple[int, int
         if at not in found or rank(point) > rank(found[at]):
             found[at] = point
     return found
-
-
-def _failed(result: SweepResult, x: int, y: int, a: int, b: int) -> bool:
-    return any(point.error and (point.places[x], point.places[y]) == (a, b) for point in result.points)
-
-
-def _value(point: SweepPoint | None, key: str) -> float:
-    return math.nan if point is None else printed(mean_of(point, key))
 
 
 def _text(point: SweepPoint | None, value: float, *, failed: bool) -> str:

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from reports.drawing.coincide import coinciding
-from reports.drawing.style import CARD, DASHES, INK, ramp, shorten
-from reports.sweep.colours import MARKS, colours
+from reports.drawing.style import CARD, DASHES, INK, ramp, shorten, styles
 from reports.sweep.knee import knee
-from reports.sweep.points import SweepPoint, SweepResult, mean_of
+from reports.sweep.points import SweepAxis, SweepPoint, SweepResult, mean_of
 from simulator.policies import Dash
 
+MARKS = "osD^vPX*"
 MOST_LINES = 10
 LEAST = 3  # points of a line
 
@@ -70,15 +70,14 @@ class Lines:
     def coinciding(self, keys: Sequence[str]) -> list[list[str]]:
         """Groups of lines that lie on each other in all of these metrics."""
         whole = [each for each in self.drawn if len(each.points) == len(self.numbers)]
-        return coinciding(
-            {
-                each.label: np.array(
-                    [mean_of(point, key) / _top(self.result, key) for key in keys for point in each.points]
-                )
-                for each in whole
-            },
-            1.0,
-        )
+        done = self.result.done
+        known = {key: [mean for point in done if math.isfinite(mean := mean_of(point, key))] for key in keys}
+        tops = {key: max(means, default=0.0) for key, means in known.items()}
+        shares = {
+            each.label: np.array([mean_of(point, key) / (tops[key] or 1.0) for key in keys for point in each.points])
+            for each in whole
+        }
+        return coinciding(shares, 1.0)
 
 
 def lines_over_load(result: SweepResult) -> Lines | None:
@@ -98,16 +97,13 @@ def load_axis(result: SweepResult) -> int | None:
     return next(found, None)
 
 
-def _top(result: SweepResult, key: str) -> float:
-    return max((mean for point in result.done if math.isfinite(mean := mean_of(point, key))), default=0.0) or 1.0
-
-
 def _lines(result: SweepResult, along: int) -> list[tuple[str, list[SweepPoint]]]:
     """The lines to draw: of many those that carry most at their knee."""
     found = list(result.lines(along))
     others = [axis for at, axis in enumerate(result.axes) if at != along]
     if len(others) == 1:  # the legend's title says which key it is
-        found = [(others[0].labels[_other(points[0], along)], points) for _, points in found]
+        (other,) = (at for at in range(len(result.axes)) if at != along)
+        found = [(others[0].labels[points[0].places[other]], points) for _, points in found]
     if len(found) <= MOST_LINES:
         return found
 
@@ -117,10 +113,6 @@ def _lines(result: SweepResult, along: int) -> list[tuple[str, list[SweepPoint]]
 
     kept = sorted(range(len(found)), key=lambda place: -carried(found[place]))[:MOST_LINES]
     return [found[place] for place in sorted(kept)]
-
-
-def _other(point: SweepPoint, along: int) -> int:
-    return next(place for at, place in enumerate(point.places) if at != along)
 
 
 def _tints(result: SweepResult, along: int, lines: Sequence[tuple[str, list[SweepPoint]]]) -> list[str]:
@@ -136,6 +128,16 @@ def coloured_by(result: SweepResult, along: int) -> int | None:
     """The axis that colours follow: an ordered one where there is one; None where all points are on one line."""
     others = [at for at, axis in enumerate(result.axes) if at != along and len(axis.labels) > 1]
     return max(others, key=lambda at: (bool(result.axes[at].numbers), len(result.axes[at].labels)), default=None)
+
+
+def colours(axis: SweepAxis) -> list[str]:
+    """A colour for each place of an axis."""
+    if not axis.numbers:
+        named = styles([(label, label) for label in axis.labels])
+        return [named[label].color for label in axis.labels]
+    order = sorted(range(len(axis.numbers)), key=lambda place: axis.numbers[place])
+    shares = ramp(len(order))
+    return [shares[order.index(place)] for place in range(len(order))]
 
 
 def _strokes(result: SweepResult, along: int, lines: Sequence[tuple[str, list[SweepPoint]]]) -> list[tuple[str, Dash]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import LOG_FROM, log_numbers, log_times, plain_numbers, plain_times, time_text
+from reports.drawing.axes import LOG_FROM, log_times, plain_times, scaled_numbers, time_text
 from reports.drawing.coincide import said
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import CARD, INK, Picture, draw
@@ -16,7 +16,7 @@ from reports.sweep.knee import RULE, knee
 from reports.sweep.lines import Drawn, Lines, lines_over_load, load_axis
 from reports.sweep.points import SweepPoint, SweepResult, column, mean_of
 from reports.tables.request_tables import TableRows
-from reports.units import latency, short
+from reports.units import MISSING, latency, short
 
 SHOWN = ("p99_ttft_ms", "p99_tpot_ms")
 
@@ -52,7 +52,7 @@ def lines_picture(
 
     def painted(figure: Figure) -> Painted:
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        said = paint(panels)
+        words = paint(panels)
         figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
         marks = [
             Mark(axes, x_of(point), mean_of(point, key), f"{point.label}: {value_words(point, key)}", place)
@@ -60,17 +60,13 @@ def lines_picture(
             for place, line in enumerate(lines.drawn)
             for point in line.points
         ]
-        return Painted(said + foot(lines, shown), marks, [Series(line.label, line.tint) for line in lines.drawn])
+        bars = "Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else "One seed: no intervals."
+        rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
+        text = f"{words} {bars}{said(lines.coinciding(shown))}{rest}"
+        return Painted(text, marks, [Series(line.label, line.tint) for line in lines.drawn])
 
     rows = math.ceil((len(lines.drawn) + 2) / 3)
     return draw(name, (5.6 * len(shown), 3.6 + 0.24 * rows), painted)
-
-
-def foot(lines: Lines, shown: Sequence[str]) -> str:
-    """The last words of the caption of every picture of lines."""
-    bars = " Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else " One seed: no intervals."
-    rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
-    return f"{bars}{said(lines.coinciding(shown))}{rest}"
 
 
 def value_words(point: SweepPoint, key: str) -> str:
@@ -132,11 +128,7 @@ def finish(axes: Axes, result: SweepResult, key: str, x_title: str) -> None:
     else:
         axes.set_ylim(bottom=0)
         plain_times(axes.yaxis, high)
-    x0, x1 = axes.dataLim.x0, axes.dataLim.x1
-    if x0 > 0 and x1 / x0 > LOG_FROM:
-        log_numbers(axes.xaxis, x1 / x0)
-    else:
-        plain_numbers(axes.xaxis)
+    scaled_numbers(axes.xaxis, axes.dataLim.x0, axes.dataLim.x1)
     axes.set_title(column(key).title)
     axes.set_xlabel(x_title)
 
@@ -155,7 +147,8 @@ def knee_table(result: SweepResult) -> TableRows | None:
         at, first, last = (numbers[each.places[along]] for each in (found.point, found.first, found.last))
         where = short(at) if found.inside else f"{short(at)} (the line's end)"
         spread = f"{short(first)} to {short(last)}" if first != last else "the same"
-        cells = [_latency(found.point, key) for key in SHOWN]
+        means = [found.point.estimate(key).mean for key in SHOWN]
+        cells = [latency(mean) if math.isfinite(mean) else MISSING for mean in means]
         carried = short(found.point.estimate("request_throughput").mean)
         body.append((label, where, *([spread] if result.seeds > 1 else []), carried, *cells))
     if not body:
@@ -163,8 +156,3 @@ def knee_table(result: SweepResult) -> TableRows | None:
     seeds = (f"over {result.seeds} seeds",) if result.seeds > 1 else ()
     heads = (column(key).title for key in SHOWN)
     return TableRows(("line", f"knee at {title}", *seeds, "throughput (req/s)", *heads), tuple(body))
-
-
-def _latency(point: SweepPoint, key: str) -> str:
-    mean = point.estimate(key).mean
-    return latency(mean) if math.isfinite(mean) else "-"

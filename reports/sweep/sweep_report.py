@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup
-
-from reports.drawing.style import Picture
-from reports.files import write
 from reports.html import pieces as html
-from reports.interactive.pointed import marks_data
 from reports.sweep.best import Best, best_points
 from reports.sweep.front import front_pictures, front_table
 from reports.sweep.goodput import goodput_picture, throughput_picture
@@ -19,7 +14,7 @@ from reports.sweep.load import knee_table, load_picture
 from reports.sweep.pareto import trades
 from reports.sweep.points import SweepPoint, SweepResult, column, points_named, titled
 from reports.tables.request_tables import TableRows
-from reports.units import decimals, intervals, number
+from reports.units import intervals, number
 from reports.verdict.shown_metrics import Column
 from reports.verdict.significance import Estimate
 
@@ -33,23 +28,16 @@ _MORE = ("request_goodput", "p50_ttft_ms", "p50_tpot_ms", "p50_e2el_ms", "p99_it
 
 
 def write_sweep_report(folder: Path, result: SweepResult) -> Path:
-    """Write the pictures and the page into `folder`; returns the path of report.html. Equal sweeps give equal bytes.
+    """Write the pictures and the page into `folder`; return the path of report.html. Equal sweeps give equal bytes.
 
     Raises InputError where the folder cannot be written.
     """
     load = [each for make in (load_picture, goodput_picture, throughput_picture) if (each := make(result)) is not None]
     fronts, maps = front_pictures(result), heatmaps(result)
-    for picture in [*load, *fronts, *maps]:
-        write(folder / "plots" / f"{picture.name}.png", picture.png)
-        write(folder / "plots" / f"{picture.name}.svg", picture.svg)
-    path = folder / "report.html"
-    write(path, _page(result, load, fronts, maps))
-    return path
-
-
-def _page(result: SweepResult, load: Sequence[Picture], fronts: Sequence[Picture], maps: Sequence[Picture]) -> str:
     found = best_points(result)
     rows, hidden = all_table(result)
+    left = len(result.done) - MOST_ROWS
+    more = [html.text(f"{left:,} more points are in table.csv.")] if left > 0 else []
     sections = [
         html.section(
             "The best points", html.paragraphs(best_words(result, found), "verdict"), html.table(best_table(found))
@@ -61,15 +49,11 @@ def _page(result: SweepResult, load: Sequence[Picture], fronts: Sequence[Picture
         ),
         html.section("Over two keys", *map(html.figure, maps)),
         html.section("Failed points", html.table(failed_table(result))),
-        html.section("All points", html.table(rows, sortable=True, hidden=hidden), *_more(result)),
+        html.section("All points", html.table(rows, sortable=True, hidden=hidden), *more),
         html.section("Study", html.details("The study, as it was run", result.study)),
     ]
-    return html.page(
-        f"{result.name}: a sweep of {', '.join(axis.title for axis in result.axes)}",
-        _head(result),
-        sections,
-        {"marks": marks_data([*load, *fronts, *maps])},
-    )
+    title = f"{result.name}: a sweep of {', '.join(axis.title for axis in result.axes)}"
+    return html.write_page(folder, title, _head(result), sections, [*load, *fronts, *maps])
 
 
 def _head(result: SweepResult) -> str:
@@ -83,7 +67,8 @@ def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
     """The basis of the table of the best points, in words."""
     if not found:
         return ["All points came to the same results." if len(result.done) > 1 else "There is one point only."]
-    words = [f"{found[0].title}: {points_named([found[0].point])}{_as_good(found[0])}."]
+    equal = f"; equal to it: {points_named(found[0].equal)}" if found[0].equal else ""
+    words = [f"{found[0].title}: {points_named([found[0].point])}{equal}."]
     if result.seeds > 1:
         words.append(
             "Two points are equal if the paired 95 % interval of their difference over the same seeds holds 0. The "
@@ -100,10 +85,6 @@ def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
     elif not steady:
         words.append("All points are saturated, so that their latencies depend on how long the runs are.")
     return words
-
-
-def _as_good(best: Best) -> str:
-    return f"; equal to it: {points_named(best.equal)}" if best.equal else ""
 
 
 def best_table(found: Sequence[Best], named: int = 5) -> TableRows | None:
@@ -135,11 +116,6 @@ def all_table(result: SweepResult) -> tuple[TableRows, list[int]]:
     return TableRows(("point", *map(titled, keys)), body), list(range(1 + len(first), 1 + len(keys)))
 
 
-def _more(result: SweepResult) -> list[Markup]:
-    hidden = len(result.done) - MOST_ROWS
-    return [html.text(f"{hidden:,} more points are in table.csv.")] if hidden > 0 else []
-
-
 def _column(points: Sequence[SweepPoint], shown: Column, result: SweepResult) -> list[str]:
     if shown.flag:
         return ["yes" if point.is_saturated else "no" for point in points]
@@ -147,8 +123,6 @@ def _column(points: Sequence[SweepPoint], shown: Column, result: SweepResult) ->
 
 
 def _cells(shown: Column, found: Sequence[Estimate]) -> list[str]:
-    places = shown.places
-    if places is None:
-        places = decimals((each.mean for each in found), shown.most)
+    places = shown.decimals(each.mean for each in found)
     behind = intervals([(each.mean, each.low, each.high) for each in found], places)
     return [f"{number(each.mean, places)} {spread}".rstrip() for each, spread in zip(found, behind, strict=True)]

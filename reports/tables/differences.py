@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from reports.tables.request_tables import TableRows
-from reports.units import MISSING, decimals, number
+from reports.units import MISSING, number
 from reports.verdict.shown_metrics import COLUMNS, Summaries
 from reports.verdict.significance import seeds, values
 from simulator.metrics.confidence import PERCENTILE_KEYS, percentile_differences
@@ -40,10 +39,8 @@ def differences(
             for label in others
         }
     keys = [key for key in KEYS if key in PERCENTILE_KEYS]
-    return {
-        label: percentile_differences(records[label], records[baseline], keys, warmup_s=warmup_s, cooldown_s=cooldown_s)
-        for label in others
-    }
+    cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
+    return {label: percentile_differences(records[label], records[baseline], keys, **cuts) for label in others}
 
 
 def difference_table(found: Mapping[str, Mapping[str, Interval]]) -> TableRows | None:
@@ -58,10 +55,8 @@ def difference_table(found: Mapping[str, Mapping[str, Interval]]) -> TableRows |
 
 
 def _column(key: str, found: list[Interval | None]) -> list[str]:
-    scale, places = COLUMNS[key].scale, COLUMNS[key].places
-    if places is None:
-        means = (each.mean * scale for each in found if each is not None and math.isfinite(each.mean))
-        places = decimals(means, COLUMNS[key].most)
+    scale = COLUMNS[key].scale
+    places = COLUMNS[key].decimals(each.mean * scale for each in found if each is not None)
     return [MISSING if each is None else _cell(each, scale, places) for each in found]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from reports.tables.terminal import PLAIN, PROSE_WIDTH, Terminal, in_columns
-from reports.units import MISSING, column_unit, decimals, fitted, intervals, number, tied, time_unit
+from reports.units import MISSING, column_unit, fitted, intervals, number, tied, time_unit
 from reports.verdict.run_length import Own, own_intervals
 from reports.verdict.sentences import verdict_words
 from reports.verdict.shown_metrics import BLOCKS, Block, Column, Summaries
@@ -50,9 +50,7 @@ def cells(summaries: Summaries, column: Column, own: Own = MappingProxyType({}))
     if not column.unit and METRICS[column.key].unit == MS:
         made = _signs_aligned({label: _timed_cell(each, label in marked) for label, each in found.items()})
     else:
-        places = column.places
-        if places is None:
-            places = decimals((each.mean for each in found.values()), column.most)
+        places = column.decimals(each.mean for each in found.values())
         spread = intervals([(each.mean, each.low, each.high) for each in found.values()], places)
         made = {
             label: Cell(number(each.mean, places), behind, label in marked)
@@ -169,7 +167,7 @@ def shown(
 
 
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
-    """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
+    """Return whether no run has a value, or every run has 0 of a loss (rejections, preemptions, padding)."""
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
     return not known or (column.better < 0 and not column.flag and not any(known))
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reports.units import short
+from reports.units import latency, short
 from reports.verdict.choice import alike, choice, is_saturated, twins, winner
-from reports.verdict.overloads import overload_words
 from reports.verdict.run_length import too_few_words
 from reports.verdict.shown_metrics import Summaries
 from reports.verdict.significance import estimate, joined, seeds, values
 from reports.verdict.slo_targets import Facts, Judged, how_text, judged, missed_text, misses_text, slo_text
 from simulator.metrics.outcomes import ATTAINMENT
+from simulator.metrics.overload import Overload
 from simulator.metrics.slo import Slo
 
 _UNPAIRED = (
@@ -24,11 +24,7 @@ _UNPAIRED = (
 
 
 def verdict_words(
-    summaries: Summaries,
-    slo: Slo | None = None,
-    facts: Mapping[str, Facts] | None = None,
-    *,
-    paired: bool = True,
+    summaries: Summaries, slo: Slo | None = None, facts: Mapping[str, Facts] | None = None, *, paired: bool = True
 ) -> list[str]:
     """A few sentences, the most important first; none where nothing can be said.
 
@@ -56,7 +52,7 @@ def verdict_words(
 
 
 def _slo(summaries: Summaries, slo: Slo | None, against: Mapping[str, Judged], facts: Mapping[str, Facts]) -> list[str]:
-    """Which runs keep the SLO, and by which limit and how much the others miss it; equal runs once."""
+    """Name the runs that keep the SLO, and the limits that the others miss and by how much; equal runs once."""
     if slo is None or not any(found.outcomes for found in against.values()):
         return []
     keep: list[str] = []
@@ -138,3 +134,41 @@ def _saturated(summaries: Summaries, facts: Mapping[str, Facts]) -> str:
         f"{joined(names)} {are} saturated: the queue grew as long as requests came. So {its} latencies depend on the "
         "length of the run; there is no steady state."
     )
+
+
+def overload_words(
+    found: Mapping[str, Overload | None], first: str | None = None, *, of_first: bool = False
+) -> list[str]:
+    """The overload of `first`, or else of the run that most requests paid for, whole; the others in short.
+
+    Runs with the very same overload are told once. `of_first` says that these are of the first of several seeds.
+    """
+    runs = {label: each for label, each in found.items() if each is not None}
+    if not runs:
+        return []
+    label = first if first in runs else max(runs, key=lambda name: runs[name].all_late)
+    others = [
+        f"{name} ({each.peak:,} waiting, {each.all_late:,} late)" for name, each in runs.items() if each != runs[label]
+    ]
+    also = f" The same happened to {joined(others)}." if others else ""
+    begin = "With the first seed, " if of_first else ""
+    return [f"{begin}{label} {_whole(runs[label])}{also}"]
+
+
+def _whole(each: Overload) -> str:
+    again = f", the worst of {each.times} such times" if each.times > 1 else ""
+    share = f"({100 * each.all_late / each.requests:.1f} %)"
+    if each.times > 1:
+        share = f"({each.all_late:,} of all {each.requests:,} in all such times, {share[1:]}"
+    started = f"only {short(each.service_rate)} were" if each.service_rate else "none was"
+    return (
+        f"was overloaded from {_time(each.from_s)} to {_time(each.to_s)}{again}: "
+        f"{short(each.arrival_rate)} requests/s came, but {started} started. The queue "
+        f"reached {each.peak:,} at {_time(each.peak_s)}. {each.late:,} requests waited longer than "
+        f"{latency(each.limit_s * 1e3)} {share}, the longest {latency(each.longest_s * 1e3)}."
+    )
+
+
+def _time(seconds: float) -> str:
+    """A moment of the run: 181 s, 12.4 min."""
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.1f} min"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from reports.units import decimals
 from simulator.metrics.metric import FLAG, FRACTION, REQUESTS, Metric
 from simulator.metrics.table import METRICS
 
@@ -25,6 +26,10 @@ class Column:
     flag: bool = False  # yes or no
     places: int | None = None  # decimals; None: three significant digits of the smallest value
     most: int = 3  # of these decimals
+
+    def decimals(self, values: Iterable[float]) -> int:
+        """Decimals of a column that holds these values."""
+        return decimals(values, self.most) if self.places is None else self.places
 
 
 def column_of(metric: Metric) -> Column:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def build_policy(scenario: Scenario) -> Policy:
-    """The policy with the parameters that the scenario gives it.
+    """Return the policy with the scenario's parameters.
 
-    A key that neither the policy nor its order takes is an InputError, unless its value asks for nothing.
+    Raises InputError for a key that neither the policy nor its order takes, unless its value asks for nothing.
     """
     engine = scenario.engine
     try:
@@ -44,7 +44,7 @@ def build_policy(scenario: Scenario) -> Policy:
 
 
 def policy_traits(scenario: Scenario) -> Traits:
-    """Return what the scenario's policy says of itself, as it is configured."""
+    """Return the traits that the scenario's policy declares, as it is configured."""
     return OptionalMembers.of(build_policy(scenario)).traits
 
 
@@ -54,7 +54,7 @@ def is_default(scenario: Scenario) -> bool:
 
 
 def with_chunks(scenario: Scenario) -> dict[str, str | int]:
-    """Return the settings that compute prompts in chunks beside the decodes: the default policy, with its chunks."""
+    """Return the settings under which prompts are computed in chunks beside the decodes, by the default policy."""
     found: dict[str, str | int] = {} if is_default(scenario) else {"engine.policy": DEFAULT_POLICY}
     if scenario.engine.given().get("enable_chunked_prefill") is False:
         found["engine.enable_chunked_prefill"] = True
@@ -74,10 +74,10 @@ def policies_label(scenario: Scenario) -> str:
 def with_policy(
     scenario: Scenario, policy: str, asked: Mapping[str, object] | None = None
 ) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario under another policy, and the keys given to the engine that this policy does not take.
+    """Exchange the policy. Returns the scenario, and the keys of the engine that the new policy does not take.
 
-    These are left out. `asked` holds further keys of the engine, which replace the scenario's own. A relative path in
-    `policy` counts from the working directory.
+    It leaves these keys out. `asked` holds further keys of the engine, which replace the scenario's own. A relative
+    path in `policy` counts from the working directory.
     """
     data = scenario.model_dump(exclude_unset=True)
     try:
@@ -91,9 +91,9 @@ def with_policy(
 
 
 def resolved_yaml(scenario: Scenario) -> str:
-    """The scenario as YAML with nothing left to a default, those of the policy itself included.
+    """Return the scenario as YAML with every default written out, also the policy's own.
 
-    Keys of other policies, which ask for nothing, are left out.
+    Keys of other policies, whose values ask for nothing, are left out.
     """
     data = scenario.model_dump(exclude_unset=True)
     data["engine"] = _resolved_engine(scenario)
@@ -128,7 +128,7 @@ def _resolved_group(group: Group) -> dict[str, object]:
 
 
 def _plain_parameters(scenario: Scenario) -> Mapping[str, object]:
-    """The parameters of policy and order as far as YAML can hold them."""
+    """Return the parameters of the policy and its order that YAML can hold."""
     policy = build_policy(scenario)
     values = {key: getattr(policy, key) for key in policy_parameters(type(policy))}
     order = values.get("order")

@@ -1,4 +1,4 @@
-"""From the fleet of a scenario to what the simulator takes: groups of replicas, and a router."""
+"""Build the simulator's groups of replicas, link and router from the fleet of a scenario."""
 
 from __future__ import annotations
 
@@ -28,20 +28,14 @@ class BuiltGroup:
     parts: ReplicaParts
 
     def at_step_time(self, factor: float) -> BuiltGroup:
-        """The group with steps that take `factor` times as long."""
+        """Return the group with steps that take `factor` times as long."""
         cost, group_cost = self.parts.cost, self.parts.group_cost
-        return BuiltGroup(
-            self.group,
-            replace(
-                self.parts,
-                cost=Scaled(cost, factor),
-                group_cost=None if group_cost is None else ScaledGroup(group_cost, factor),
-            ),
-        )
+        scaled = None if group_cost is None else ScaledGroup(group_cost, factor)
+        return replace(self, parts=replace(self.parts, cost=Scaled(cost, factor), group_cost=scaled))
 
     @property
     def replicas(self) -> ReplicaGroup:
-        """The group in the form that the simulator takes."""
+        """Return the group as the simulator takes it."""
         parts = self.parts
         return ReplicaGroup(
             parts.make_policy,
@@ -62,7 +56,7 @@ class BuiltGroup:
 
 
 def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
-    """Every group with its policy, memory and costs. Raises InputError where they do not fit together."""
+    """Build every group: policy, memory and costs. Raises InputError where they do not fit together."""
     fleet = tuple(BuiltGroup(group, build(group.scenario)) for group in groups_of(scenario))
     try:
         apart = is_disaggregated([built.replicas for built in fleet])
@@ -76,13 +70,13 @@ def build_fleet(scenario: Scenario) -> tuple[BuiltGroup, ...]:
 
 
 def build_link(scenario: Scenario) -> LinkSpeed | None:
-    """The link that KV moves over; None where the scenario says nothing of it."""
+    """Build the link that KV moves over; None where the scenario has none."""
     link = scenario.kv_transfer
     return None if link is None else LinkSpeed(link.bandwidth_gb_s * 1e9, link.latency_s)
 
 
 def build_router(scenario: Scenario) -> Router:
-    """A new router with its parameters and random numbers, which depend on the scenario's seed alone."""
+    """Build a router. Its random numbers depend on the scenario's seed alone."""
     config = scenario.routing
     try:
         return load_router(config.kind, config.parameters, generator=stream(scenario.seed, "", "router"))

@@ -1,4 +1,4 @@
-"""The groups of a fleet: each a scenario of its own, what it leaves out taken from the scenario around it."""
+"""The groups of a fleet. Each becomes a scenario; the scenario around it gives the keys that it leaves out."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Group:
 
 
 def groups_of(scenario: Scenario) -> tuple[Group, ...]:
-    """The groups of the scenario's fleet; all its replicas as one group where it has no fleet.
+    """Return the groups of the scenario's fleet; one group of all replicas where it has no fleet.
 
-    Raises InputError, placed in the group or where it takes the key from, for what a group cannot be.
+    Raises InputError for a group that cannot be, at the key of the group or of the scenario around it.
     """
     if scenario.fleet is None:
         return (Group("default", scenario),)
@@ -49,7 +49,7 @@ def groups_of(scenario: Scenario) -> tuple[Group, ...]:
 
 
 def merged(scenario: Scenario, group: GroupConfig) -> dict[str, Any]:
-    """The sections of a group with what it takes from the scenario: model, hardware, cost, host and engine."""
+    """Return model, hardware, cost, host and engine of a group: its own keys, else the scenario's."""
     data = scenario.model_dump(exclude_unset=True)
     given = group.model_dump(exclude_none=True)
     found = {key: given.get(key, data.get(key)) for key in ("model", "cost", "host")}
@@ -59,7 +59,7 @@ def merged(scenario: Scenario, group: GroupConfig) -> dict[str, Any]:
 
 
 def _engine(around: dict[str, Any], own: dict[str, Any], policy: str) -> dict[str, Any]:
-    """The group's keys over the scenario's; of these, those that another policy of the group does not take are out."""
+    """Return the group's keys over the scenario's. Keys that the group's policy does not take are out."""
     found = {"policy": policy, **around, **own}
     if found["policy"] == policy:
         return found
@@ -71,7 +71,7 @@ def _engine(around: dict[str, Any], own: dict[str, Any], policy: str) -> dict[st
 
 
 def _alone(scenario: Scenario, place: int, group: GroupConfig) -> Scenario:
-    """The group's replicas as a scenario."""
+    """Return the group's replicas as a scenario."""
     data = {
         "name": scenario.name,
         "seed": scenario.seed,

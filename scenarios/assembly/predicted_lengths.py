@@ -1,7 +1,6 @@
-"""Predicted output lengths, made from the true ones: the only place where the two meet.
+"""Predicted output lengths, made from the true ones. No other module sees both.
 
-A prediction is a column of the workload, between 1 and the request's `max_tokens`. Orders read that column alone, and
-cannot know how it was made or how wrong it is.
+A prediction is a column of the workload, between 1 and the request's `max_tokens`. Queue orders read that column alone.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _SAMPLE = 4096  # chains of a pool without an end, whose mean output stands for 
 
 
 def predict(workload: Workload, predictor: Predictor, seed: int) -> Workload:
-    """The workload with the predictions that `predictor` makes, whatever predictions it had before.
+    """Return the workload with the predictions of `predictor` in place of any earlier ones.
 
-    Errors are drawn by class from a random stream of their own: no arrival and no length moves with them.
+    Each class draws its errors from a random stream of their own: they move no arrival and no length.
     """
     loops = tuple(_told(loop, predictor, seed) for loop in workload.loops)
     if isinstance(predictor, NoPredictor):
@@ -38,7 +37,7 @@ def predict(workload: Workload, predictor: Predictor, seed: int) -> Workload:
 
 
 def _told(loop: ClosedLoop, predictor: Predictor, seed: int) -> ClosedLoop:
-    """A closed loop whose pool has predictions. What is predicted of a request does not change as the pool grows."""
+    """Return the closed loop with predictions. A request keeps its prediction as the pool grows."""
     if not isinstance(predictor, ClassMeanPredictor):
         return replace(loop, draw=lambda count: predict(loop.draw(count), predictor, seed))
     means = np.rint(_class_means(loop.draw(_SAMPLE if loop.requests is None else loop.requests)))

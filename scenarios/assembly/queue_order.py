@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from scenarios.schema.scenario import Scenario
-from scenarios.schema.slo import SloConfig
 from simulator.errors import InputError
 from simulator.plan import PolicyFeatures
 from simulator.policies import policy_class
@@ -11,10 +10,10 @@ from simulator.queues import QUEUES, Order, make_queue
 
 
 def build_order(scenario: Scenario, order: str) -> str:
-    """The queue order that a policy gets: its name, with the given keys that are the order's parameters.
+    """Return the queue order for a policy: its name, with the given keys that are its parameters.
 
-    A deadline that is not given is the SLO's. Raises InputError where the parameters make no order, and for an order
-    that needs a prefix cache where there is none.
+    The default deadline is the SLO's for the last token, else for the first. Raises InputError for parameters that make
+    no order, and for an order that needs a prefix cache where there is none.
     """
     kind = QUEUES.get(order)
     if kind is None:
@@ -28,7 +27,8 @@ def build_order(scenario: Scenario, order: str) -> str:
     given = scenario.engine.given()
     parameters = {key: given[key] for key in kind.parameters if key in given}
     if "deadline_s" in kind.parameters and scenario.slo is not None:
-        parameters.setdefault("deadline_s", _deadline_s(scenario.slo))
+        limit_ms = scenario.slo.ttft_ms if scenario.slo.e2el_ms is None else scenario.slo.e2el_ms
+        parameters.setdefault("deadline_s", None if limit_ms is None else limit_ms / 1000.0)
     if not parameters:
         return order
     found = Order(order, **parameters)
@@ -37,9 +37,3 @@ def build_order(scenario: Scenario, order: str) -> str:
     except InputError as error:
         raise scenario.error("engine.order", error.message, error.hint) from None
     return found
-
-
-def _deadline_s(slo: SloConfig) -> float | None:
-    """When a request should be done, or where only that is limited, begin to answer."""
-    limit_ms = slo.ttft_ms if slo.e2el_ms is None else slo.e2el_ms
-    return None if limit_ms is None else limit_ms / 1000.0

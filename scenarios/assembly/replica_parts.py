@@ -44,7 +44,7 @@ class ReplicaParts:
 
 
 def build(scenario: Scenario) -> ReplicaParts:
-    """Policy, memory and costs. Raises InputError where they do not fit together, before anything is simulated."""
+    """Build policy, memory and costs. Raises InputError where they do not fit together."""
     policy = build_policy(scenario)
     kv = _build_kv(scenario, policy)
     swap_s = swap_s_per_block(kv, scenario.resolve_gpu())
@@ -65,7 +65,7 @@ def build(scenario: Scenario) -> ReplicaParts:
 
 
 def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], Callable[[int, int], KVBlocks]]:
-    """Blocks as counts and by id, with a prefix cache where the scenario asks for one and the policy can have it."""
+    """Return the makers of blocks as counts and by id, with a prefix cache where the scenario asks for one."""
     engine = scenario.engine
     if not engine.enable_prefix_caching:
         return BlockLedger, BlockManager
@@ -79,7 +79,7 @@ def _build_blocks(scenario: Scenario) -> tuple[Callable[[int, int], KVBlocks], C
 
 
 def _build_kv(scenario: Scenario, policy: Policy) -> KVCache:
-    """The KV cache beside the activations of a step: of the policy's own budget, where the scenario gives none."""
+    """Build the KV cache. It leaves memory for the activations of a step of the policy's token budget."""
     engine, hardware = scenario.engine, scenario.hardware
     budget = OptionalMembers.of(policy).max_num_batched_tokens
     try:

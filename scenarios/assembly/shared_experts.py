@@ -17,7 +17,7 @@ _KEY = "hardware.enable_expert_parallel"
 
 
 def held_model(scenario: Scenario) -> Model:
-    """The model as one replica holds it: with its share of the experts, where they are shared."""
+    """Return the model as one replica holds it: with its share of the experts, where they are shared."""
     model = scenario.resolve_model()
     if not scenario.hardware.enable_expert_parallel or not model.experts:
         return model
@@ -25,7 +25,7 @@ def held_model(scenario: Scenario) -> Model:
 
 
 def build_group_cost(scenario: Scenario, cost: CostModel) -> GroupCost | None:
-    """The cost of the replicas' common steps; None where each goes its own way. Raises InputError with the key."""
+    """Build the cost of the replicas' common steps; None where they have none. Raises InputError with the key."""
     if not scenario.hardware.enable_expert_parallel:
         return None
     from simulator.timing.profile import ProfileCost

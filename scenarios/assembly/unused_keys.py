@@ -27,7 +27,7 @@ def overlaps(policy: str) -> bool:
 
 
 def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
-    """Keys given to the engine that have no use with this policy, each with whether its value asks for something."""
+    """Return the given keys that this policy does not use, each with whether its value asks for something."""
     found: dict[str, bool] = {}
     order = _order(policy, given)
     if given.get("enable_prefix_caching") and not caches_prefixes(policy):
@@ -44,7 +44,7 @@ def unused(policy: str, given: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def engine_keys(policy: str, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of `engine:` that a policy takes: its parameters, those of its queue order, and the engine's own."""
+    """Return the keys of `engine:` that a policy takes: its parameters, its queue order's, and the engine's own."""
     order = _order(policy, given)
     of_order = QUEUES[order].parameters if order in QUEUES else {}
     return (*policy_parameters(policy_class(policy)), *of_order, *ENGINE_KEYS)
@@ -82,12 +82,12 @@ def check_overlap(scenario: Scenario) -> None:
 
 
 def _asks_for_something(key: str, value: object) -> bool:
-    """Whether a value differs from the default that the default policy has, or else the first that takes the key."""
+    """Return whether a value differs from the default of the default policy, else of the first that takes the key."""
     return key not in DECLARED or value != DECLARED[key][0].default
 
 
 def _why_unused(scenario: Scenario, key: str) -> tuple[str, str]:
-    """Message and hint for a key that is not used: what takes it, or what was meant."""
+    """Return message and hint for an unused key: the policies or orders that take it, or the key that was meant."""
     policy = scenario.engine.policy
     own = policy_parameters(policy_class(policy))
     orders = ", ".join(order for order, kind in QUEUES.items() if key in kind.parameters and not kind.is_internal)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,15 +12,11 @@ from scenarios.schema.scenario import Scenario, TraceWorkload
 from scenarios.schema.source.hints import did_you_mean
 from simulator.workload import Workload
 
-if TYPE_CHECKING:
-    pass
-
-
 _FEW = 64  # chains of a closed loop's pool that tell one from another
 
 
 def build_workload(scenario: Scenario) -> Workload:
-    """Read the scenario's trace, or draw its requests; then predict their lengths, if it says how.
+    """Read the scenario's trace, or draw its requests. Then predict their lengths, if it has a predictor.
 
     Raises InputError for a trace that cannot be read, and for weights or SLOs of unknown classes.
     """
@@ -71,7 +66,7 @@ def _check_clients(scenario: Scenario, workload: Workload) -> None:
 
 
 def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -> Workload:
-    """The trace with its sessions as the scenario wants them, and its clients."""
+    """Return the trace with the scenario's sessions and clients."""
     if workload.trace.sessions == "recorded":
         trace = replace(trace, after_row=None, delay_s=None)
     elif trace.after_row is None:
@@ -79,14 +74,14 @@ def _played_back(trace: Workload, scenario: Scenario, workload: TraceWorkload) -
         raise scenario.error("workload.trace.sessions", what, "this one does not; leave the key out")
     if workload.client is None:
         return trace
-    from scenarios.generate.clients import client_of
+    from scenarios.generate.classes import client_of
 
     clients = tuple(client_of(workload.client, scenario.seed, name) for name in trace.class_names)
     return replace(trace, clients=clients)
 
 
 def check_content(scenario: Scenario, workload: Workload) -> None:
-    """Raise InputError if the workload's block hashes cannot be told in the blocks of every engine and the router."""
+    """Raise InputError if the trace's hash blocks fit neither into nor around the blocks of an engine or the router."""
     if workload.content is None:
         return
     sizes = {content.hash_block_size for content in workload.content if content is not None and content.block_hashes}
@@ -123,8 +118,7 @@ def same_requests(one: Workload, other: Workload) -> bool:
     """Return whether two workloads hold the same requests at the same times, and predict the same of them."""
     if len(one.loops) != len(other.loops):
         return False
-    for ours, theirs in zip(one.loops, other.loops, strict=True):
-        if not same_requests(ours.draw(_FEW), theirs.draw(_FEW)):
-            return False
+    if not all(same_requests(a.draw(_FEW), b.draw(_FEW)) for a, b in zip(one.loops, other.loops, strict=True)):
+        return False
     columns = ("arrival_s", "input_tokens", "output_tokens", "max_tokens", "class_index", "predicted_output_tokens")
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in (*columns, "delay_s"))

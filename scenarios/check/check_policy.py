@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from scenarios.check.checking_blocks import LeakError
 from scenarios.check.draw_case import random_case
-from scenarios.check.error_place import blame
 from scenarios.check.experiment import Breach, Law
 from scenarios.check.law_trial import Trial, make_trial
 from scenarios.check.laws.budgets import budgets
@@ -98,9 +100,7 @@ def check_policy(
     cls = policy_class(policy)
     report = Report(policy, seed, scenarios)
     try:
-        _trial_of(
-            policy, RandomCase((RandomRequest(0.0, 1, 1, 1),), 100, 16, given)
-        )  # refuses bad keys before anything runs
+        _trial_of(policy, RandomCase((RandomRequest(0.0, 1, 1, 1),), 100, 16, given))  # refuses bad keys at once
     except InputError as error:
         hint = error.hint or "--set KEY=VALUE gives it a key of `engine:`"
         raise InputError(error.message, file=error.file, line=error.line, column=error.column, hint=hint) from None
@@ -196,10 +196,23 @@ def _law_of(error: BaseException) -> str:
 def _told(error: BaseException, trial: Trial) -> Breach:
     """An error as a breach: a rule that the engine enforces, or an exception with the policy's file and line."""
     last = trial.asked[-1] if trial.asked else None
-    what = blame(error, trial.policy) if not isinstance(error, (PolicyError, LivelockError, LeakError)) else str(error)
+    what = (
+        _placed(error, trial.policy) if not isinstance(error, (PolicyError, LivelockError, LeakError)) else str(error)
+    )
     if last is None:
         return Breach(what)
     return Breach(f"plan {last.plans} of the run: {what}", time_s=last.now_s)
+
+
+def _placed(error: BaseException, policy: object) -> str:
+    """Write an error with its type and, if the policy's file is on its way, the line there: `at my_policy.py:12`."""
+    cause = error
+    while cause.__cause__ is not None:  # SimPy raises a copy
+        cause = cause.__cause__
+    text = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    file = str(getattr(sys.modules.get(type(policy).__module__), "__file__", None))
+    lines = [frame.lineno for frame in traceback.extract_tb(cause.__traceback__) if frame.filename == file]
+    return f"{text} at {Path(file).name}:{lines[-1]}" if lines else text
 
 
 def _breach_of(policy: str, case: RandomCase, law: str) -> Breach | None:

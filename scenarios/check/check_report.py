@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from simulator.errors import InputError
 from simulator.named_class import split_class
 
 FILES = tuple(f"{law}.{ending}" for law in LAWS for ending in ("yaml", "csv"))
-"""What `write` may write."""
+"""The files that `write` may write."""
 
 
 def table(report: Report) -> str:
-    """A row a law, without a final newline."""
+    """Write a row for each law, without a final newline."""
     width = max(map(len, LAWS))
     lines = [f"{'law':<{width}}  tried  result   what it says"]
     for law, (words, _) in LAWS.items():
@@ -27,7 +28,7 @@ def table(report: Report) -> str:
 
 
 def story(report: Report, law: str, place: str, folder: Path) -> str:
-    """A broken law: what happens where; of a counterexample that was written, how to see it again."""
+    """Describe a broken law: the breach and, of a counterexample that was written, the commands that show it again."""
     found = report.broken[law]
     lines = [f"{law}: {_result(report, law)}. {LAWS[law][0]}", f"  {found.breach}"]
     if found.case is not None:
@@ -43,7 +44,7 @@ def story(report: Report, law: str, place: str, folder: Path) -> str:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """The report as plain values."""
+    """Return the report as plain values."""
     laws = {}
     for law, (words, _) in LAWS.items():
         found = report.broken.get(law)
@@ -51,15 +52,10 @@ def as_json(report: Report) -> dict[str, Any]:
             "law": words,
             "tried": report.tried[law],
             "result": _result(report, law),
-            "counterexample": None if found is None else _plain(law, found),
+            "counterexample": None if found is None else _counterexample(law, found),
         }
-    return {
-        "policy": report.policy,
-        "seed": report.seed,
-        "scenarios": report.scenarios,
-        "holds": report.holds,
-        "laws": laws,
-    }
+    about = {"policy": report.policy, "seed": report.seed, "scenarios": report.scenarios, "holds": report.holds}
+    return about | {"laws": laws}
 
 
 def check_folder(folder: Path, *, overwrite: bool) -> None:
@@ -86,7 +82,7 @@ def write(folder: Path, report: Report) -> None:
 
 
 def _relative(policy: str, folder: Path) -> str:
-    """The policy as a scenario in `folder` names it."""
+    """Return the policy as a scenario in `folder` names it."""
     path, cls = split_class(policy)
     return f"{Path(os.path.relpath(path, folder)).as_posix()}:{cls}" if path else policy
 
@@ -97,8 +93,8 @@ def _result(report: Report, law: str) -> str:
     return "warning" if law in WARNINGS else "BROKEN"
 
 
-def _plain(law: str, found: Finding) -> dict[str, Any]:
-    breach = {"what": found.breach.what, "step": found.breach.step, "time_s": found.breach.time_s}
+def _counterexample(law: str, found: Finding) -> dict[str, Any]:
+    breach = asdict(found.breach)
     if found.case is None:
         return breach
     return {**breach, "requests": len(found.case.requests), "index": found.index, "file": f"{law}.yaml"}

@@ -13,7 +13,7 @@ class LeakError(AssertionError):
 
 
 class CheckingBlocks(BlockManager):
-    """Checks what must hold of the blocks after every operation, and counts the operations."""
+    """Checks the rules of blocks after every operation, and counts the operations."""
 
     def __init__(self, num_blocks: int, num_host_blocks: int = 0) -> None:
         super().__init__(num_blocks, num_host_blocks)

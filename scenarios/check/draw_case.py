@@ -33,7 +33,7 @@ _BUDGETS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def random_case(cls: type[Policy], seed: int, index: int, fixed: Mapping[str, object]) -> RandomCase:
-    """Scenario `index` of the seed's, with parameters for the policy's class; those in `fixed` are given."""
+    """Draw scenario `index` of a seed, with parameters for the policy's class; those in `fixed` are given."""
     rng = random.Random(f"{seed} {index}")
     most = MOST_REQUESTS if index >= 10 else 3  # begin small
     count = rng.randint(1, most)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from simulator.memory.blocks import KVBlocks
 from simulator.plan import OptionalMembers, Policy
@@ -19,6 +19,11 @@ class Breach:
     what: str
     step: int | None = None
     time_s: float | None = None
+
+    @classmethod
+    def at(cls, step: Mapping[str, Any], what: str) -> Breach:
+        """A breach in a step of the decision log."""
+        return cls(what, step["step"], step["t_start_s"])
 
     def __str__(self) -> str:
         at = [] if self.step is None else [f"step {self.step}"]
@@ -57,5 +62,5 @@ Law = Callable[[Experiment, Run], Breach | None]
 
 
 def asynchronous(experiment: Experiment) -> bool:
-    """Whether the policy plans a step while the one before it runs: results count for the plan after the next."""
+    """Return whether the policy plans a step while the last one runs: its results count for the plan after the next."""
     return OptionalMembers.of(experiment.policy).traits.async_scheduling

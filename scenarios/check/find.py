@@ -23,13 +23,10 @@ def find_policy(text: str) -> str:
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise InputError(f"cannot be loaded: {type(error).__name__}: {error}", file=text, line=line) from error
-    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and _plans(node)]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    names = [cls.name for cls in classes if any(getattr(member, "name", "") == "plan" for member in cls.body)]
     if len(names) == 1:
         return f"{text}:{names[0]}"
     if not names:
         raise InputError("no class with a method `plan`", file=text, hint=f"or name one: {text}:MyPolicy")
     raise InputError(f"{len(names)} policies are in it", file=text, hint=f"choose one of {text}:{{{','.join(names)}}}")
-
-
-def _plans(cls: ast.ClassDef) -> bool:
-    return any(isinstance(member, ast.FunctionDef) and member.name == "plan" for member in cls.body)

@@ -17,7 +17,7 @@ from simulator.policies import load_policy, policy_parameters
 from simulator.simulate import Run, simulate
 from simulator.workload import Workload
 
-BARREN_PLANS = 1000  # and two for each token of the workload: so many plans in a row may give no token
+BARREN_PLANS = 1000  # so many plans in a row, and two for each token of the workload, may give no token
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ class Trial:
         if make_policy is None:
             policy = self.new_policy()
             make_policy = lambda: deepcopy(policy)  # noqa: E731 - as a run of the user's: a copy for each replica
-        columns = (self.workload.input_tokens, self.workload.max_tokens)
-        most_barren = BARREN_PLANS + 2 * int(sum(column.sum() for column in columns))
+        most_barren = BARREN_PLANS + 2 * int(self.workload.input_tokens.sum() + self.workload.max_tokens.sum())
 
         def make_watched() -> Policy:
             self.asked.append(watched(make_policy(), most_barren))
@@ -76,11 +75,11 @@ class Trial:
         )
 
     def base_run(self) -> Run:
-        """One event a step, decisions logged, every operation on blocks checked. Raises LeakError for a block lost."""
+        """Run with one event a step, a log of decisions and checked blocks. Raises LeakError for a lost block."""
         return self.run(log_decisions=True, make_blocks=CheckingBlocks, fast_forward=False)
 
 
 def make_trial(scenario: Scenario, workload: Workload) -> Trial:
-    """Raises InputError where the scenario's parts do not fit together."""
+    """Build the trial of a scenario. Raises InputError where the scenario's parts do not fit together."""
     parts = build(scenario)
     return Trial(scenario, workload, parts.make_policy(), parts)

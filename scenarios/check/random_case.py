@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -57,20 +57,16 @@ class RandomCase:
     router: str = "round_robin"
 
     def workload(self) -> Workload:
-        """The requests in columns."""
-        columns = {each.name: [getattr(r, each.name) for r in self.requests] for each in fields(RandomRequest)}
-        counts = {key: np.array(values, dtype=np.int64) for key, values in columns.items() if key != "arrival_s"}
-        return Workload(
-            arrival_s=np.array(columns["arrival_s"], dtype=np.float64),
-            input_tokens=counts["input_tokens"],
-            output_tokens=counts["output_tokens"],
-            max_tokens=counts["max_tokens"],
-            priority=counts["priority"],
-            class_index=np.zeros(len(self.requests), dtype=np.int64),
-        )
+        """Return the requests in columns."""
+        columns: dict[str, Any] = {
+            each.name: np.array([getattr(request, each.name) for request in self.requests], dtype=np.int64)
+            for each in fields(RandomRequest)[1:]
+        }
+        arrival_s = np.array([request.arrival_s for request in self.requests], dtype=np.float64)
+        return Workload(arrival_s=arrival_s, class_index=np.zeros(len(self.requests), dtype=np.int64), **columns)
 
     def scenario(self, name: str, policy: str, trace: str) -> dict[str, Any]:
-        """The scenario, its requests read from `trace`."""
+        """Return the scenario, with its requests in the file `trace`."""
         size = self.block_size
         hardware: dict[str, Any] = {"gpu": "h200", "num_gpu_blocks": self.num_gpu_blocks}
         if self.num_host_blocks:
@@ -78,19 +74,18 @@ class RandomCase:
             if self.swap_s_per_block is not None:
                 speed = size * _BYTES_PER_TOKEN / 1e9 / self.swap_s_per_block
                 hardware["gpu"] = {"base": "h200", "host_link_gb_s": speed}
-        cost = {"kind": "linear", **{each.name: getattr(self.cost, each.name) for each in fields(Cost)}}
         found = {
             "name": name,
             "model": _MODEL,
             "hardware": hardware,
-            "cost": cost,
+            "cost": {"kind": "linear", **asdict(self.cost)},
             "workload": {"trace": {"path": trace}},
             "engine": {"policy": policy, "block_size": size, **self.parameters},
         }
         return found if self.replicas == 1 else {**found, "replicas": self.replicas, "router": self.router}
 
     def trace(self) -> str:
-        """The requests as a native trace, CSV."""
+        """Write the requests as a native trace, CSV."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         names = [each.name for each in fields(RandomRequest)]
@@ -100,7 +95,7 @@ class RandomCase:
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
-    """A scenario as YAML: a line a key, and flow style within."""
+    """Write a scenario as YAML: a line for each key, and flow style within."""
     return "".join(f"{key}: {_flow(value)}\n" for key, value in data.items())
 
 

@@ -9,26 +9,14 @@ from typing import Any
 import numpy as np
 
 from scenarios.check.experiment import Breach
-from simulator.results.records import (
-    CallColumns,
-    GapColumns,
-    LifeColumns,
-    Records,
-    RequestColumns,
-    RequeueColumns,
-    RowColumns,
-    TransferColumns,
-)
-
-Columns = CallColumns | RequestColumns | RowColumns | GapColumns | RequeueColumns | LifeColumns | TransferColumns
+from simulator.results.records import Records
 
 
 def differences(a: Records, b: Records) -> list[str]:
-    """The columns in which two records differ by so much as a bit."""
+    """List the columns in which two records differ by so much as a bit."""
     found = []
     for name in ("requests", "rows", "gaps", "requeues", "calls", "lives", "transfers"):
-        left: Columns | None = getattr(a, name)
-        right: Columns | None = getattr(b, name)
+        left, right = getattr(a, name), getattr(b, name)
         if left is None or right is None:
             found += [name] if left is not right else []
             continue
@@ -46,14 +34,14 @@ def differences(a: Records, b: Records) -> list[str]:
 def first_difference(
     one: Sequence[Mapping[str, Any]], two: Sequence[Mapping[str, Any]], told: tuple[str, str]
 ) -> Breach | None:
-    """The first step at which two logs of decisions differ, and in what; `told` says what each of them is."""
+    """Find the first step at which two logs of decisions differ, and in what; `told` names the two logs."""
     for left, right in zip(one, two, strict=False):
         if left == right and list(left) == list(right):
             continue
         key = next((key for key in left if left[key] != right.get(key)), "")
         what = f"{key} is {left.get(key)}{told[0]}, {right.get(key)}{told[1]}"
-        return Breach(what, left["step"], left["t_start_s"])
+        return Breach.at(left, what)
     if len(one) == len(two):
         return None
     more = max(one, two, key=len)[min(len(one), len(two))]
-    return Breach(f"{len(one)} steps{told[0]}, {len(two)}{told[1]}", more["step"], more["t_start_s"])
+    return Breach.at(more, f"{len(one)} steps{told[0]}, {len(two)}{told[1]}")

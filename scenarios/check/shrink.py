@@ -1,4 +1,4 @@
-"""The smallest case that still breaks a law: greedy, one kind of simplification after the other."""
+"""Shrink a case that breaks a law as far as it still does: greedily, one kind of simplification after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_TRIES = 400
 def shrink(
     case: RandomCase, breaks: Callable[[RandomCase], bool], fixed: Collection[str] = (), most_tries: int = MOST_TRIES
 ) -> RandomCase:
-    """Simplify as long as `breaks` holds; parameters in `fixed` stay. At most `most_tries` cases are tried."""
+    """Simplify a case as long as it `breaks`, in at most `most_tries` tries. Parameters in `fixed` stay."""
     tries = 0
     progress = True
     while progress:
@@ -47,21 +47,17 @@ def _fewer_requests(case: RandomCase, fixed: Collection[str]) -> Iterator[Random
 
 
 def _fewer_features(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
-    if case.replicas > 1:
-        yield replace(case, replicas=1)
-    if case.router != "round_robin":
-        yield replace(case, router="round_robin")
-    if case.num_host_blocks:
-        yield replace(case, num_host_blocks=0)
-    if case.swap_s_per_block is not None:
-        yield replace(case, swap_s_per_block=None)
+    plain = RandomCase(case.requests, case.num_gpu_blocks, case.block_size)
+    for feature in ("replicas", "router", "num_host_blocks", "swap_s_per_block"):
+        if (without := getattr(plain, feature)) != getattr(case, feature):
+            yield replace(case, **{feature: without})
     for key in case.parameters:
         if key not in fixed:
             yield replace(case, parameters={name: value for name, value in case.parameters.items() if name != key})
 
 
 def _rounder_times(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
-    """Steps of a second and arrivals between them; all at once; at whole seconds."""
+    """Try steps of a second with arrivals between them, all arrivals at once, and arrivals at whole seconds."""
     times = [request.arrival_s for request in case.requests]
     cost = case.cost
     if cost != Cost():
@@ -78,7 +74,7 @@ def _rounder_times(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomC
 
 
 def _smaller_requests(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
-    """All at once, then one by one."""
+    """Make all requests smaller at once, then one by one."""
     requests = case.requests
     for change in _SMALLER:
         changed = tuple(change(request) for request in requests)
@@ -104,11 +100,9 @@ _SMALLER: tuple[Callable[[RandomRequest], RandomRequest], ...] = (
 
 
 def _ample_memory(case: RandomCase, fixed: Collection[str]) -> Iterator[RandomCase]:
-    if case.num_gpu_blocks < _AMPLE:
-        yield replace(case, num_gpu_blocks=_AMPLE)
+    if case.num_gpu_blocks < 1001:
+        yield replace(case, num_gpu_blocks=1001)
 
-
-_AMPLE = 1001
 
 _SIMPLER = (_fewer_requests, _fewer_features, _ample_memory, _rounder_times, _smaller_requests)
 
@@ -119,6 +113,6 @@ def _at(case: RandomCase, times: list[float]) -> RandomCase:
 
 
 def _with(case: RandomCase, requests: tuple[RandomRequest, ...]) -> RandomCase:
-    """These requests, the first of them arriving at 0."""
+    """Replace the requests, and let the first of them arrive at 0."""
     first_s = requests[0].arrival_s
     return replace(case, requests=tuple(replace(r, arrival_s=round(r.arrival_s - first_s, 6)) for r in requests))

@@ -15,7 +15,7 @@ _CAN_LIMIT = hasattr(signal, "setitimer")  # not on Windows
 
 
 class LivelockError(Exception):
-    """Plan after plan, and no token."""
+    """Too many plans in a row without a token."""
 
 
 class TooLongError(BaseException):
@@ -23,7 +23,7 @@ class TooLongError(BaseException):
 
 
 class Watched:
-    """Asks `inner`, and remembers when. Every other attribute is that of `inner`."""
+    """Passes the plans of `inner` on, and remembers when they were made; all other attributes are those of `inner`."""
 
     def __init__(self, inner: Policy, most_barren: int) -> None:
         self.inner = inner
@@ -68,7 +68,7 @@ class Watched:
 
 
 def watched(policy: Policy, most_barren: int) -> Watched:
-    """The policy under watch. An error about it names its own class and file."""
+    """Put a policy under watch. An error about it names its own class and file."""
     cls = type(policy)
     named = type(cls.__name__, (Watched,), {"__module__": cls.__module__, "__doc__": cls.__doc__})
     under_watch: Watched = named(policy, most_barren)
@@ -81,11 +81,10 @@ def _too_long(number: int, frame: object) -> None:
 
 @contextmanager
 def cpu_limit() -> Iterator[None]:
-    """Inside, a plan that takes more than MOST_CPU_S of CPU time is TooLongError, where the system has such a clock."""
+    """Raise TooLongError for a plan that takes more than MOST_CPU_S of CPU time, if the system has such a clock."""
     if not _CAN_LIMIT or threading.current_thread() is not threading.main_thread():
         yield
         return
-
     before = signal.signal(signal.SIGVTALRM, _too_long)
     try:
         yield

@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -33,53 +35,37 @@ from scenarios.cli.validate import validate
 from scenarios.version import __version__
 from simulator.compiled import core_name
 
-_HELP = {"help_option_names": ["-h", "--help"]}
-
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
 """Python's default of 700 walks all modules and classes several times while a verb imports them: 5 % of a short run."""
 
-app = typer.Typer(
+_make_group = partial(typer.Typer, rich_markup_mode=None, no_args_is_help=True)
+
+app = _make_group(
     add_completion=True,  # --install-completion, --show-completion
-    rich_markup_mode=None,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings=_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Simulate batching policies for LLM inference: your traffic, your SLO, before anyone pays for a GPU.",
 )
-trace = typer.Typer(
-    rich_markup_mode=None, no_args_is_help=True, help="Request traces: look into one, make it native, get one."
-)
-calibrate = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Step costs from measured kernels.")
-laws = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Put a policy through the laws.")
-new = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Write a file to start from.")
+trace = _make_group(help="Request traces: look into one, make it native, get one.")
+calibrate = _make_group(help="Step costs from measured kernels.")
+laws = _make_group(help="Put a policy through the laws.")
+new = _make_group(help="Write a file to start from.")
 
-app.command("run")(guarded(run))
-app.command("compare")(guarded(compare))
-app.command("sweep")(guarded(sweep))
-app.command("plan")(guarded(plan))
-app.command("explain")(guarded(explain))
-app.command("serve")(guarded(serve))
-app.command("validate")(guarded(validate))
-app.command("lockstep")(guarded(lockstep))
-app.command("report")(guarded(report))
-app.command("export")(guarded(export))
-app.command("list")(guarded(list_))
-app.command("kv")(guarded(kv))
+_GROUPS: dict[typer.Typer, dict[str, Callable[..., None]]] = {
+    calibrate: {"measure": measure, "import": import_, "fit": fit, "tables": tables, "check": check},
+    laws: {"policy": check_policy},
+    trace: {"inspect": trace_inspect, "convert": trace_convert, "sources": trace_sources},
+    new: {"policy": new_policy, "scenario": new_scenario},
+}
+for _verb in (run, compare, sweep, plan, explain, serve, validate, lockstep, report, export, list_, kv):
+    app.command(_verb.__name__.removesuffix("_"))(guarded(_verb))
+for _group, _verbs in _GROUPS.items():
+    for _name, _verb in _verbs.items():
+        _group.command(_name)(guarded(_verb))
 app.add_typer(calibrate, name="calibrate")
 app.add_typer(laws, name="check")
 app.add_typer(trace, name="trace")
 app.add_typer(new, name="new")
-calibrate.command("measure")(guarded(measure))
-calibrate.command("import")(guarded(import_))
-calibrate.command("fit")(guarded(fit))
-calibrate.command("tables")(guarded(tables))
-calibrate.command("check")(guarded(check))
-laws.command("policy")(guarded(check_policy))
-trace.command("inspect")(guarded(trace_inspect))
-trace.command("convert")(guarded(trace_convert))
-trace.command("sources")(guarded(trace_sources))
-new.command("policy")(guarded(new_policy))
-new.command("scenario")(guarded(new_scenario))
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from simulator.hardware.gpus import Gpu
     from simulator.hardware.models import Model as Model_
 
+Document = dict[str, Any]
+
 Model = Annotated[str, typer.Option("--model", metavar="M", help="A model: its name, config.json or dimensions.")]
 GpuName = Annotated[str, typer.Option("--gpu", metavar="G", help="A GPU (batchlab list gpus).")]
 Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, help="GPUs per replica.")]
@@ -23,8 +26,7 @@ Ranks = Annotated[int, typer.Option("--tensor-parallel", metavar="N", min=1, hel
 def import_(
     sources: Annotated[list[Path], typer.Argument(metavar="SOURCE...", help="Folders or files of public profiles.")],
     format_: Annotated[
-        str,
-        typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows."),
+        str, typer.Option("--format", metavar="F", help="llmservingsim, aiconfigurator, vidur, splitwise or rows.")
     ] = "auto",
     model: Model = "",
     gpu: GpuName = "",
@@ -72,7 +74,6 @@ def fit(
     decode_seqs, decode_context, prefill_tokens and, where they are known, prefill_seqs, prefill_context, prefill_pairs.
     """
     from calibration.document import write_document
-    from scenarios.runs.storage.output import output_file
     from simulator.errors import InputError
 
     if from_steps is not None:
@@ -93,11 +94,7 @@ def fit(
     document["rejected"] = [part.document() for part in rejected]
     if held_out:
         document["errors"] = test(rows, chosen, device)
-    target = out or Path(f"{name}.json")
-    with output_file(target, overwrite=overwrite) as made:
-        write_document(document, made)
-    _check(target)
-    typer.echo(f"profile: {target}")
+    _store("profile", document, out or Path(f"{name}.json"), write_document, overwrite=overwrite)
 
 
 def tables(
@@ -113,17 +110,13 @@ def tables(
     from calibration.sources.aiconfigurator import find_source
     from calibration.tabulate import tabulate, write_tables
     from scenarios.profiles import TABLES_SUFFIX
-    from scenarios.runs.storage.output import output_file
     from simulator.errors import InputError
 
     if out is not None and not out.name.endswith(TABLES_SUFFIX):
         raise InputError(f"tables are written to a name that ends in {TABLES_SUFFIX}, not {out.name}")
     document = tabulate(find_source(source), name, gpu)
     target = out or Path(f"{document['name']}{TABLES_SUFFIX}")
-    with output_file(target, overwrite=overwrite) as made:
-        write_tables(document, made)
-    _check(target)
-    typer.echo(f"tables: {target}")
+    _store("tables", document, target, write_tables, overwrite=overwrite)
 
 
 def check(
@@ -161,7 +154,7 @@ def _check(profile: Path, model: str = "", tensor_parallel: int = 1) -> None:
 def _read(
     sources: list[Path], form: str, model: str, gpu: str, tensor_parallel: int, quiet: bool
 ) -> tuple[KernelRows, list[Rejected]]:
-    """The rows of all sources as one, without what cannot be; says on stderr what was left out."""
+    """Read all sources as one, without impossible rows. Says on stderr what was left out."""
     from dataclasses import replace
 
     from calibration.limits import reject_impossible
@@ -202,7 +195,7 @@ def _model(text: str) -> Model_:
 
 
 def _is_same(name: str, model: Model_) -> bool:
-    """Return whether a name is that of the model, or of one with the same shapes."""
+    """Return whether a name means the model, or one of the same shapes."""
     from simulator.hardware.models import MODELS
     from simulator.timing.profile.profile_scope import shapes
 
@@ -235,27 +228,26 @@ def _fit_steps(
 
     name = name or path.name.split(".")[0]
     fitted = fit_steps(read_step_log(path) if rows is None else rows, name, model, gpu, tensor_parallel)
-    if fitted.document is None:
-        linear = fitted.linear
-        assert linear is not None
-        found = fitted.errors["random"]
-        typer.echo(
-            f"cost: {{kind: linear, base_s: {linear.base_s:g}, per_token_s: {linear.per_token_s:g}, "
-            f"per_context_token_s: {linear.per_context_token_s:g}}}"
-        )
-        typer.echo(
-            f"held out: MAPE {found['mape']:.1f} %, bias {found['bias']:+.1f} %, {found['rows']} steps", err=True
-        )
-        if out is not None:
-            with output_file(out, overwrite=overwrite) as made:
-                made.write_text(to_json({"cost": {"kind": "linear", **_coefficients(linear)}}), encoding="utf-8")
+    if fitted.document is not None:
+        _store("profile", fitted.document, out or Path(f"{name}.json"), write_document, overwrite=overwrite)
         return
-    target = out or Path(f"{name}.json")
+    assert fitted.linear is not None
+    linear = {key: getattr(fitted.linear, key) for key in ("base_s", "per_token_s", "per_context_token_s")}
+    found = fitted.errors["random"]
+    typer.echo(f"cost: {{kind: linear, {', '.join(f'{key}: {value:g}' for key, value in linear.items())}}}")
+    typer.echo(f"held out: MAPE {found['mape']:.1f} %, bias {found['bias']:+.1f} %, {found['rows']} steps", err=True)
+    if out is not None:
+        with output_file(out, overwrite=overwrite) as made:
+            made.write_text(to_json({"cost": {"kind": "linear", **linear}}), encoding="utf-8")
+
+
+def _store(
+    what: str, document: Document, target: Path, write: Callable[[Document, Path], object], *, overwrite: bool
+) -> None:
+    """Write a document, check what was written, and say where it is."""
+    from scenarios.runs.storage.output import output_file
+
     with output_file(target, overwrite=overwrite) as made:
-        write_document(fitted.document, made)
+        write(document, made)
     _check(target)
-    typer.echo(f"profile: {target}")
-
-
-def _coefficients(linear: object) -> dict[str, float]:
-    return {key: getattr(linear, key) for key in ("base_s", "per_token_s", "per_context_token_s")}
+    typer.echo(f"{what}: {target}")

@@ -97,7 +97,7 @@ def _check_one(name: str, source: str, fixed: dict[str, Any]) -> Report:
 
 
 def _parameters(set_: list[str] | None) -> dict[str, Any]:
-    """Keys of `engine:` that --set gives, with or without the word `engine.` before them."""
+    """Return the keys of `engine:` that --set gives, with or without `engine.` before them."""
     from scenarios.schema.source.overrides import apply_overrides
 
     data: dict[str, Any] = {}

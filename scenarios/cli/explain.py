@@ -61,7 +61,7 @@ def explain(
 
 
 def _text(found: Explanation, terminal: Terminal) -> str:
-    """The state of the run, then each finding with its evidence and its remedies."""
+    """Return the state of the run, then each finding with its evidence and its remedies."""
     from reports.tables.verdict_table import wrapped
     from scenarios.diagnosis.words import capital, change_text, headline, outcome, weight, when
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -50,12 +50,11 @@ def export(
             form.write(exported, folder)
         written = sorted(path.name for path in folder.iterdir())
     for name in written:
-        size = (target / name).stat().st_size
-        console.out(f"{target / name}  {_size(size)}\n")
+        console.out(f"{target / name}  {_size((target / name).stat().st_size)}\n")
 
 
 def _chosen(names: list[str]) -> list[ExportFormat]:
-    """The formats of these names. Raises InputError for another one, and where a package is missing."""
+    """Return the formats of these names. Raises InputError for an unknown name, and where a package is missing."""
     from reports.exports.exported_run import export_formats
     from scenarios.schema.source.hints import did_you_mean
 
@@ -81,9 +80,6 @@ def _read(folder: Path) -> Exported:
     scenario = load(folder / SCENARIO, check_files=False)
     tables = run_tables(saved.records, scenario.measure.window(saved.records))
 
-    def decisions() -> Iterator[Mapping[str, Any]]:
-        return read_decisions(folder / DECISIONS)
-
     return Exported(
         policies_label(scenario),
         saved.summary,
@@ -91,10 +87,10 @@ def _read(folder: Path) -> Exported:
         {name.partition(".")[0]: table for name, table in tables.items()},
         scenario.resolve_model().max_model_len,
         scenario.engine.enable_prefix_caching,
-        decisions if (folder / DECISIONS).is_file() else None,
+        partial(read_decisions, folder / DECISIONS) if (folder / DECISIONS).is_file() else None,
     )
 
 
 def _size(count: int) -> str:
-    """Bytes for people."""
+    """Return a number of bytes in kB or MB."""
     return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _shipped(incomplete: str) -> list[str]:
-    """Names for the shell to complete; by file name, which loads nothing."""
+    """Return the names for the shell to complete. It reads file names alone and loads nothing."""
     library = Path(__file__).parents[1] / "library"
     return sorted(path.stem for path in library.glob("*.yaml") if path.stem.startswith(incomplete))
 
@@ -33,8 +33,7 @@ Scenario = Annotated[
     ),
 ]
 Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable."),
+    list[str] | None, typer.Option("--set", metavar="a.b=VALUE", help="Change a key of the scenario; repeatable.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", metavar="N", help="The scenario's seed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
@@ -52,7 +51,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes o
 
 
 def overrides(set_: list[str] | None, seed: int | None) -> list[str]:
-    """The changes of --set and --seed as `a.b=VALUE`; --seed comes last and wins."""
+    """Return the changes of --set and --seed as `a.b=VALUE`. --seed comes last and wins."""
     return [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
 
 
@@ -73,10 +72,14 @@ class Console:
         """Print a result: text that ends with a newline."""
         typer.echo(text, nl=False)
 
-    def say(self, text: str) -> None:
-        """Print a line on stdout that is read while the verb goes on."""
-        typer.echo(text, nl=False)
-        sys.stdout.flush()
+    def written(self, where: str, report_in: Path | None, *, json: bool) -> None:
+        """Print where results are, and the report; on stderr where stdout has JSON."""
+        from scenarios.runs.storage.run_folder import REPORT
+
+        say = self.note if json else self.out
+        say(f"{where}\n")
+        if report_in is not None:
+            say(f"report: {report_in / REPORT}\n")
 
     def note(self, text: str) -> None:
         """Print a line on stderr."""
@@ -88,30 +91,17 @@ class Console:
         for text in texts:
             self.note(text if "warning: " in text else f"note: {text}")
 
-    @contextmanager
-    def timed(self) -> Iterator[Timed]:
+    def timed(self) -> AbstractContextManager[Timed]:
         """Show the progress of the simulations inside the block."""
-        timed = Timed(self)
-        try:
-            yield timed
-        finally:
-            timed.close()
+        return closing(Timed(self))
 
-    @contextmanager
-    def counted(self, label: str, total: int, noun: str) -> Iterator[Callable[..., None]]:
-        """Show how many of `total` are done; yields what takes the number so far, and the total where it is 0 here."""
-        if self.quiet:
-            yield _silent
-            return
-        progress = Progress(label, total, noun=noun)
-        try:
-            yield progress
-        finally:
-            progress.close()
+    def counted(self, label: str, total: int, noun: str) -> AbstractContextManager[Callable[..., None]]:
+        """Show how many of `total` are done. Call it with the number so far (and the total, where that is 0 here)."""
+        return nullcontext(_silent) if self.quiet else closing(Progress(label, total, noun=noun))
 
 
 class Timed:
-    """The progress of one simulation after the other, and the time of all of them."""
+    """Shows the progress of each simulation in turn, and measures the time of all."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -120,7 +110,7 @@ class Timed:
         self._started_s = time.monotonic()
 
     def progress(self, label: str, total: int) -> Callable[[int], None]:
-        """Begin a simulation of `total` requests, 0: not known; returns what takes the number finished so far."""
+        """Begin a simulation of `total` requests (0: not known). Returns a function that takes the number finished."""
         self.close()
         self._requests += total
         if self._console.quiet:

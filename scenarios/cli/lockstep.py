@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.measure import Device, Layers
+from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -94,27 +94,19 @@ def lockstep(
     words = [f"{key}={value}" for key, value in flags.items() if value is not None]
     words += ["as-recorded"] * as_recorded + [f"free-running={rates},seeds={seeds}"] * free_running
     where = default_folder(chosen.name, "lockstep", device, *words, changed=changed)
-    target = Target(out or where, overwrite)
+    target = out or where
     # What a device takes is never the same twice; a replay's results are.
-    check_output(target.folder, overwrite=overwrite, expected=None if replay is None else {})
+    check_output(target, overwrite=overwrite, expected=None if replay is None else {})
     if free_running:
         scales = _numbers(rates)
         names = [name.strip() for name in (policies or chosen.engine.policy).split(",") if name.strip()]
-        _free_running(chosen, names, scales, seeds, device, layers, target, console, json=json)
+        _free_running(chosen, names, scales, seeds, device, layers, target, console, overwrite=overwrite, json=json)
         return
     if replay is not None:
         steps, fingerprint = _replayed(chosen, replay, profile, plan=not as_recorded)
     else:
         steps, fingerprint = _executed(chosen, device, layers, profile, clock, console)
-    _tell(chosen, steps, fingerprint, device, target, console, json=json, report=not no_report)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The folder for results, and whether earlier ones are replaced."""
-
-    folder: Path
-    overwrite: bool
+    _tell(chosen, steps, fingerprint, device, target, console, overwrite=overwrite, json=json, report=not no_report)
 
 
 def _numbers(text: str) -> list[float]:
@@ -132,7 +124,7 @@ def _numbers(text: str) -> list[float]:
 def _replayed(
     scenario: ScenarioModel, path: Path, profile: Path | None, *, plan: bool
 ) -> tuple[list[ComparedStep], dict[str, str]]:
-    """Today's plans and predictions against recorded durations: needs no device, and no torch."""
+    """Compare plans and predictions with recorded durations. It needs no device and no torch."""
     from scenarios.assembly.replica_parts import build
     from scenarios.validate.lockstep_case import lockstep_case, measured_swap_s
     from simulator.lockstep.lockstep_csv import read_csv
@@ -148,13 +140,9 @@ def _replayed(
 
 
 def _device_maker(
-    scenario: ScenarioModel,
-    device: str,
-    layers: int | None,
-    repeats: int | None = None,
-    canary: Canary | None = None,
+    scenario: ScenarioModel, device: str, layers: int | None, repeats: int | None = None, canary: Canary | None = None
 ) -> tuple[MakeDevice, dict[str, str]]:
-    """The maker of executors on the device for a scenario, and the fingerprint of the device."""
+    """Return the maker of executors on the device, and the fingerprint of the device."""
     from gpu_backend.extra import require_torch
 
     require_torch(device)
@@ -191,18 +179,18 @@ def _tell(
     steps: Sequence[ComparedStep],
     fingerprint: dict[str, str],
     device: str,
-    target: Target,
+    target: Path,
     console: Console,
     *,
+    overwrite: bool,
     json: bool,
     report: bool,
 ) -> None:
-    """Write the steps and the report, print the verdict; exit code 3 where it is a bad one, 4 where there is none."""
+    """Write the steps and the report, and print the verdict. Exit code 3: a bad verdict; 4: none."""
     from reports.pages.lockstep_report import LockstepReport, lockstep_rows, write_lockstep
-    from reports.tables.terminal import aligned
     from scenarios.assembly.engine_policy import resolved_yaml
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, REPORT, to_json
+    from scenarios.runs.storage.run_folder import LOCKSTEP_STEPS, to_json
     from scenarios.validate.lockstep_case import lockstep_json, verdict_words
     from scenarios.validate.validation_files import write_lockstep as write_results
     from simulator.lockstep.lockstep_limits import LIMITS
@@ -212,21 +200,15 @@ def _tell(
     verdict = LIMITS[device].verdict(found)
     words = verdict_words(found, verdict)
     data = lockstep_json(found, verdict, fingerprint)
-    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+    with output(target, overwrite=overwrite, expected={}) as folder:
         write_results(folder, data, steps)
         if report:
             console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
             write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
-    if json:
-        console.out(to_json(data))
-    else:
-        table = lockstep_rows(found)
-        console.out(f"{aligned([table.head, *table.body], table.text_columns, console.terminal.width)}\n\n{words}\n\n")
-    say = console.note if json else console.out
-    say(f"steps: {target.folder / LOCKSTEP_STEPS}\n")
-    if report:
-        say(f"report: {target.folder / REPORT}\n")
+    table = table_text(lockstep_rows(found), console.terminal)
+    console.out(to_json(data) if json else f"{table}\n\n{words}\n\n")
+    console.written(f"steps: {target / LOCKSTEP_STEPS}", target if report else None, json=json)
     code = {"within": 0, "not within": NOT_WITHIN, "cannot tell": CANNOT_TELL}[verdict.outcome]
     if code:
         raise typer.Exit(code)
@@ -239,9 +221,10 @@ def _free_running(
     seeds: int,
     device: str,
     layers: int | None,
-    target: Target,
+    target: Path,
     console: Console,
     *,
+    overwrite: bool,
     json: bool,
 ) -> None:
     from reports.tables.terminal import aligned
@@ -257,7 +240,7 @@ def _free_running(
     make_device, fingerprint = _device_maker(scenario, device, layers, repeats=1)
     points = list(run_both(scenario, policies, rates, seeds, lambda _: make_device, console.note))
     data = free_running_json(points, fingerprint)
-    with output(target.folder, overwrite=target.overwrite, expected={}) as folder:
+    with output(target, overwrite=overwrite, expected={}) as folder:
         write_free_running(folder, data)
     if json:
         console.out(to_json(data))

@@ -72,13 +72,6 @@ def kv(
     from simulator.hardware.kv import kv_figures, kv_table
     from simulator.hardware.model_config import named_model
 
-    figures = kv_figures(
-        named_model(model),
-        find_gpu(gpu),
-        tensor_parallel,
-        context,
-        gpu_memory_utilization,
-        block_size,
-        max_num_batched_tokens,
-    )
+    sizes = context, gpu_memory_utilization, block_size, max_num_batched_tokens
+    figures = kv_figures(named_model(model), find_gpu(gpu), tensor_parallel, *sizes)
     typer.echo(to_json(figures) if json else kv_table(figures) + "\n", nl=False)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from scenarios.cli.flags import Console, Out, Overwrite, Quiet, Set
-
-if TYPE_CHECKING:
-    from scenarios.schema.scenario import Scenario as ScenarioModel
-    from simulator.hardware.models import Model
 
 Device = Annotated[str, typer.Option("--device", metavar="cuda|cpu", help="The device to run on.")]
 Layers = Annotated[int | None, typer.Option("--layers", min=1, metavar="N", help="Only the model's first N layers.")]
@@ -73,28 +69,20 @@ def measure(
     target = out or default_folder("measured", scenario or dimensions.name, device, layered, whole, changed=set_ or [])
     measured = (target / ROWS).exists()  # without rows, what is there is the log of a device that was not steady
     check_output(target, overwrite=overwrite or not measured, expected=None)
-    limits = (max_num_seqs, max_context, max_num_batched_tokens)
-    if chosen is not None:
-        limits = _limits(chosen, dimensions, limits)
+    if chosen is not None:  # a limit that is not given is the scenario's
+        value = chosen.engine.parameter
+        max_num_seqs = max_num_seqs or value("max_num_seqs")
+        max_context = max_context or dimensions.max_model_len
+        max_num_batched_tokens = max_num_batched_tokens or value("max_num_batched_tokens")
     measure_into(
         target,
         dimensions,
         device,
         layers=layers,
-        limits=limits,
+        limits=(max_num_seqs, max_context, max_num_batched_tokens),
         block_size=16 if chosen is None else chosen.engine.block_size,
         gpu=gpu,
         steps_only=steps_only,
         say=console.note,
     )
     console.out(f"rows: {target / ROWS}\nmeasured on: {target / MEASURED}\n")
-
-
-Limits = tuple[int | None, int | None, int | None]
-
-
-def _limits(scenario: ScenarioModel, model: Model, given: Limits) -> Limits:
-    """The batch, the context and the step that a scenario can come to, where they are not given."""
-    seqs, context, tokens = given
-    value = scenario.engine.parameter
-    return seqs or value("max_num_seqs"), context or model.max_model_len, tokens or value("max_num_batched_tokens")

@@ -16,6 +16,7 @@ from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
+    from reports.tables.request_tables import TableRows
     from reports.tables.terminal import Terminal
     from scenarios.show import Shown
 
@@ -24,10 +25,9 @@ _UNEQUAL = "the folders hold different numbers of seeds: the first of each is sh
 
 
 def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The verdict table, the table by class where there are several, and what the figures rest on."""
+    """Return the verdict table, the tables by class and by replica where there are several, and the figures' basis."""
     from reports.tables.basis import provenance_words
     from reports.tables.request_tables import class_table, replica_table
-    from reports.tables.terminal import aligned
     from reports.tables.verdict_table import MOST_OF_A_LABEL, verdict_table, wrapped
     from reports.units import fitted
     from reports.verdict.slo_targets import facts
@@ -47,23 +47,27 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     if paired and len(runs) > 1:
         parts += _difference_lines(runs, cuts, terminal)
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
-    by_class = class_table(lines, slo, **cuts)
-    if by_class is not None:
-        title = terminal.paint("By class", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
-        rows = aligned([by_class.head, *by_class.body], by_class.text_columns, terminal.width)
-        parts.append(f"{title}\n{rows}\n")
-    by_replica = replica_table(lines, **cuts)
-    if by_replica is not None:
-        title = terminal.paint("By replica", "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
-        rows = aligned([by_replica.head, *by_replica.body], by_replica.text_columns, terminal.width)
-        parts.append(f"{title}\n{rows}\n")
+    for title, rows in (("By class", class_table(lines, slo, **cuts)), ("By replica", replica_table(lines, **cuts))):
+        if rows is not None:
+            parts.append(f"{_title(title, runs, terminal)}\n{table_text(rows, terminal)}\n")
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
 
 
+def table_text(rows: TableRows, terminal: Terminal) -> str:
+    """Return a table as lines of a terminal."""
+    from reports.tables.terminal import aligned
+
+    return aligned([rows.head, *rows.body], rows.text_columns, terminal.width)
+
+
+def _title(text: str, runs: Sequence[Shown], terminal: Terminal) -> str:
+    return terminal.paint(text, "title") + (" (first seed)" if len(runs[0].summaries) > 1 else "")
+
+
 def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
-    """The runs with what is found of the first seed of each."""
+    """Return the runs with the findings of their first seeds."""
     from scenarios.diagnosis.diagnose import diagnose
     from scenarios.diagnosis.words import findings_text
 
@@ -74,11 +78,10 @@ def diagnosed(runs: Sequence[Shown]) -> list[Shown]:
 
 
 def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
-    """The diagnosis in a line or two a run."""
+    """Return the diagnosis, in a line or two for each run."""
     from reports.tables.verdict_table import wrapped
 
-    of_first = " (first seed)" if len(runs[0].summaries) > 1 else ""
-    lines = [terminal.paint("Diagnosis", "title") + of_first]
+    lines = [_title("Diagnosis", runs, terminal)]
     for run in runs:
         said = run.findings.lines if run.findings is not None else ()
         begin = f"{run.label}: " if len(runs) > 1 else ""
@@ -93,9 +96,8 @@ def _findings(runs: Sequence[Shown], terminal: Terminal) -> str:
 
 
 def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal: Terminal) -> list[str]:
-    """The differences of the runs to the first, if they are known."""
+    """Return the differences of the runs to the first, where they are known."""
     from reports.tables.differences import OVER_SEEDS, WITHIN_RUNS, difference_table, differences
-    from reports.tables.terminal import aligned
     from reports.tables.verdict_table import MOST_OF_A_LABEL, wrapped
     from reports.units import fitted
 
@@ -107,7 +109,7 @@ def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal
     title = terminal.paint(f"Differences to {labels[runs[0].label]}", "title")
     basis = OVER_SEEDS if len(runs[0].summaries) > 1 else WITHIN_RUNS
     basis = terminal.paint(wrapped(basis, terminal.prose_width), "dim")
-    return [f"{title}\n{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n{basis}\n"]
+    return [f"{title}\n{table_text(rows, terminal)}\n{basis}\n"]
 
 
 def report(
@@ -146,7 +148,7 @@ def report(
 
 
 def _drawn(target: Path, *, overwrite: bool, own: bool) -> AbstractContextManager[Path]:
-    """The folder to draw a report in. Beside its `own` rows these stay, and the report is theirs."""
+    """Open the folder for a report. Where it holds the report's `own` rows, these stay beside it."""
     from scenarios.runs.storage.output import kind_of, output
     from scenarios.runs.storage.run_folder import report_files
 
@@ -183,7 +185,7 @@ class _Found:
 
 
 def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
-    """The lines of several folders under labels of their own, and the notes on them."""
+    """Give the lines of several folders labels of their own. Returns them, and the notes on them."""
     from scenarios.runs.comparison import merge_notes
 
     seeds = min(len(each.shown.summaries) for each in found)
@@ -202,10 +204,9 @@ def _together(found: Sequence[_Found]) -> tuple[list[Shown], tuple[str, ...]]:
 
 
 def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
-    """The lines in the order to show them, under labels that say in what they differ.
+    """Return the lines in the order to show them, under labels that say in what they differ.
 
-    Those of one folder keep the labels that it was written with. Lines whose labels would be equal have their folder
-    behind it.
+    The lines of one folder keep their labels. Equal labels have their folder behind them.
     """
     from scenarios.runs.labels import arrange
 
@@ -220,7 +221,7 @@ def _labelled(found: Sequence[_Found]) -> list[tuple[str, _Found]]:
 
 
 def _read(folder: Path) -> list[_Found]:
-    """The lines of a report that a folder holds: one for a run, one a policy for a comparison."""
+    """Read the lines of a report from a folder: one for a run, one for each policy of a comparison."""
     import yaml
 
     from scenarios.assembly.engine_policy import policies_label
@@ -229,9 +230,7 @@ def _read(folder: Path) -> list[_Found]:
     from scenarios.schema.loader import load
     from scenarios.show import Shown
 
-    lines = {"": [folder]}
-    if is_comparison(folder):
-        lines = read_runs(folder)
+    lines = read_runs(folder) if is_comparison(folder) else {"": [folder]}
     found = []
     for label, places in lines.items():
         first = read_run(places[0])

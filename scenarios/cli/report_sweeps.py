@@ -1,10 +1,12 @@
-"""A sweep as `reports` takes it, which knows no scenarios."""
+"""A sweep in the form that `reports` takes: it knows no scenarios."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
@@ -30,26 +32,26 @@ def write_sweep_report(target: Path, swept: Swept) -> SweepResult:
 
 
 def best(result: SweepResult, terminal: Terminal) -> str:
-    """The best points as a table, and what it rests on."""
+    """Return the best points as a table, and the basis of it."""
     from reports.sweep.best import best_points
     from reports.sweep.sweep_report import best_table, best_words
-    from reports.tables.terminal import aligned
     from reports.tables.verdict_table import wrapped
 
     found = best_points(result)
     rows = best_table(found, named=0)
     words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
-    table = "" if rows is None else f"{aligned([rows.head, *rows.body], rows.text_columns, terminal.width)}\n\n"
+    table = "" if rows is None else f"{table_text(rows, terminal)}\n\n"
     return f"\n{table}{words}\n\n"
 
 
 def sweep_result(swept: Swept) -> SweepResult:
     """The points of a sweep on their axes."""
     from reports.sweep.points import SweepResult
+    from scenarios.runs.labels import shortest_names
 
     study = swept.study
-    groups = _groups(study)
-    titles = _titles([key for keys in groups for key in keys])
+    groups = [axis.keys for axis in study.axes] or [(key,) for key in study.keys]  # keys that move together
+    titles = shortest_names({key for keys in groups for key in keys})
     axes = [_axis(keys, study.settings, titles) for keys in groups]
     places = {axis.keys: {text: place for place, text in enumerate(axis.labels)} for axis in axes}
     count = len(study.seeds)
@@ -61,11 +63,6 @@ def sweep_result(swept: Swept) -> SweepResult:
     return SweepResult(study.name, tuple(axes), tuple(points), count, study.dump(), _limits(study))
 
 
-def _groups(study: Study) -> list[tuple[str, ...]]:
-    """The keys of each axis: those that move together stand together."""
-    return [axis.keys for axis in study.axes] or [(key,) for key in study.keys]
-
-
 def _axis(keys: tuple[str, ...], settings: Sequence[Setting], titles: Mapping[str, str]) -> SweepAxis:
     from reports.sweep.points import SweepAxis
 
@@ -75,17 +72,6 @@ def _axis(keys: tuple[str, ...], settings: Sequence[Setting], titles: Mapping[st
     unit = _UNITS.get(keys[0].rpartition(".")[2], "") if len(keys) == 1 else ""
     title = ", ".join(titles[key] for key in keys) + (f" ({unit})" if unit else "")
     return SweepAxis(keys, title, tuple(found), tuple(map(float, numbers)) if are_numbers else ())
-
-
-def _titles(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest end of each key that is no other's."""
-    found = {}
-    for key in keys:
-        parts = key.split(".")
-        ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
-        others = [other for other in keys if other != key]
-        found[key] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)), key)
-    return found
 
 
 def _text(keys: tuple[str, ...], setting: Setting) -> str:
@@ -110,7 +96,7 @@ def _point(label: str, at: tuple[int, ...], rows: Sequence[Row]) -> SweepPoint:
 
 
 def _limits(study: Study) -> dict[str, float]:
-    """The SLO's limits by key of summary.json; none where the SLO itself varies."""
+    """Return the SLO's limits by key of summary.json; none where the SLO itself varies."""
     slo = study.base.resolve_slo()
     if slo is None or any(key.partition(".")[0] == "slo" for key in study.keys):
         return {}

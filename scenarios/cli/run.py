@@ -8,22 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli.flags import (
-    Address,
-    Console,
-    Executor,
-    Json,
-    LogDecisions,
-    NoReport,
-    Out,
-    Overwrite,
-    Quiet,
-    Report,
-    Scenario,
-    Seed,
-    Set,
-    overrides,
-)
+from scenarios.cli import flags
 from scenarios.cli.report import diagnosed, tables
 
 if TYPE_CHECKING:
@@ -41,15 +26,15 @@ Policies = Annotated[
 
 
 def run(
-    scenario: Scenario,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    report: Report = False,
-    log_decisions: LogDecisions = False,
+    scenario: flags.Scenario,
+    set_: flags.Set = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    overwrite: flags.Overwrite = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+    report: flags.Report = False,
+    log_decisions: flags.LogDecisions = False,
     no_fast_forward: Annotated[
         bool, typer.Option("--no-fast-forward", help="One event per engine step: slower, the same bytes.")
     ] = False,
@@ -70,8 +55,8 @@ def run(
             help="Processes that share the replicas of a fleet; same bytes. Default: 1; on Ray, one per core.",
         ),
     ] = None,
-    executor: Executor = "local",
-    address: Address = None,
+    executor: flags.Executor = "local",
+    address: flags.Address = None,
 ) -> None:
     """Simulate one scenario.
 
@@ -84,12 +69,12 @@ def run(
     from scenarios.runs.step_time_sensitivity import sensitivity_words
     from scenarios.runs.storage.folder_names import default_folder, policy_name
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import REPORT, to_json
+    from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console = flags.Console(quiet=quiet)
+    changed = flags.overrides(set_, seed)
     chosen = load(scenario, changed)
     target = out or default_folder(chosen.name, policy_name(chosen.engine.policy), changed=changed)
     expected = same_scenario(resolved_yaml(chosen))
@@ -113,29 +98,23 @@ def run(
         if report:
             console.note("drawing the report")
             write_pictures(folder, shown, result.notes)
-    if json:
-        console.out(to_json(result.summary))
-    else:
-        console.out(tables(shown, console.terminal) + "\n")
-    say = console.note if json else console.out
-    say(f"run folder: {target}\n")
-    if report:
-        say(f"report: {target / REPORT}\n")
+    console.out(to_json(result.summary) if json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folder: {target}", target if report else None, json=json)
 
 
 def compare(
-    scenario: Scenario,
+    scenario: flags.Scenario,
     policies: Policies,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, metavar="K", help="Number of seeds, counted from the scenario's seed.")
     ] = 1,
-    set_: Set = None,
-    seed: Seed = None,
-    out: Out = None,
-    overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    no_report: NoReport = False,
+    set_: flags.Set = None,
+    seed: flags.Seed = None,
+    out: flags.Out = None,
+    overwrite: flags.Overwrite = False,
+    json: flags.Json = False,
+    quiet: flags.Quiet = False,
+    no_report: flags.NoReport = False,
 ) -> None:
     """Simulate the same requests under several policies.
 
@@ -147,22 +126,19 @@ def compare(
     from scenarios.runs.comparison import Compare
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import REPORT, run_path, to_json, write_means
+    from scenarios.runs.storage.run_folder import run_path, to_json, write_means
     from scenarios.runs.variants import split_variants
     from scenarios.schema.loader import dump
     from scenarios.show import write_pictures
 
-    console = Console(quiet=quiet)
-    changed = overrides(set_, seed)
+    console = flags.Console(quiet=quiet)
+    changed = flags.overrides(set_, seed)
     comparing = Compare(scenario, split_variants(policies), seeds, overrides=changed)
     several = f"seeds={seeds}" if seeds > 1 else ""
     target = out or default_folder(comparing.base.name, "compare", "+".join(comparing.labels), several, changed=changed)
     runs = [run_path(label, seed) for label in comparing.labels for seed in comparing.seeds]
     expected = same_scenario(dump(comparing.base))
-    with (
-        console.timed() as timed,
-        output(target, overwrite=overwrite, expected=expected, runs=runs) as folder,
-    ):
+    with console.timed() as timed, output(target, overwrite=overwrite, expected=expected, runs=runs) as folder:
         comparing.progress = timed.progress
         places = _write_runs(folder, comparing)
         timed.simulated()
@@ -175,18 +151,12 @@ def compare(
         if not no_report:
             console.note("drawing the report")
             write_pictures(folder, shown, found.notes)
-    if json:
-        console.out(to_json(means))
-    else:
-        console.out(tables(shown, console.terminal) + "\n")
-    say = console.note if json else console.out
-    say(f"run folders: {target}\n")
-    if not no_report:
-        say(f"report: {target / REPORT}\n")
+    console.out(to_json(means) if json else tables(shown, console.terminal) + "\n")
+    console.written(f"run folders: {target}", None if no_report else target, json=json)
 
 
 def _write_runs(folder: Path, comparing: Compare) -> dict[str, list[str]]:
-    """Run a comparison, a folder for each run; returns the folders of each label, in the order of the seeds."""
+    """Run a comparison, a folder for each run. Returns the folders of each label, in the order of the seeds."""
     from scenarios.runs.storage.run_folder import run_path
 
     places: dict[str, list[str]] = {label: [] for label in comparing.labels}

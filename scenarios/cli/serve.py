@@ -48,7 +48,7 @@ def serve(
     _check_extra()
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output
-    from scenarios.runs.storage.run_folder import REPORT, to_json
+    from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.serve.server import Address, Serving
     from scenarios.show import write_pictures
@@ -59,16 +59,11 @@ def serve(
     target = out or default_folder(chosen.name, "serve", changed=changed)
     with output(target, overwrite=overwrite) as folder:
         serving = Serving(
-            chosen,
-            time_scale=time_scale,
-            api_key=api_key,
-            served_name=served_model_name,
-            log_decisions=log_decisions,
+            chosen, time_scale=time_scale, api_key=api_key, served_name=served_model_name, log_decisions=log_decisions
         )
 
         def ready(url: str) -> None:
-            say = console.note if json else console.say
-            say(f"serving {chosen.name} as {serving.model_name} at {url}/v1\n")
+            console.written(f"serving {chosen.name} as {serving.model_name} at {url}/v1", None, json=json)
 
         serving.listen(Address(host, port), ready)
         if not serving.num_requests:
@@ -80,14 +75,8 @@ def serve(
         if report:
             console.note("drawing the report")
             write_pictures(folder, [result.shown()], result.notes)
-    if json:
-        console.out(to_json(result.summary))
-    else:
-        console.out(tables([result.shown()], console.terminal) + "\n")
-    say = console.note if json else console.out
-    say(f"run folder: {target}\n")
-    if report:
-        say(f"report: {target / REPORT}\n")
+    console.out(to_json(result.summary) if json else tables([result.shown()], console.terminal) + "\n")
+    console.written(f"run folder: {target}", target if report else None, json=json)
 
 
 def _check_extra() -> None:

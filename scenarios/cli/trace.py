@@ -62,7 +62,10 @@ def trace_inspect(
     from scenarios.traces.facts_text import facts_table
     from scenarios.traces.inspect import inspect_trace
 
-    options = _options(format_, time_unit, columns, start, duration, limit, sample, seed, strict, zero_output)
+    options = _options(
+        columns, format=format_, time_unit=time_unit, start_s=start, duration_s=duration, limit=limit, sample=sample,
+        seed=seed, strict=strict, zero_output=zero_output,
+    )  # fmt: skip
     facts = inspect_trace(file, options)
     typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)
 
@@ -95,7 +98,10 @@ def trace_convert(
     from simulator.errors import InputError
 
     native_kind(out)  # before anything is read
-    options = _options(format_, time_unit, columns, start, duration, limit, sample, seed, strict, zero_output)
+    options = _options(
+        columns, format=format_, time_unit=time_unit, start_s=start, duration_s=duration, limit=limit, sample=sample,
+        seed=seed, strict=strict, zero_output=zero_output,
+    )  # fmt: skip
     with output_file(out, overwrite=overwrite) as path:
         try:
             notes = convert_trace(file, path, options)
@@ -108,19 +114,8 @@ def trace_convert(
     console.out(f"trace: {out} ({notes[0]})\n")
 
 
-def _options(
-    format_: str,
-    time_unit: Any,
-    columns: str | None,
-    start: float,
-    duration: float | None,
-    limit: int | None,
-    sample: float,
-    seed: int,
-    strict: bool,
-    zero_output: Any,
-) -> TraceOptions:
-    """The options for reading a trace that the flags give. Raises InputError for a value out of range."""
+def _options(columns: str | None, **others: Any) -> TraceOptions:
+    """Return the options for reading a trace that the flags give. Raises InputError for a value out of range."""
     from scenarios.traces.options import TraceOptions
     from simulator.errors import InputError
 
@@ -128,18 +123,7 @@ def _options(
     for native, _, name in pairs:
         if not native or not name:
             raise InputError(f"--columns: {native}{name} is not NATIVE=NAME", hint="such as arrival_time_s=when")
-    return TraceOptions(
-        format=format_,
-        time_unit=time_unit,
-        columns={native.strip(): name.strip() for native, _, name in pairs} or None,
-        start_s=start,
-        duration_s=duration,
-        limit=limit,
-        sample=sample,
-        seed=seed,
-        strict=strict,
-        zero_output=zero_output,
-    )
+    return TraceOptions(columns={native.strip(): name.strip() for native, _, name in pairs} or None, **others)
 
 
 def trace_sources() -> None:

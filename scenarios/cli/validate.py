@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
+from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from reports.pages.validation_report import Facing
@@ -64,7 +65,7 @@ def validate(
     from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
-    from scenarios.runs.storage.run_folder import REPORT, to_json
+    from scenarios.runs.storage.run_folder import to_json
     from scenarios.schema.loader import load
     from scenarios.validate.compare import to_data
     from scenarios.validate.compare import validate as compare
@@ -102,10 +103,7 @@ def validate(
             console.note("drawing the report")
             write_pictures(folder, facing)
     console.out(to_json(data) if json else _text(facing, console.terminal))
-    say = console.note if json else console.out
-    say(f"run folder: {target}\n")
-    if not no_report:
-        say(f"report: {target / REPORT}\n")
+    console.written(f"run folder: {target}", None if no_report else target, json=json)
 
 
 def _ticks(log: Path, given: Path | None) -> Timeline | None:
@@ -117,11 +115,10 @@ def _ticks(log: Path, given: Path | None) -> Timeline | None:
 
 def _text(facing: Facing, terminal: Terminal) -> str:
     from reports.pages.validation_report import error_table
-    from reports.tables.terminal import aligned
     from reports.tables.verdict_table import wrapped
 
     tables = [error_table(facing), *([facing.parts] if facing.parts is not None else [])]
-    texts = [aligned([table.head, *table.body], table.text_columns, terminal.width) for table in tables]
+    texts = [table_text(table, terminal) for table in tables]
     words = "\n".join(wrapped(text, terminal.prose_width) for text in facing.words)
     return "\n\n".join([*texts, words]) + "\n\n"
 
@@ -171,9 +168,8 @@ def _use(given: str) -> FrontEndUse:
 def _front_end_words(found: Validation) -> list[str]:
     if found.front_end is not None:
         return [found.front_end.words(found.is_applied)]
-    return (
-        ["Front end: too few requests of the log went into the batch at once to estimate it."] if found.matched else []
-    )
+    too_few = "Front end: too few requests of the log went into the batch at once to estimate it."
+    return [too_few] if found.matched else []
 
 
 def _score_words(found: Validation) -> str:
@@ -193,7 +189,7 @@ def _score_words(found: Validation) -> str:
 def _over_time(
     ticks: Timeline | None, result: Result, found: Validation
 ) -> Mapping[str, tuple[StepFunction, StepFunction]]:
-    """Queue and batch of both: from the server's own ticks, else from the stamps of its requests."""
+    """Return queue and batch of both sides: from the server's own samples, else from the stamps of its requests."""
     import numpy as np
 
     from simulator.metrics.series import StepFunction, queue_depth, running
@@ -209,10 +205,8 @@ def _over_time(
         return {}
 
     def between(side: Side, begin: str, end: str) -> StepFunction:
-        starts, ends = np.sort(getattr(side, begin)), np.sort(getattr(side, end))
-        times = np.unique(np.concatenate((starts, ends)))
-        count = np.searchsorted(starts, times, side="right") - np.searchsorted(ends, times, side="right")
-        return StepFunction(times, count.astype(np.float64), float(times[-1]))
+        times = np.unique(np.concatenate((getattr(side, begin), getattr(side, end))))
+        return StepFunction(times, side.between(begin, end, times), float(times[-1]))
 
     wanted = {"in flight\n(requests)": ("arrival_s", "last_s")}
     if not np.isnan(measured.scheduled_s).any():

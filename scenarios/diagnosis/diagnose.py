@@ -28,16 +28,14 @@ def diagnose(
     workload: Workload | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> Findings:
-    """Every finding of a run. Nothing is simulated; all work is on columns.
+    """Find the causes of a run's late requests. Nothing is simulated; all work is on columns.
 
     Each rule says how many seconds of every late request's lateness its cause accounts for, and takes them from what
-    the rules before it left. A cause explains a request by the share of its lateness that it took. Where the SLO is
-    kept nobody is late, and only causes that lose the GPUs' work are told. `workload` spares building it again, for the
-    rules that look into prompts.
+    the rules before it left. A cause explains a request by the share of its lateness that it took. If the SLO is kept,
+    only causes that lose the GPUs' work are found. `workload` spares building it again, for rules about prompts.
     """
     try:
-        evidence = Evidence(scenario, records, summary, workload)
-        return _diagnose(evidence, rules)
+        return _diagnose(Evidence(scenario, records, summary, workload), rules)
     except InputError as error:
         return Findings(notes=(f"no diagnosis: {error.message}",))
 
@@ -58,22 +56,15 @@ def _diagnose(evidence: Evidence, rules: Sequence[Rule]) -> Findings:
                 found.append(finding)
     found.sort(key=lambda each: (not each.late, -each.severity))
     unexplained = float((left / late.excess_s).mean()) if late.broken and len(left) else 0.0
-    return Findings(
-        found=tuple(found),
-        requests=late.counted,
-        late=len(late.row),
-        broken=late.broken,
-        by_slo=late.by_slo,
-        unexplained=unexplained,
-    )
+    return Findings(tuple(found), late.counted, len(late.row), late.broken, late.by_slo, unexplained)
 
 
 _ALWAYS = tuple(rule for rule in RULES if rule.name in ("padding", "prefix-cache", "preemption-storm", "load-bound"))
-"""Rules of causes that lose the GPUs' work, whether or not anybody is late."""
+"""Rules about causes that lose the GPUs' work, whether or not a request is late."""
 
 
 def _seconds(claim: Claim, evidence: Evidence) -> Floats:
-    """Return the seconds of each late request that the claim explains, as far as they count against its limit."""
+    """Return the seconds of each late request that the claim explains and that count against its limit."""
     late = evidence.late
     waited = 0.0 if claim.waited_s is None else np.where(late.waits, claim.waited_s, 0.0)
     slowed = 0.0 if claim.slowed_s is None else np.where(late.paces, claim.slowed_s, 0.0)
@@ -86,9 +77,8 @@ def _weighed(rule: Rule, claim: Claim, taken: Floats, evidence: Evidence) -> Fin
     explains = float(share.mean()) if late.broken and len(share) else 0.0
     if explains >= EXPLAINS:
         mostly = share >= 0.5 if (share >= 0.5).any() else share > 0
-        from_s = float(late.from_s[mostly].min()) if claim.from_s is None else claim.from_s
-        to_s = float(late.last_s[mostly].max()) if claim.to_s is None else claim.to_s
-        return Finding(rule, claim, explains * late.share, explains, from_s, to_s)
+        span = claim.span_s or (float(late.from_s[mostly].min()), float(late.last_s[mostly].max()))
+        return Finding(rule, claim, explains * late.share, explains, *span)
     if claim.lost >= WASTES and not late.broken:
         window = evidence.window
         return Finding(rule, claim, claim.lost, 0.0, window.start_s, window.end_s)

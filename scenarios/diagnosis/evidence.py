@@ -1,4 +1,4 @@
-"""The evidence that rules look at: a run's rows, its late requests and the prices of its steps, as columns."""
+"""The evidence that rules look at: the rows, late requests and step prices of a run, as columns."""
 
 from __future__ import annotations
 
@@ -68,15 +68,21 @@ class Evidence:
         """The replica of each late request; 0 where it came to none."""
         return np.maximum(self.records.requests.replica[self.late.row], 0)
 
-    @cached_property
-    def block_size(self) -> int:
-        return self.records.block_size
-
     # Rows
 
     @cached_property
     def row_s(self) -> Floats:
         return self.records.rows.end_s - self.records.rows.start_s
+
+    @cached_property
+    def busy_s(self) -> float:
+        """The seconds of all rows."""
+        return float(self.row_s.sum())
+
+    @cached_property
+    def busy_share(self) -> float:
+        """The busy seconds as a share of the time that replicas were there."""
+        return min(1.0, self.busy_s / max(self.replica_seconds, 1e-9))
 
     @cached_property
     def base_row_s(self) -> Floats:
@@ -92,26 +98,26 @@ class Evidence:
 
     @cached_property
     def need_blocks(self) -> int:
-        """Blocks that one of the late requests takes to be begun, on average: its prompt's, or its reservation's."""
+        """Blocks that a late request takes to begin, on average: those of its prompt, or its reservation."""
         requests, late = self.records.requests, self.late.row
         if not len(late):
             return 1
         tokens = requests.input_tokens[late] + (requests.max_tokens[late] if self.traits.reserves else 1)
-        return math.ceil(float(tokens.mean()) / self.block_size)
+        return math.ceil(float(tokens.mean()) / self.records.block_size)
 
     @cached_property
     def traits(self) -> Traits:
-        """The traits of the policy as it is configured."""
+        """The traits of the configured policy."""
         return policy_traits(self.scenario)
 
     @cached_property
     def no_memory(self) -> Bools:
-        """Rows that leave fewer blocks free than such a request takes."""
+        """Rows with fewer free blocks than a late request takes."""
         return np.asarray(self.free_blocks < self.need_blocks)
 
     @cached_property
     def no_slot(self) -> Bools:
-        """Rows in which every slot is taken, though memory is free."""
+        """Rows with every slot taken and memory free."""
         rows = self.records.rows
         return ~self.no_memory & (rows.running >= self.prices.slots[rows.replica])
 
@@ -131,18 +137,15 @@ class Evidence:
     @cached_property
     def seen_s(self) -> Floats:
         """The seconds of each row times the late requests that waited for their first token in it."""
-        return self._times_late(self.late.from_s, self.late.first_s)
+        return np.asarray(self.row_s * self.inside(self.replica, self.late.from_s, self.late.first_s))
 
     @cached_property
     def paced_s(self) -> Floats:
         """The seconds of each row times the late requests that were between first and last token in it."""
-        return self._times_late(self.late.first_s, self.late.last_s)
-
-    def _times_late(self, from_s: Floats, to_s: Floats) -> Floats:
-        return np.asarray(self.row_s * self.inside(self.replica, from_s, to_s))
+        return np.asarray(self.row_s * self.inside(self.replica, self.late.first_s, self.late.last_s))
 
     def inside(self, replica: Ints, from_s: Floats, to_s: Floats) -> Ints:
-        """Count, for each row, the stretches of time of its replica that hold its middle."""
+        """Count, for each row, the stretches of time on its replica that contain its middle."""
         rows, place = self.records.rows, self.timeline.place
         middle = place(rows.replica, (rows.start_s + rows.end_s) / 2)
         came, gone = np.sort(place(replica, from_s)), np.sort(place(replica, to_s))
@@ -150,7 +153,7 @@ class Evidence:
         return np.asarray(np.maximum(found, 0), dtype=np.int64)
 
     def plain_step_for_late_s(self) -> float:
-        """A step that only decodes, the mean over those in which late requests decoded; else that of the run."""
+        """Return the mean seconds of a step that only decodes, over those of late requests; else over the run."""
         rows = self.records.rows
         plain = (rows.prefilling == 0) & (rows.decoding > 0) & (self.paced_s > 0)
         steps = float((self.paced_s * rows.repeat / np.maximum(self.row_s, 1e-12))[plain].sum())
@@ -158,7 +161,7 @@ class Evidence:
 
     @cached_property
     def plain_step_s(self) -> float:
-        """A step that only decodes, the mean over the run; where there is none, a step of a batch of one."""
+        """The mean seconds of a step that only decodes; without such a step, those of a step with a batch of one."""
         rows = self.records.rows
         plain = (rows.prefilling == 0) & (rows.decoding > 0)
         if not plain.any():
@@ -177,20 +180,21 @@ class Evidence:
         return max(float(self.row_s[prompts].sum()) - without, 0.0) / tokens if tokens else 0.0
 
     def fixed_share(self, rows: Bools) -> float:
-        """Share of the time of these rows, as the late requests saw it, that a batch of one would have cost as well."""
-        total = float(self.seen_s[rows].sum())
-        once = self.base_row_s[rows] / np.maximum(self.row_s[rows], 1e-12)
-        return float(np.dot(once, self.seen_s[rows])) / total if total > 0 else 0.0
+        """Return the share of these rows' time, as the late requests saw it, that a batch of one would cost as well."""
+        return self.seen(self.base_row_s / np.maximum(self.row_s, 1e-12), rows)
 
     def seen(self, column: Ints | Floats, rows: Bools) -> float:
-        """The mean of a column over the time of these rows, as the late requests saw it."""
-        total = float(self.seen_s[rows].sum())
-        return float(np.dot(column[rows], self.seen_s[rows])) / total if total > 0 else 0.0
+        """Return the mean of a column over the time of these rows, as the late requests saw it."""
+        return _mean(column[rows], self.seen_s[rows])
 
     def mean(self, column: Ints | Floats, rows: Bools) -> float:
-        """The mean of a column over the time of these rows."""
-        total = float(self.row_s[rows].sum())
-        return float(np.dot(column[rows], self.row_s[rows])) / total if total > 0 else 0.0
+        """Return the mean of a column over the time of these rows."""
+        return _mean(column[rows], self.row_s[rows])
+
+    def spare_memory(self, rows: Bools) -> float:
+        """Return how many times larger all memory is than what is used in these rows, as the late requests saw it."""
+        used = self.prices.blocks[self.records.rows.replica] - self.free_blocks
+        return float(self.prices.blocks.mean()) / max(self.seen(used, rows), 1.0)
 
     # Late requests
 
@@ -214,16 +218,14 @@ class Evidence:
     def resting_s(self) -> Floats:
         """Return each late request's seconds in the queue while its replica computed nothing."""
         rows = self.records.rows
-        waited = self.late.begun_s - self.late.from_s
-        return np.asarray(np.maximum(waited - self.queued_s(np.ones(len(rows.repeat))), 0.0))
+        return np.asarray(np.maximum(self.late.queued_s - self.queued_s(np.ones(len(rows.repeat))), 0.0))
 
-    def covered_queue_s(self, starts: Floats, ends: Floats, of: Ints, *, until_first: bool = False) -> Floats:
-        """Return each late request's seconds of waiting inside the intervals, the i-th of them on replica `of[i]`."""
-        found = np.zeros(len(self.late.row))
-        to_s = self.late.first_s if until_first else self.late.begun_s
+    def covered_s(self, starts: Floats, ends: Floats, of: Ints) -> Floats:
+        """Return each late request's seconds until its first token in the intervals, the i-th on replica `of[i]`."""
+        found = self.nothing()
         for replica in np.unique(of).tolist():
             mine, own = self.replica == replica, of == replica
-            found[mine] = covered(starts[own], ends[own], self.late.from_s[mine], to_s[mine])
+            found[mine] = covered(starts[own], ends[own], self.late.from_s[mine], self.late.first_s[mine])
         return found
 
     # Load against capacity
@@ -231,35 +233,36 @@ class Evidence:
     @cached_property
     def overload(self) -> Overload | None:
         """The worst backlog of the run that left requests late."""
-        limit_s = self.late.wait_limit_s
-        return overload(
-            self.records,
-            limit_s=limit_s if math.isfinite(limit_s) else None,
-            **self.scenario.measure.window(self.records),
-        )
+        limit_s = self.late.wait_limit_s if math.isfinite(self.late.wait_limit_s) else None
+        return overload(self.records, limit_s=limit_s, **self.scenario.measure.window(self.records))
 
     @cached_property
     def pressure(self) -> float:
-        """Requests that came over requests that were begun, while the worst backlog grew; 1 where there was none."""
+        """The requests that came over those that were begun, while the worst backlog grew; 1 where there was none."""
         found = self.overload
         return max(1.0, found.arrival_rate / found.service_rate) if found is not None and found.service_rate else 1.0
 
     def relieved(self, gain: float) -> float:
-        """Share of a queue's growth that serving `gain` times as much would have taken away.
+        """Return the share of a queue's growth that serving `gain` times as much would have taken away.
 
-        In a fluid queue to which requests come at `pressure` times the rate of service, the queue grows by
-        pressure - 1 of what is served; with `gain` it grows by pressure - gain, and not at all from there on.
+        A fluid queue to which requests come at `pressure` times the rate of service grows by pressure - 1 of what is
+        served; with `gain` it grows by pressure - gain, and not at all from there on.
         """
         return 1.0 if self.pressure <= 1.0 else min(1.0, max(0.0, gain - 1.0) / (self.pressure - 1.0))
 
     @cached_property
     def replica_seconds(self) -> float:
-        """Time that replicas were there."""
+        """The seconds that replicas were there."""
         return float(self.summary.get("replica_seconds") or 0.0)
 
     def nothing(self) -> Floats:
-        """Zero for each late request."""
+        """Return zero for each late request."""
         return np.zeros(len(self.late.row))
+
+
+def _mean(values: Ints | Floats, seconds: Floats) -> float:
+    total = float(seconds.sum())
+    return float(np.dot(values, seconds)) / total if total > 0 else 0.0
 
 
 def _prices(built: BuiltGroup) -> tuple[float, float, int, int, int]:

@@ -27,8 +27,8 @@ class Claim:
     """A rule's claim: the seconds of every late request's lateness that a cause explains.
 
     `waited_s` lie before its first token and `slowed_s` after it. `lost` is the share of `lost_of` (the GPU time, or
-    the tokens that it computed) that the cause cost. `numbers` are the evidence, `from_s` and `to_s` the time that it
-    holds for, by default from when the first of the late requests explained came to when the last was served.
+    the tokens that it computed) that the cause cost. `numbers` are the evidence; it holds for the time `span_s`, unless
+    given from the arrival of the first request that it explains to the end of the last.
     """
 
     words: str
@@ -38,15 +38,15 @@ class Claim:
     slowed_s: Floats | None = None
     lost: float = 0.0
     lost_of: str = "GPU time"
-    from_s: float | None = None
-    to_s: float | None = None
+    span_s: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A finding: its name, what it means, how it is told, and what helps; `find` gives None where it is not there.
+    """A rule: its name, what its finding means, how that is told, and what helps.
 
-    `find` is given the evidence and what the rules before it left of each late request's seconds.
+    `find` takes the evidence and the seconds of each late request that earlier rules left. It gives None if the cause
+    is not there.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule's claim weighed.
+    """A rule's claim, weighed.
 
-    `severity` is the share of all requests that the cause made late, or of the GPUs' work that it lost; `explains` its
-    share of the late requests. Findings that made requests late come before those that only cost work.
+    `severity` is the share of all requests that the cause made late, or of the GPUs' work that it lost. `explains` is
+    its share of the late requests. Findings about late requests come before those that only cost work.
     """
 
     rule: Rule
@@ -80,7 +80,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that was found of a run, the worst first. `unexplained` is the share of the late requests without a cause."""
+    """The findings of a run, the worst first. `unexplained` is the share of the late requests without a cause."""
 
     found: tuple[Finding, ...] = ()
     requests: int = 0

@@ -51,14 +51,19 @@ class Late:
         """The share of the counted requests that are late."""
         return len(self.row) / self.counted if self.counted else 0.0
 
+    @property
+    def queued_s(self) -> Floats:
+        """The seconds of each request in the queue."""
+        return self.begun_s - self.from_s
+
 
 def late_requests(
     records: Records, slo: Slo | None, summary: Mapping[str, Any], window: Window, served_s: float | None = None
 ) -> Late:
-    """The late among the measured requests. Those that can never fit were refused with a reason, and are not counted.
+    """Find the late among the measured requests. Requests that can never fit are not counted.
 
-    Without a limit or target, late is who waited, in the queue and after preemptions, longer than requests are served
-    on average: the yardstick of `simulator.metrics.overload`. `served_s` is that average where it is another run's.
+    Without a limit or target, a request is late if it waited, in the queue and after preemptions, longer than requests
+    are served on average: the yardstick of `simulator.metrics.overload`. `served_s` is that average in another run.
     """
     requests = records.requests
     never = [row for row, reason in records.reject_reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)]
@@ -71,9 +76,7 @@ def late_requests(
     else:
         limits = None
         begun = _known_or(requests.scheduled_s, lambda rows: _until_s(records, rows))
-        excess = begun - requests.arrival_s
-        excess += requests.requeued_s
-        excess -= served_s
+        excess = begun - requests.arrival_s + requests.requeued_s - served_s
         waits = paces = np.ones(len(excess), dtype=np.bool_)
     lost = counted & (requests.status != Status.FINISHED)
     if lost.any():
@@ -103,18 +106,18 @@ def late_requests(
 
 
 def _until_s(records: Records, rows: Ints) -> Floats:
-    """Return when each of these requests was lost: as it was released, or at the end of the run."""
+    """Return the time at which each of these requests was lost: as it was released, or at the end of the run."""
     return _known_or(records.requests.released_s[rows], lambda _: run_end_s(records))
 
 
 def _from_s(records: Records, rows: Ints, served_s: float) -> Floats:
-    """Return from when each of these requests waited; a refused one as long ago as requests are served."""
+    """Return the time from which each of these requests waited; a refused one as long ago as requests are served."""
     arrival_s = records.requests.arrival_s[rows]
     return np.where(records.requests.status[rows] == Status.REJECTED, arrival_s - served_s, arrival_s)
 
 
 def _known_or(times_s: Floats, other_s: Callable[[Ints], Floats | float]) -> Floats:
-    """The times, and where there is none what `other_s` says of these entries."""
+    """Return the times; where one is NaN, the time that `other_s` gives for the entry."""
     unknown = np.flatnonzero(np.isnan(times_s))
     if not len(unknown):
         return times_s
@@ -124,10 +127,10 @@ def _known_or(times_s: Floats, other_s: Callable[[Ints], Floats | float]) -> Flo
 
 
 def _as_limits(slo: Slo, found: Sequence[Outcome]) -> Slo:
-    """The SLO with its targets on distributions as limits of each request, of all of them and of its classes.
+    """Turn targets on distributions into limits of each request, for all of them and for classes.
 
-    A percentile that is missed is missed by the requests beyond it. Of several targets of a latency those missed
-    count, and of these the strictest.
+    The requests beyond a percentile that is missed are those that miss it. Among several targets of a latency, the
+    strictest one that is missed counts.
     """
 
     def filled(own: Slo, class_name: str | None) -> dict[str, float]:
@@ -151,13 +154,12 @@ def _as_limits(slo: Slo, found: Sequence[Outcome]) -> Slo:
 
 
 def _of_limits(limits: Mapping[str, float]) -> Slo:
-    """An SLO of limits of each request, by latency."""
     found = limits.get
     return Slo(found("ttft"), found("tpot"), found("e2el"), found("itl"), found("queue_time"))
 
 
 def _excess(records: Records, slo: Slo) -> tuple[Floats, Bools, Bools]:
-    """Seconds beyond the limit that each request misses by the largest factor; negative where all are met."""
+    """Return the seconds beyond the limit that each request misses by the largest factor; negative if all are met."""
     n = len(records.requests.row)
     excess, worst = np.full(n, -np.inf), np.full(n, -np.inf)
     waits, paces = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
@@ -185,15 +187,9 @@ def _strictest(slo: Slo, names: Sequence[str]) -> float:
 
 def _broken(records: Records, limits: Slo | None, summary: Mapping[str, Any], counted: Bools, row: Ints) -> bool:
     """Return whether the SLO's targets are missed; without targets, whether more are late than is tolerated."""
-    if MET in summary and not summary[MET]:
-        return len(row) > 0
     if MET in summary:
-        return False
+        return not summary[MET] and len(row) > 0
     late = np.zeros(len(counted), dtype=np.bool_)
     late[row] = True
     groups = [counted] if limits is None else [counted, *(each.requests for each in limited_requests(records, limits))]
-    for members in groups:
-        among = members & counted
-        if (late & among).sum() > TOLERATED * among.sum():
-            return True
-    return False
+    return any((late & counted & each).sum() > TOLERATED * (counted & each).sum() for each in groups)

@@ -12,10 +12,10 @@ from simulator.workload import Workload
 
 
 def seen_before(workload: Workload, replica: Ints, block_size: int) -> tuple[Ints, Ints]:
-    """Prompt tokens, in whole blocks, that an earlier request had: on the same replica, and anywhere.
+    """Count each prompt's tokens, in whole blocks, that an earlier request had: on the same replica, and anywhere.
 
-    A cache without limits would find these, but for what is computed at the same time. Zeros where nothing is known of
-    a prompt's content.
+    A cache without limits would find these, except what is computed at the same time. They are 0 for a prompt of
+    unknown content.
     """
     n = len(workload)
     same, anywhere = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -35,7 +35,7 @@ def seen_before(workload: Workload, replica: Ints, block_size: int) -> tuple[Int
 
 
 def _known(cache: dict[Hashable, int], parts: list[tuple[Hashable, int]]) -> int:
-    """Tokens of the leading parts that the cache knows."""
+    """Count the tokens of the leading parts that the cache knows."""
     total = 0
     for key, tokens in parts:
         had = min(cache.get(key, 0), tokens)
@@ -46,13 +46,12 @@ def _known(cache: dict[Hashable, int], parts: list[tuple[Hashable, int]]) -> int
 
 
 def _parts(content: PromptContent, inputs: int, answer: int, block_size: int) -> Iterator[tuple[Hashable, int]]:
-    """The beginning of a request's tokens as named parts with their lengths, up to where it is its own.
+    """Yield the beginning of a request's tokens, which others may share, as named parts with their lengths.
 
     `simulator.memory.block_keys` has the same names, block by block; here a part is as long as it can be.
     """
-    if content.prompt_token_ids:
+    if tokens := content.prompt_token_ids:
         chain = 0
-        tokens = content.prompt_token_ids
         for start in range(0, len(tokens) - block_size + 1, block_size):
             chain = hash((chain, tokens[start : start + block_size]))
             yield ("ids", chain), block_size

@@ -6,7 +6,7 @@ import math
 
 
 def seconds(value: float) -> str:
-    """12.4 ms, 3.2 s, 181 s, 12.4 min."""
+    """A time: 12.4 ms, 3.2 s, 181 s, 12.4 min."""
     if not math.isfinite(value):
         return "-"
     if value < 1:
@@ -20,10 +20,10 @@ def moment(value: float) -> str:
 
 
 def count(value: float) -> str:
-    """1,234; 12.3; 0.45."""
+    """A number: 1,234; 12.3; 0.45."""
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
 
 
 def rounded(value: float) -> float | None:
-    """Four significant digits: what evidence in JSON is worth; None for what is no number."""
+    """Round evidence for JSON to four digits; None for what is no number."""
     return float(f"{value:.4g}") if math.isfinite(value) else None

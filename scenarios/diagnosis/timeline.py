@@ -25,7 +25,7 @@ class Timeline:
         return np.asarray(replica * self._length_s + np.clip(time_s - self._begin_s, 0.0, self._length_s))
 
     def seconds(self, weight: Floats | Bools, replica: Ints, from_s: Floats, to_s: Floats) -> Floats:
-        """For every stretch the time of its replica's rows in it, each row's counted by its weight (0 to 1)."""
+        """Return, for every stretch, the time of its replica's rows in it, each row's times its weight (0 to 1)."""
         if not len(self._places):
             return np.zeros(len(from_s))
         total = np.zeros(len(self._places))
@@ -38,7 +38,7 @@ class Timeline:
 
 
 def covered(starts: Floats, ends: Floats, from_s: Floats, to_s: Floats) -> Floats:
-    """For every stretch from `from_s` to `to_s` the time that lies inside any of the intervals, which may overlap."""
+    """Return, for every stretch from `from_s` to `to_s`, its time inside any of the intervals, which may overlap."""
     keep = ends > starts
     if not keep.any():
         return np.zeros(len(from_s))

@@ -1,16 +1,16 @@
-"""Remedies tried: the same requests with some keys of the scenario changed, and what came of it."""
+"""Try remedies: run the same requests with some keys of the scenario changed, and compare."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scenarios.assembly.engine_policy import with_policy
 from scenarios.assembly.workloads import build_workload
 from scenarios.diagnosis.diagnose import diagnose
 from scenarios.diagnosis.finding import Finding, Findings, Remedy, Value
-from scenarios.diagnosis.late import late_requests
+from scenarios.diagnosis.late import Late, late_requests
 from scenarios.runs.result import Result
 from scenarios.runs.runner import ProgressMaker, run_on
 from scenarios.schema.loader import load
@@ -20,24 +20,16 @@ from simulator.metrics.window import measured_window
 
 MOST = 3  # remedies of a finding that are tried
 GAIN = 0.1
-"""Share of the late requests that a remedy must save to be called a gain: the least that a finding explains."""
+"""The share of the late requests that a remedy must save to be called a gain: the least that a finding explains."""
 CHEAPER = 0.05
-"""Share of its cost, busy time or computed tokens that a remedy must save where nobody is late: more than step costs
+"""The share of cost, busy time or computed tokens that a remedy must save if no request is late: more than step costs
 err."""
 WORSE = 0.05  # relative change of a latency or a throughput that is told as a price
 
 LOOKED_AT = (
-    "slo_attainment",
-    "p99_ttft_ms",
-    "p99_tpot_ms",
-    "p99_e2el_ms",
-    "output_throughput",
-    "preemptions",
-    "prefix_cache_hit_rate",
-    "padding_fraction",
-    "gpu_hours",
-    "usd_per_million_output_tokens",
-)
+    "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "p99_e2el_ms", "output_throughput", "preemptions",
+    "prefix_cache_hit_rate", "padding_fraction", "gpu_hours", "usd_per_million_output_tokens",
+)  # fmt: skip
 """Keys of summary.json that a what-if run is compared by."""
 
 
@@ -49,12 +41,12 @@ class WhatIf:
     """
 
     remedy: Remedy
-    gained: bool
-    solved: bool
-    late_before: int
-    late_after: int
-    requests: int
-    metrics: Mapping[str, tuple[Any, Any]]
+    gained: bool = False
+    solved: bool = False
+    late_before: int = 0
+    late_after: int = 0
+    requests: int = 0
+    metrics: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     busy_s: tuple[float, float] = (0.0, 0.0)
     left_out: tuple[str, ...] = ()
     error: str | None = None
@@ -95,7 +87,7 @@ def explain(scenario: Scenario, *, what_if: bool = True, progress: ProgressMaker
 
 
 def changed(scenario: Scenario, change: Mapping[str, Value]) -> tuple[Scenario, tuple[str, ...]]:
-    """The scenario with dotted keys changed, and the keys of its engine that another policy does not take.
+    """Change dotted keys of a scenario; also return the keys of its engine that another policy does not take.
 
     In a fleet, keys of `engine` and `hardware` are changed in every group, and `replicas` is a factor.
     """
@@ -110,12 +102,12 @@ def changed(scenario: Scenario, change: Mapping[str, Value]) -> tuple[Scenario, 
     data = scenario.model_dump(exclude_unset=True)
     for key, value in plain.items():
         section, _, name = key.partition(".")
-        if scenario.fleet is not None and section in ("engine", "hardware"):
+        if scenario.fleet is not None and section in ("engine", "hardware", "replicas"):
             for group in data["fleet"]:
-                group[section] = {**(group.get(section) or {}), name: value}
-        elif scenario.fleet is not None and section == "replicas":
-            for group in data["fleet"]:
-                group["replicas"] = int(group.get("replicas", 1) * float(value or 1))
+                if section == "replicas":
+                    group[section] = int(group.get(section, 1) * float(value or 1))
+                else:
+                    group[section] = {**(group.get(section) or {}), name: value}
         elif section == "router" and name:
             router = data.get("router", "round_robin")
             data["router"] = {**({"kind": router} if isinstance(router, str) else router), name: value}
@@ -131,36 +123,28 @@ def _try(remedy: Remedy, before: Result, workload: Any, progress: ProgressMaker 
         scenario, left_out = changed(before.scenario, remedy.change)
         after = run_on(scenario, workload, progress=progress)
     except InputError as error:
-        return WhatIf(remedy, False, False, 0, 0, 0, {}, error=error.message)
+        return WhatIf(remedy, error=error.message)
     one = _late(before, None)
     two = _late(after, one.served_s)
-    busy = _busy_s(before), _busy_s(after)
+    rows = before.records.rows, after.records.rows
+    busy_s = float((rows[0].end_s - rows[0].start_s).sum()), float((rows[1].end_s - rows[1].start_s).sum())
     metrics = {key: (before.summary.get(key), after.summary.get(key)) for key in LOOKED_AT}
     if one.broken:
         gained = len(two.row) <= (1 - GAIN) * len(one.row)
         solved = gained and not two.broken
     else:
         price = metrics["usd_per_million_output_tokens"]
-        pairs = [busy, (_tokens(before), _tokens(after)), metrics["gpu_hours"], price]
-        cheaper = any(_less(*pair) for pair in pairs)
+        tokens = float((rows[0].repeat * rows[0].tokens).sum()), float((rows[1].repeat * rows[1].tokens).sum())
+        cheaper = any(_less(*pair) for pair in (busy_s, tokens, metrics["gpu_hours"], price))
         dearer = None not in price and float(price[1] or 0) > (1 + CHEAPER) * float(price[0] or 0)
         gained = solved = cheaper and not dearer and not two.broken
-    return WhatIf(remedy, gained, solved, len(one.row), len(two.row), one.counted, metrics, busy, left_out)
+    return WhatIf(remedy, gained, solved, len(one.row), len(two.row), one.counted, metrics, busy_s, left_out)
 
 
 def _less(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and before > 0 and after <= (1 - CHEAPER) * before
 
 
-def _late(result: Result, served_s: float | None) -> Any:
+def _late(result: Result, served_s: float | None) -> Late:
     window = measured_window(result.records, **result.scenario.measure.window(result.records))
     return late_requests(result.records, result.scenario.resolve_slo(), result.summary, window, served_s)
-
-
-def _busy_s(result: Result) -> float:
-    return float((result.records.rows.end_s - result.records.rows.start_s).sum())
-
-
-def _tokens(result: Result) -> float:
-    rows = result.records.rows
-    return float((rows.repeat * rows.tokens).sum())

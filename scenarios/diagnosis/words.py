@@ -1,4 +1,4 @@
-"""Findings as people read them: a line or two for a run, the whole of an explanation, rows for a page."""
+"""Write findings for people: a line or two for a run, a whole explanation, rows for a page."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from simulator.percent import percent
 
 
 def headline(found: Findings) -> str:
-    """The state of the run in a sentence."""
+    """Say the state of the run in a sentence."""
     if found.notes:
         return f"{found.notes[0]}."
     late = "late" if found.by_slo else "waiting longer than requests are served on average"
-    share = found.late / found.requests if found.requests else 0.0
     if found.broken:
+        share = percent(found.late / found.requests if found.requests else 0.0)
         known = f"the findings explain {percent(1 - found.unexplained)} of them"
         rest = known if any(each.late for each in found.found) else "no known cause explains them"
-        return f"{count(found.late)} of {count(found.requests)} requests are {late} ({percent(share)}); {rest}."
+        return f"{count(found.late)} of {count(found.requests)} requests are {late} ({share}); {rest}."
     few = f"{count(found.late)} of {count(found.requests)} requests {late}" if found.late else "no request is " + late
     good = "the SLO is kept" if found.by_slo else "requests hardly wait"
     return f"{good} ({few}){'' if found.found else '; the diagnosis found nothing to improve'}."
 
 
 def weight(each: Finding) -> str:
-    """Return the share that the finding explains, or that it lost."""
+    """Say the share that the finding explains, or that it lost."""
     if each.late:
         return f"explains {percent(each.explains)} of the late requests"
     return f"costs {percent(each.severity)} of the {each.claim.lost_of}"
@@ -42,7 +42,7 @@ def when(each: Finding) -> str:
 
 
 def short(found: Findings) -> list[str]:
-    """One or two lines: the worst finding, and the names of the others; or that there is none."""
+    """Write one or two lines: the worst finding, and the names of the others; or that there is none."""
     if not found.found:
         return [capital(headline(found))]
     first = found.found[0]
@@ -53,7 +53,7 @@ def short(found: Findings) -> list[str]:
 
 
 def findings_text(found: Findings) -> FindingsText:
-    """The findings as a report and a terminal show them."""
+    """Return the findings as a report and a terminal show them."""
     rows = tuple(
         (
             capital(each.rule.title), weight(each), when(each), f"{capital(each.claim.words)}.",
@@ -70,7 +70,7 @@ def capital(text: str) -> str:
 
 
 def change_text(change: Mapping[str, Value]) -> str:
-    """engine.policy=chunked_prefill engine.max_num_seqs=256: as --set takes it."""
+    """Write a change as --set takes it: engine.policy=chunked_prefill engine.max_num_seqs=256."""
     return " ".join(f"{key}={_yaml(value)}" for key, value in change.items())
 
 
@@ -81,31 +81,23 @@ def _yaml(value: Value) -> str:
 
 
 def outcome(tried: WhatIf) -> str:
-    """Return a sentence with a remedy's gain and cost."""
+    """Say a remedy's gain and cost in a sentence."""
     if tried.error is not None:
         return f"could not be tried: {tried.error}"
     before, after = (percent(n / max(tried.requests, 1)) for n in (tried.late_before, tried.late_after))
     late = f"late requests {count(tried.late_before)} -> {count(tried.late_after)} ({before} -> {after})"
-    busy = ""
-    if tried.busy_s[0] and abs(tried.busy_s[1] / tried.busy_s[0] - 1) > WORSE:
-        change = tried.busy_s[1] / tried.busy_s[0] - 1
-        busy = f"; GPU busy {percent(abs(change))} {'more' if change > 0 else 'less'}"
-    other = [text for key, pair in tried.metrics.items() if (text := _moved(key, *pair))]
-    verdict = "helps" if tried.gained else "no gain"
-    if tried.gained and not tried.solved:
-        verdict = "helps, and is not enough"
-    return f"{verdict}: {late}{busy}{''.join(f'; {text}' for text in other)}"
+    parts = [late]
+    change = tried.busy_s[1] / tried.busy_s[0] - 1 if tried.busy_s[0] else 0.0
+    if abs(change) > WORSE:
+        parts.append(f"GPU busy {percent(abs(change))} {'more' if change > 0 else 'less'}")
+    for key, (old, new) in tried.metrics.items():
+        if key in _SHOWN and None not in (old, new) and (abs(new / old - 1) > WORSE if old else new):
+            parts.append(f"{METRICS[key].title} {count(old)} -> {count(new)} {METRICS[key].unit}".strip())
+    verdict = "no gain" if not tried.gained else "helps" if tried.solved else "helps, and is not enough"
+    return f"{verdict}: {'; '.join(parts)}"
 
 
-def _moved(key: str, before: Any, after: Any) -> str:
-    """A metric that changed by more than one in twenty: TTFT p99 1,312 -> 57.6 ms."""
-    shown = ("p99_ttft_ms", "p99_tpot_ms", "preemptions", "output_throughput", "usd_per_million_output_tokens")
-    if key not in shown or before is None or after is None or before == after:
-        return ""
-    if before and abs(after / before - 1) <= WORSE:
-        return ""
-    metric = METRICS[key]
-    return f"{metric.title} {count(before)} -> {count(after)} {metric.unit}".strip()
+_SHOWN = ("p99_ttft_ms", "p99_tpot_ms", "preemptions", "output_throughput", "usd_per_million_output_tokens")
 
 
 def data(explained: Explanation) -> dict[str, Any]:
@@ -120,10 +112,8 @@ def data(explained: Explanation) -> dict[str, Any]:
         "healthy": found.healthy,
         "unexplained": rounded(found.unexplained),
         "words": capital(headline(found)),
-        "findings": [
-            _finding(each, tried) for each, tried in zip(found.found, explained.tried, strict=True)
-        ],
-    }  # fmt: skip
+        "findings": [_finding(each, tried) for each, tried in zip(found.found, explained.tried, strict=True)],
+    }
 
 
 def _finding(each: Finding, tried: Sequence[WhatIf]) -> dict[str, Any]:
@@ -165,7 +155,7 @@ def _remedy(remedy: Remedy, tried: WhatIf | None) -> dict[str, Any]:
 
 
 def with_findings(shown: Shown, explained: Explanation) -> Shown:
-    """The run with its findings for a page, each with what became of its remedies."""
+    """Return the run with its findings for a page, each with the outcomes of its remedies."""
     plain = findings_text(explained.findings)
     rows = []
     for row, tried in zip(plain.rows, explained.tried, strict=True):

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from scenarios.generate.arrivals import draw_arrivals, expected_arrivals
-from scenarios.generate.clients import client_of
 from scenarios.generate.durations import draw_times
 from scenarios.generate.requests import draw_requests
 from scenarios.generate.sessions import cut
 from scenarios.schema import arrivals as schema
 from scenarios.schema.arrival import Arrival, MeanRate
+from scenarios.schema.client import ClientConfig
 from scenarios.schema.workload import MOST_REQUESTS, ClassConfig, GeneratedWorkload
 from scenarios.streams import stream
 from simulator.client import Client
@@ -105,6 +105,23 @@ def _clients(config: GeneratedWorkload, classes: Sequence[ClassConfig], seed: in
     if not any(found):
         return ()
     return tuple(client_of(each, seed, entry.name) for each, entry in zip(found, classes, strict=True))
+
+
+def client_of(config: ClientConfig | None, seed: int, class_name: str) -> Client:
+    """Their timeouts and retries, with a random stream of the class's own."""
+    if config is None:
+        return Client()
+    return Client(
+        ttft_timeout_s=math.inf if config.ttft_timeout_s is None else config.ttft_timeout_s,
+        timeout_s=math.inf if config.timeout_s is None else config.timeout_s,
+        cancels=config.cancel,
+        max_attempts=config.max_attempts,
+        backoff_s=config.backoff_s,
+        backoff_factor=config.backoff_factor,
+        max_backoff_s=math.inf if config.max_backoff_s is None else config.max_backoff_s,
+        jitter=config.jitter,
+        stream=int(stream(seed, class_name, "backoff").integers(2**63)),
+    )
 
 
 @dataclass(frozen=True, slots=True)

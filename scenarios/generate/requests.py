@@ -8,8 +8,8 @@ import numpy as np
 
 from scenarios.generate.copula import draw_outputs
 from scenarios.generate.lengths import draw_lengths
-from scenarios.generate.prefixes import contents, draw_groups
 from scenarios.generate.sessions import chains, with_sessions
+from scenarios.schema.prefix import Prefix
 from scenarios.schema.workload import ClassConfig
 from scenarios.streams import stream
 from simulator.request import PromptContent
@@ -47,9 +47,9 @@ def draw_requests(
         priority[rows] = entry.priority
         if entry.prefix is not None:
             input_tokens[rows] += entry.prefix.tokens
-            groups = draw_groups(entry.prefix, stream(seed, entry.name, "prefix"), len(rows))
+            groups = _groups(entry.prefix, stream(seed, entry.name, "prefix"), len(rows))
             content = [None] * count if content is None else content
-            for row, shared in zip(rows.tolist(), contents(entry.prefix, entry.name, groups), strict=True):
+            for row, shared in zip(rows.tolist(), _contents(entry.prefix, entry.name, groups), strict=True):
                 content[row] = shared
         if cut:
             notes.append(f"class {entry.name}: {cut} of {len(rows)} outputs cut at max_tokens {cap}")
@@ -77,3 +77,19 @@ def _outputs(entry: ClassConfig, inputs: Ints, workload_cap: int | None, seed: i
         return output, entry.output.largest or int(output.max(initial=1)), 0
     cut = int(np.count_nonzero(output > cap))
     return np.minimum(output, cap), cap, cut
+
+
+def _groups(prefix: Prefix, rng: np.random.Generator, count: int) -> Ints:
+    """The text of each of `count` prompts, from 0, the most popular; text k has a weight of 1 / (k + 1)^zipf."""
+    if prefix.groups == 1:
+        return np.zeros(count, dtype=np.int64)
+    popularity = np.cumsum(np.arange(1, prefix.groups + 1, dtype=np.float64) ** -prefix.zipf)
+    return np.searchsorted(popularity[:-1] / popularity[-1], rng.random(count), side="right")
+
+
+def _contents(prefix: Prefix, class_name: str, groups: Ints) -> list[PromptContent]:
+    """The content of each prompt: one object a text. Text k is called NAME-k, from 1."""
+    name = prefix.name or class_name
+    used, place = np.unique(groups, return_inverse=True)
+    texts = [PromptContent(prefix_group=f"{name}-{group + 1}", prefix_tokens=prefix.tokens) for group in used.tolist()]
+    return [texts[index] for index in place.tolist()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,13 +13,15 @@ from scenarios.traces.rows import RowError, integer, plural, real, tokens
 from simulator.errors import InputError
 from simulator.results.records import Floats, Ints
 
+T = TypeVar("T")
+
 CLOCK_SLACK_S = 1e-3  # stamps of one request may be out of order by this much: rounding, several threads
 LONGEST_S = 1e7  # a latency above this is a mistaken unit
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request that got its whole answer, as a reader found it. Seconds on the log's clock; NaN where not logged.
+    """A request that got its whole answer, as a reader found it: seconds on the log's clock, NaN where not logged.
 
     `row` counts the log's requests from 0, failed ones included; `place` says where in the file it stands.
     """
@@ -38,7 +40,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A server's own samples of requests running and waiting, at seconds from the run's start."""
+    """A server's own samples: requests running and waiting, and when, in seconds from the run's start."""
 
     time_s: Floats
     running: Floats
@@ -47,11 +49,11 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A server's log, one entry a request that was served, in the log's order.
+    """A server's log: an entry for each request that was served, in the log's order.
 
     `arrival_s` and `scheduled_s` count from the first arrival; NaN where the log does not have them. `makespan_s` is
-    from the first arrival to the last token (NaN: not known). `at_client` says that a client took the times, so that
-    they include the way to the engine and back. `rows` counts failed requests too.
+    from the first arrival to the last token (NaN: not known). `at_client`: a client took the times, so they include the
+    way to the engine and back. `rows` counts failed requests too.
     """
 
     format: str
@@ -93,15 +95,15 @@ def assemble(
     duration_s: float = math.nan,
     notes: Sequence[str] = (),
 ) -> MeasuredRun:
-    """The log from its requests, checked. `failed` says why the others are left out.
+    """Check the requests and make the log of them. `failed` says why the others are left out.
 
-    Raises InputError, with the place in the file, for times that cannot be, and for a log without a served request.
+    Raises InputError, with the place in the file, for impossible times, and for a log without a served request.
     """
     if not served:
         raise InputError(f"no request in it was served{f': {failed}' if failed else ''}", file=file)
     for each in served:
         if (wrong := _impossible(each)) is not None:
-            raise bad_row(file, each.place, wrong)
+            raise Row({}, file, each.place).error(wrong)
     arrival, scheduled = _floats(served, "arrival_s"), _floats(served, "scheduled_s")
     ttft, e2el = _floats(served, "ttft_s"), _floats(served, "e2el_s")
     outputs = _ints(served, "output_tokens")
@@ -134,40 +136,51 @@ def assemble(
     )
 
 
-def bad_row(file: str, place: int | str, message: str, hint: str | None = None) -> InputError:
-    """An error about one request of a log, placed by its line or by its path in the document."""
-    if isinstance(place, int):
-        return InputError(message, file=file, line=place, hint=hint)
-    return InputError(f"{place}: {message}", file=file, hint=hint)
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry of a log. Its readers raise InputError with the place of the entry."""
 
+    fields: Mapping[str, Any]
+    file: str
+    place: int | str  # a line, or a path in a JSON document
 
-def number(fields: Any, name: str, file: str, place: int | str, *, optional: bool = False) -> float:
-    """A finite number of the row; NaN where it is missing and may be. Raises InputError."""
-    value = fields.get(name)
-    if optional and value in (None, ""):
-        return math.nan
-    try:
-        return real(value, name)
-    except RowError as error:
-        raise bad_row(file, place, error.detail) from None
+    def error(self, message: str, hint: str | None = None) -> InputError:
+        """Return an error about this entry."""
+        if isinstance(self.place, int):
+            return InputError(message, file=self.file, line=self.place, hint=hint)
+        return InputError(f"{self.place}: {message}", file=self.file, hint=hint)
 
+    def number(self, name: str, *, optional: bool = False) -> float:
+        """Return a finite number; NaN where it is missing and may be."""
+        if optional and self.fields.get(name) in (None, ""):
+            return math.nan
+        return self._parsed(real, name)
 
-def token_count(fields: Any, name: str, file: str, place: int | str) -> int:
-    """A number of tokens, at least 1. Raises InputError."""
-    try:
-        return tokens(fields.get(name), name)
-    except RowError as error:
-        raise bad_row(file, place, error.detail) from None
+    def tokens(self, name: str) -> int:
+        """Return a number of tokens, at least 1."""
+        return self._parsed(tokens, name)
 
+    def whole(self, name: str) -> int | None:
+        """Return a whole number; None where it is missing."""
+        return None if self.fields.get(name) in (None, "") else self._parsed(integer, name)
 
-def whole(fields: Any, name: str, file: str, place: int | str) -> int | None:
-    """A whole number of the row; None where it is missing. Raises InputError."""
-    if fields.get(name) in (None, ""):
-        return None
-    try:
-        return integer(fields[name], name)
-    except RowError as error:
-        raise bad_row(file, place, error.detail) from None
+    def text(self, name: str) -> str | None:
+        """Return a text; None where there is none."""
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else None
+
+    def part(self, name: str) -> Row:
+        """Return the object under a key."""
+        part = self.fields.get(name)
+        if not isinstance(part, dict):
+            raise self.error(f"{name} is not an object")
+        return Row(part, self.file, self.place)
+
+    def _parsed(self, parse: Callable[[Any, str], T], name: str) -> T:
+        try:
+            return parse(self.fields.get(name), name)
+        except RowError as error:
+            raise self.error(error.detail) from None
 
 
 def _impossible(each: Served) -> str | None:
@@ -202,5 +215,5 @@ def _names(served: Sequence[Served], file: str) -> tuple[str, ...] | None:
         if names.setdefault(each.request_id, each) is not each:
             first = names[each.request_id].place
             where = f"on line {first}" if isinstance(first, int) else f"at {first}"
-            raise bad_row(file, each.place, f"the request {each.request_id!a} occurs twice", f"first {where}")
+            raise Row({}, file, each.place).error(f"the request {each.request_id!a} occurs twice", f"first {where}")
     return tuple(names)

@@ -1,4 +1,4 @@
-"""A server's log read: its format is recognised by the content, never by the file's name."""
+"""Read a server's log. Its content tells the format, never the file's name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulator.errors import InputError
 
 
 def read_measured(path: Path, *, format_: str = "auto", benchmark: int | None = None) -> MeasuredRun:
-    """The log of a real server, plain or gzipped.
+    """Read the log of a real server, plain or gzipped.
 
     `benchmark` chooses one of several runs in a file, counted from 1 (GuideLLM's sweeps, appended vLLM results).
     Raises InputError with file and line for what cannot be read.
@@ -63,7 +63,7 @@ def _by_keys(found: Any, file: str) -> LogFormat:
 
 
 def _object(text: str) -> Any:
-    """The object that a line holds, None if it holds no whole one."""
+    """Return the JSON object in a line, None if there is no whole one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -10,9 +10,9 @@ from simulator.workload import Workload
 
 
 def workload_of(log: MeasuredRun) -> Workload:
-    """The requests of a log, ties in its order, each under its name (or its row's number) in the log.
+    """Return the served requests of a log, ties in its order, each under its name or row number there.
 
-    Failed requests are not in it. Raises InputError for a log without arrivals, or with prompts of unknown length.
+    Raises InputError for a log without arrivals.
     """
     if not log.has_arrivals:
         raise InputError("the log has no arrivals to replay", file=log.file, hint="leave --replay out")

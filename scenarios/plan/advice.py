@@ -1,4 +1,4 @@
-"""The change that would help a candidate most, tried by a run where it fails."""
+"""Advise the change that would help a candidate most, tried by a run where it fails."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEAST_GAIN = 0.02  # of the excess's logarithm: less is no help
 
 
 def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
-    """Advise a change in a sentence; with `tried`, the one of a few that a run shows to help most."""
+    """Advise a change in a sentence. With `tried`, runs of a few changes show which one helps most."""
     if answer.binding is None:
         return ""
     changes = [
@@ -35,44 +35,36 @@ def advise(lab: Laboratory, answer: Answer, *, tried: bool) -> str:
     ][:_MOST]
     if not changes:
         return "Nothing here is left to set: another GPU, or more replicas."
+    words = [_worded(setting, answer.candidate) for setting, _ in changes]
     if not tried or lab.is_spent:
-        return f"May help (not tried): {' or '.join(_worded(setting, answer.candidate) for setting, _ in changes)}."
-    return _tried(lab, answer, changes)
-
-
-def _tried(lab: Laboratory, answer: Answer, changes: list[tuple[Setting, Candidate]]) -> str:
+        return f"May help (not tried): {' or '.join(words)}."
     rate, before = _failing(lab, answer)
     if before.holds:
         return ""
-    best: tuple[Setting, Trial] | None = None
+    runs: list[Trial] = []
     for setting, changed in changes:
         replicas = changed.scenario.replicas if "replicas" in setting else answer.replicas
-        after = lab.run(changed, rate, replicas=replicas, early_stop=False)
-        if best is None or after.excess < best[1].excess:
-            best = setting, after
-        if after.holds:
+        runs.append(lab.run(changed, rate, replicas=replicas, early_stop=False))
+        if runs[-1].holds:
             break
-    assert best is not None, "there is a change to try"
-    words = _worded(best[0], answer.candidate)
+    best = min(range(len(runs)), key=lambda place: runs[place].excess)
     at = f"at {rate_text(rate)} requests/s"
-    if best[1].holds:
-        return f"{words}: holds {at}, where this fails (run)."
-    if best[1].excess < before.excess - _LEAST_GAIN:
-        gain = f"{at} {described(best[1])}, and {described(before)} without it"
-        said = f"{words} helps most, but not enough: {gain} (runs)."
-    else:
-        listed = "; ".join(_worded(setting, answer.candidate) for setting, _ in changes)
-        said = f"No single setting helps {at} (runs: {listed})."
+    if runs[best].holds:
+        return f"{words[best]}: holds {at}, where this fails (run)."
+    said = f"No single setting helps {at} (runs: {'; '.join(words)})."
+    if runs[best].excess < before.excess - _LEAST_GAIN:
+        gain = f"{at} {described(runs[best])}, and {described(before)} without it"
+        said = f"{words[best]} helps most, but not enough: {gain} (runs)."
     return f"{said} {_more_replicas(lab, answer, rate)}"
 
 
 def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
-    """A rate at which the candidate fails, and its run there: the load, or a little above its largest rate."""
+    """Find a rate at which the candidate fails, the load or a little above its largest rate, and its run there."""
     rate, seed = answer.load, lab.traffic.scenario.seed
     ran = [t for t in answer.trials if t.replicas == answer.replicas and t.seed == seed and not t.stopped]
     if answer.feasible and answer.bounds is not None:
         rate = rounded(answer.bounds.value * _BEYOND)
-        rate = min((trial.rate for trial in ran if _is_near(trial.rate / rate)), default=rate)
+        rate = min((trial.rate for trial in ran if abs(trial.rate / rate - 1) < _NEAR), default=rate)
     for _ in range(_MOST):
         before = next((trial for trial in ran if trial.rate == rate), None) or lab.run(
             answer.candidate, rate, replicas=answer.replicas, early_stop=False
@@ -81,10 +73,6 @@ def _failing(lab: Laboratory, answer: Answer) -> tuple[float, Trial]:
             break
         rate = rounded(rate * _BEYOND)
     return rate, before
-
-
-def _is_near(factor: float) -> bool:
-    return abs(factor - 1) < _NEAR
 
 
 def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
@@ -101,14 +89,13 @@ def _more_replicas(lab: Laboratory, answer: Answer, rate: float) -> str:
 
 
 def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[Setting]:
-    """Changes by what binds and why, the likeliest first: what does the worst requests' waiting is to be relieved."""
+    """Propose changes that relieve what the worst requests of the binding goal wait for, the likeliest first."""
     scenario = candidate.scenario
     engine = scenario.engine
     seqs, budget = engine.parameter("max_num_seqs"), engine.parameter("max_num_batched_tokens")
     if policy_traits(scenario).whole_prompts:
         yield {**with_chunks(scenario)}
-    between = binding.latency in ("tpot", "itl")
-    if between:
+    if binding.latency in ("tpot", "itl"):
         if isinstance(budget, int) and budget >= 256:
             yield {"engine.max_num_batched_tokens": budget // 2}
             yield {"engine.max_num_batched_tokens": budget // 4}
@@ -130,7 +117,7 @@ def proposals(candidate: Candidate, binding: Goal, shares: Shares) -> Iterator[S
 
 
 def _built(candidate: Candidate, setting: Setting) -> Candidate | None:
-    """The candidate with a change; None where it cannot be, or its policy does not take the key."""
+    """Change a candidate; None where it cannot be built, or its policy does not take the key."""
     keys = [key.removeprefix("engine.") for key in setting if key.startswith("engine.") and key != POLICY]
     if not {*keys} <= {*engine_keys(candidate.scenario.engine.policy, {})}:
         return None
@@ -143,16 +130,10 @@ def _built(candidate: Candidate, setting: Setting) -> Candidate | None:
 
 
 def _worded(setting: Setting, candidate: Candidate) -> str:
-    engine = candidate.scenario.engine
+    scenario = candidate.scenario
     words = []
     for key, value in setting.items():
-        name = key.rpartition(".")[2]
-        before: object
-        if key == POLICY:
-            before = engine.policy
-        elif key.startswith("engine."):
-            before = engine.parameter(name)
-        else:
-            before = getattr(candidate.scenario.hardware, name, None)
-        words.append(f"{name} {value} instead of {before}")
+        section, _, name = key.rpartition(".")
+        before = scenario.engine.parameter(name) if section == "engine" else getattr(scenario.hardware, name, None)
+        words.append(f"{name} {value} instead of {scenario.engine.policy if key == POLICY else before}")
     return ", ".join(words)

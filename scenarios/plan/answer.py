@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,12 +54,12 @@ class Answer:
 
     @property
     def usd_per_million(self) -> float | None:
-        """USD for a million output tokens in the run that is shown, as summary.json has it."""
+        """USD for a million output tokens in the run that is shown, as in summary.json."""
         return None if self.shown is None else self.shown.usd_per_million
 
     @property
     def headroom(self) -> float | None:
-        """The further load that fits before a goal fails, as a share of the load; negative if that is too much."""
+        """The share by which the load may still grow before a goal fails; negative if the load is too much."""
         return None if self.bounds is None else self.bounds.value / self.load - 1
 
     @property
@@ -70,13 +69,11 @@ class Answer:
 
     def entry(self) -> dict[str, Any]:
         """The candidate in `--json`."""
-        bounds = self.bounds
+        rate = {name: _short(getattr(self.bounds, name, None)) for name in ("value", "low", "high")}
         return {
             "settings": self.candidate.named_settings(),
             "feasible": self.feasible,
-            "rate": {
-                name: None if bounds is None else _short(getattr(bounds, name)) for name in ("value", "low", "high")
-            },
+            "rate": rate,
             "replicas": self.replicas,
             "gpus": self.gpus,
             "usd_per_hour": _short(self.usd_per_hour),
@@ -105,7 +102,7 @@ class Plan:
     traffic: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """The plan as `--json` prints it."""
         return {
             "find": self.find,
             "slo": [goal.text for goal in self.goals],
@@ -113,11 +110,6 @@ class Plan:
             "runs": self.runs,
             "cpu_s": round(self.cpu_s, 2),
         }
-
-
-def feasible(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the answers that meet every goal."""
-    return [answer for answer in answers if answer.feasible]
 
 
 def _short(value: float | None) -> float | None:

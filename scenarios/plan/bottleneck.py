@@ -1,10 +1,10 @@
-"""The bottleneck: for what the requests that bind a goal wait, as shares of their time in a run.
+"""The bottleneck: the causes of waiting of the requests that bind a goal, as shares of their time in a run.
 
 The worst requests of the goal are followed through the run. In the queue, the cause is the full batch (`queueing`), the
-full KV cache (`memory`), or whatever the steps that they wait for take. In service, it is the resource that the steps
-take: `compute`, `bandwidth`, `link` or `host`, by the terms of the roofline of model and GPU (of a linear cost: tokens
-compute, context is bandwidth, the rest is the host). Time between steps in which a request waits, as for a batch that
-is not yet due, is `queueing` too; time in which a preempted one waits is `memory`.
+full KV cache (`memory`), or the resource of the steps that they wait for. In service, it is the resource of their
+steps: `compute`, `bandwidth`, `link` or `host`, by the terms of the roofline of model and GPU (of a linear cost: tokens
+compute, context is bandwidth, the rest is the host). Time between steps, as before a batch that is not yet due, is
+`queueing` too; time in which a preempted request waits is `memory`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shares:
 
 
 def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
-    """The shares for a goal in a run."""
+    """Return the shares for a goal in a run."""
     worst = _worst(records, goal)
     if not len(worst):
         return Shares({})
@@ -73,14 +73,10 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
         resources = _resources(rows, scenario)
         if in_queue:
             windows = requests.arrival_s[own], requests.scheduled_s[own]
-            _add(total, rows, _waiting(rows, is_short, size.max_num_seqs, resources), *windows, idle="queueing")
-        for name in in_service:
-            starts, ends = {
-                "first": (requests.scheduled_s[own], requests.first_token_s[own]),
-                "next": (requests.first_token_s[own], requests.last_token_s[own]),
-            }[name]
-            _add(total, rows, resources, starts, ends, idle="queueing")
-    back_s = float(requests.requeued_s[worst].sum()) if "next" in in_service else 0.0
+            _add(total, rows, _waiting(rows, is_short, size.max_num_seqs, resources), *windows)
+        for begin, end in in_service:
+            _add(total, rows, resources, getattr(requests, begin)[own], getattr(requests, end)[own])
+    back_s = float(requests.requeued_s[worst].sum()) if _NEXT in in_service else 0.0
     whole = sum(total.values())
     if whole <= 0:
         return Shares({})
@@ -90,23 +86,23 @@ def shares(records: Records, candidate: Candidate, goal: Goal) -> Shares:
     return Shares(found)
 
 
-def _phases(goal: Goal) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the goal's time begins in the queue, and which parts of the service are in it."""
+_FIRST, _NEXT = ("scheduled_s", "first_token_s"), ("first_token_s", "last_token_s")
+
+
+def _phases(goal: Goal) -> tuple[bool, tuple[tuple[str, str], ...]]:
+    """Return whether the goal's time begins in the queue, and the parts of the service that are in it."""
     return {
-        "ttft": (True, ("first",)),
+        "ttft": (True, (_FIRST,)),
         "queue_time": (True, ()),
-        "tpot": (False, ("next",)),
-        "itl": (False, ("next",)),
-    }.get(goal.latency or "", (True, ("first", "next")))
+        "tpot": (False, (_NEXT,)),
+        "itl": (False, (_NEXT,)),
+    }.get(goal.latency or "", (True, (_FIRST, _NEXT)))
 
 
 def _worst(records: Records, goal: Goal) -> Ints:
-    """The rows of the requests that come off worst."""
-    latencies = request_latencies(records)
-    if goal.latency in ("ttft", "tpot", "e2el", "queue_time"):
-        values = getattr(latencies, f"{goal.latency}_ms").copy()
-    else:
-        values = latencies.tpot_ms.copy() if goal.latency == "itl" else latencies.e2el_ms.copy()
+    """Return the rows of the worst requests."""
+    latency = "tpot" if goal.latency == "itl" else goal.latency or "e2el"
+    values = getattr(request_latencies(records), f"{latency}_ms").copy()
     if goal.class_name is not None:
         values[records.requests.class_index != records.class_names.index(goal.class_name)] = np.nan
     values[~finished(records)] = np.nan
@@ -117,7 +113,7 @@ def _worst(records: Records, goal: Goal) -> Ints:
 
 
 def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
-    """Shares of each row's time by resource."""
+    """Return shares of each row's time by resource."""
     seqs, prompts = rows.decoding + rows.held, rows.prefilling
     context = rows.context_tokens + seqs * (rows.repeat - 1) / 2
     pairs = rows.prefill_tokens * (rows.prefill_tokens / np.maximum(prompts, 1)) / 2
@@ -141,7 +137,7 @@ def _resources(rows: RowColumns, scenario: Scenario) -> dict[str, Floats]:
 
 
 def _waiting(rows: RowColumns, is_short: Bools, slots: int, resources: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Shares of each row's time by cause, for a request in the queue."""
+    """Return shares of each row's time by cause, for a request in the queue."""
     waits = rows.waiting > 0
     is_full = waits & (rows.running >= slots)
     no_memory = waits & ~is_full & is_short
@@ -152,15 +148,9 @@ def _waiting(rows: RowColumns, is_short: Bools, slots: int, resources: Mapping[s
 
 
 def _add(
-    total: dict[str, float],
-    rows: RowColumns,
-    shares_of: Mapping[str, Floats],
-    starts: Floats,
-    ends: Floats,
-    *,
-    idle: str,
+    total: dict[str, float], rows: RowColumns, shares_of: Mapping[str, Floats], starts: Floats, ends: Floats
 ) -> None:
-    """Add the time between these starts and ends to the causes; what lies in no row goes to `idle`."""
+    """Add the time between these starts and ends to the causes; time in no row is `queueing`."""
     known = ~(np.isnan(starts) | np.isnan(ends))
     starts, ends = starts[known], ends[known]
     if not len(rows.start_s) or not len(starts):
@@ -173,4 +163,4 @@ def _add(
         found = float((np.interp(ends, times, at) - np.interp(starts, times, at)).sum())
         total[cause] += found
         rest -= found
-    total[idle] += max(rest, 0.0)
+    total["queueing"] += max(rest, 0.0)

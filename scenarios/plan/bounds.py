@@ -44,33 +44,33 @@ class Bounds:
     paired_by_seed: bool = False
 
     def times(self, factor: float) -> Bounds:
-        """The bounds of a multiple."""
-        value, low, high = self.value * factor, self.low * factor, self.high * factor
-        return Bounds(value, low, high, self.draws + math.log(factor), self.paired_by_seed)
+        """Return the bounds of a multiple."""
+        ends = self.value * factor, self.low * factor, self.high * factor
+        return Bounds(*ends, self.draws + math.log(factor), self.paired_by_seed)
 
 
 def bounds_of_seeds(rates: Sequence[float]) -> Bounds:
-    """The geometric mean of the seeds' rates, and Student's interval of its logarithm."""
+    """Return the geometric mean of the seeds' rates, and Student's interval of its logarithm."""
     logs = np.log(np.asarray(rates))
     found = mean_interval(logs.tolist())
-    value = math.exp(found.mean)
-    if found.n < 2:
-        return Bounds(value, value, value, logs, True)
-    return Bounds(value, math.exp(found.low), math.exp(found.high), logs, True)
+    ends = (found.mean, found.mean) if found.n < 2 else (found.low, found.high)
+    value, low, high = map(math.exp, (found.mean, *ends))
+    return Bounds(value, low, high, logs, True)
 
 
 def bounds_of_trace(trials: Sequence[Trial], held: float, failed: float | None) -> Bounds:
-    """The bounds from the trials of one trace at several rates, of which `held` is the largest that holds."""
+    """Return the bounds from trials of one trace at several rates, of which `held` is the largest that holds."""
     known = _known(trials)
     if not known:
         return Bounds(held, held, held if failed is None else failed)
-    draws = _crossings(known, known[0].goals, _weights(_requests(known[0])))
+    requests = max((len(tail) for tail in known[0].tails), default=0)
+    draws = _crossings(known, known[0].goals, _weights(requests))
     low, high = np.exp(np.quantile(draws, (0.025, 0.975))).tolist()
     return Bounds(held, min(low, held), max(high, held if failed is None else failed), draws)
 
 
 def moved(trials: Sequence[Trial], factor: float) -> float | None:
-    """The share by which the largest rate moves where every step takes `factor` times as long, from the same runs.
+    """Return the share by which the largest rate moves if every step takes `factor` times as long, from the same runs.
 
     By the law of scaling it is the rate at which limits as much tighter hold, divided by `factor`. None where the runs
     do not tell.
@@ -85,7 +85,7 @@ def moved(trials: Sequence[Trial], factor: float) -> float | None:
 
 
 def crossing(trials: Sequence[Trial]) -> float | None:
-    """The rate at which the excess crosses 0, between the runs that were made; None where they do not tell."""
+    """Return the rate at which the excess crosses 0, between the runs that were made; None where they do not tell."""
     known = _known(trials)
     if len(known) < 2:
         return None
@@ -93,7 +93,7 @@ def crossing(trials: Sequence[Trial]) -> float | None:
 
 
 def difference(one: Bounds, other: Bounds) -> tuple[float, float] | None:
-    """The interval at 95 % of log(one / other), draw by draw; None where the two cannot be paired."""
+    """Return the interval at 95 % of log(one / other), draw by draw; None where the two cannot be paired."""
     if len(one.draws) != len(other.draws) or len(one.draws) < 2:
         return None
     apart = one.draws - other.draws
@@ -105,13 +105,9 @@ def difference(one: Bounds, other: Bounds) -> tuple[float, float] | None:
 
 
 def _known(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that ran to their end, by rate, each rate once."""
+    """Return the trials that ran to their end, by rate, each rate once."""
     found = {trial.rate / trial.replicas: trial for trial in trials if not trial.stopped}
     return [found[rate] for rate in sorted(found)]
-
-
-def _requests(trial: Trial) -> int:
-    return max((len(tail.per_request) for tail in trial.tails), default=0)
 
 
 def _weights(requests: int) -> Floats:
@@ -122,7 +118,7 @@ def _weights(requests: int) -> Floats:
 
 
 def _crossings(trials: Sequence[Trial], goals: Sequence[Goal], weights: Floats) -> Floats:
-    """For each draw the logarithm of the rate of a replica at which the excess over all goals crosses 0."""
+    """Return, for each draw, the logarithm of the rate at which the excess over all goals crosses 0."""
     rates = np.log([trial.rate / trial.replicas for trial in trials])
     excess = np.stack([_excesses(trial, goals, weights) for trial in trials])  # one row a trial, one column a draw
     excess = np.clip(excess, -_MOST_EXCESS, _MOST_EXCESS)
@@ -146,17 +142,16 @@ def _crossing(rates: Floats, excess: Floats) -> float:
 
 
 def _excesses(trial: Trial, goals: Sequence[Goal], weights: Floats) -> Floats:
-    """The largest excess over the goals, one entry a draw."""
+    """Return the largest excess over the goals, one entry a draw."""
     worst = np.full(len(weights), -math.inf)
     for goal, value, tail in zip(goals, trial.values, trial.tails, strict=True):
-        drawn = _redrawn(goal, tail.per_request, weights) if len(tail.per_request) else np.array([value])
-        found = np.array([goal.excess(None if each is None else float(each)) for each in drawn])
-        worst = np.maximum(worst, found)
+        drawn = _redrawn(goal, tail, weights) if len(tail) else np.array([value])
+        worst = np.maximum(worst, [goal.excess(None if each is None else float(each)) for each in drawn])
     return worst
 
 
 def _redrawn(goal: Goal, per_request: Floats, weights: Floats) -> Floats:
-    """The goal's value in each draw."""
+    """Return the goal's value in each draw."""
     counts = np.flatnonzero(~np.isnan(per_request))
     blocks = weights.shape[1]
     block = counts * blocks // max(len(per_request), 1)

@@ -1,4 +1,4 @@
-"""A candidate of a plan: what differs from the scenario, the scenario that it makes, and what it costs."""
+"""A candidate of a plan: its settings, the scenario that they make, and its price."""
 
 from __future__ import annotations
 
@@ -31,33 +31,30 @@ class Candidate:
     @property
     def label(self) -> str:
         """The candidate in a few words: its values, with the last part of the key where that is needed."""
-        words = [_worded(key, value) for key, value in self.settings.items()]
-        return ", ".join(words) or self.scenario.name
+        return ", ".join(_worded(key, value) for key, value in self.settings.items()) or self.scenario.name
 
     def named_settings(self) -> Setting:
-        """The settings, with the GPU and the policy even where they do not differ."""
-        hardware, engine = self.scenario.hardware, self.scenario.engine
-        return {GPU: hardware.gpu, POLICY: engine.policy, **self.settings}
+        """Return the settings, with the GPU and the policy even where they do not differ."""
+        return {GPU: self.scenario.hardware.gpu, POLICY: self.scenario.engine.policy, **self.settings}
 
     def with_replicas(self, replicas: int | None) -> Scenario:
-        """Its scenario with so many replicas."""
+        """Return its scenario with so many replicas."""
         if replicas is None or replicas == self.scenario.replicas:
             return self.scenario
         return self.scenario.model_copy(update={"replicas": replicas})
 
     def with_settings(self, settings: Mapping[str, Any]) -> Candidate:
-        """Another candidate, in which these keys differ too. Raises InputError where they do not fit."""
+        """Return another candidate, in which these keys differ too. Raises InputError where they do not fit."""
         return make_candidate(self.scenario, {**self.settings, **settings})
 
     def gpus(self, replicas: int) -> int:
-        """GPUs of so many replicas; of a fleet of groups, all of theirs."""
-        groups = groups_of(self.scenario)
+        """Count the GPUs of so many replicas; of a fleet of groups, all of theirs."""
         if self.scenario.fleet is None:
             return replicas * self.scenario.hardware.tensor_parallel
-        return sum(group.replicas * group.scenario.hardware.tensor_parallel for group in groups)
+        return sum(group.replicas * group.scenario.hardware.tensor_parallel for group in groups_of(self.scenario))
 
     def usd_per_hour(self, replicas: int) -> float | None:
-        """The price of their GPUs; None where it is not known."""
+        """Return the price of these GPUs; None where it is not known."""
         total = 0.0
         for group in groups_of(self.scenario):
             price = group.scenario.resolve_gpu().usd_per_hour
@@ -69,7 +66,7 @@ class Candidate:
 
 
 def make_candidate(base: Scenario, settings: Mapping[str, Any]) -> Candidate:
-    """The candidate of some settings over a scenario; keys of the engine that its policy does not take are left out.
+    """Make a candidate of settings over a scenario; keys of the engine that its policy does not take are left out.
 
     Raises InputError where a setting is none, or the scenario cannot be built.
     """
@@ -87,7 +84,7 @@ def make_candidate(base: Scenario, settings: Mapping[str, Any]) -> Candidate:
 
 
 def make_candidates(base: Scenario, settings: Sequence[Setting]) -> list[Candidate]:
-    """The candidates of a grid, each once: settings that a policy does not take make no candidate of their own."""
+    """Make the candidates of a grid, each once: settings that a policy does not take make no candidate of their own."""
     found: dict[str, Candidate] = {}
     for setting in settings:
         candidate = make_candidate(base, setting)
@@ -122,6 +119,4 @@ def _worded(key: str, value: object) -> str:
         return policy_label(value)
     if key == GPU:
         return str(value.get("name", "a GPU") if isinstance(value, dict) else value)
-    if isinstance(value, bool):
-        return f"{key.rpartition('.')[2]} {'on' if value else 'off'}"
-    return f"{key.rpartition('.')[2]} {value}"
+    return f"{key.rpartition('.')[2]} {('on' if value else 'off') if isinstance(value, bool) else value}"

@@ -9,7 +9,7 @@ from simulator.policies import server_of
 from simulator.servers import Deployment
 
 UNKNOWN_MODEL = "MODEL"
-"""What stands for the Hugging Face name of a model that is not a built-in one."""
+"""The placeholder for the Hugging Face name of a model that is not a built-in one."""
 
 
 def deploy(scenario: Scenario, replicas: int = 1) -> str:
@@ -20,19 +20,8 @@ def deploy(scenario: Scenario, replicas: int = 1) -> str:
     write = server_of(policy).command
     if write is None:
         return f"# {policy_label(policy)} is no server's: there is no command for it"
-    at = _deployment(scenario)
-    command, remarks = write(build_policy(scenario), at)
-    if at.model == UNKNOWN_MODEL:
-        name = scenario.resolve_model().name
-        remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
-    if replicas > 1:
-        remarks = [f"on each of {replicas:,} replicas", *remarks]
-    return f"{command}  # {'; '.join(remarks)}" if remarks else command
-
-
-def _deployment(scenario: Scenario) -> Deployment:
     hardware, engine = scenario.hardware, scenario.engine
-    return Deployment(
+    at = Deployment(
         model=HUGGING_FACE.get(scenario.model, UNKNOWN_MODEL) if isinstance(scenario.model, str) else UNKNOWN_MODEL,
         tensor_parallel=hardware.tensor_parallel,
         gpu_memory_utilization=hardware.gpu_memory_utilization,
@@ -41,3 +30,10 @@ def _deployment(scenario: Scenario) -> Deployment:
         enable_prefix_caching=engine.enable_prefix_caching,
         enable_expert_parallel=hardware.enable_expert_parallel,
     )
+    command, remarks = write(build_policy(scenario), at)
+    if at.model == UNKNOWN_MODEL:
+        name = scenario.resolve_model().name
+        remarks = [f"{UNKNOWN_MODEL} is the Hugging Face name or the path of {name}", *remarks]
+    if replicas > 1:
+        remarks = [f"on each of {replicas:,} replicas", *remarks]
+    return f"{command}  # {'; '.join(remarks)}" if remarks else command

@@ -18,7 +18,7 @@ _ALIKE = 0.03  # share by which the short rates of candidates that behave alike 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A candidate whose largest rate is known, with the ends of its bracket; `short` is that of its short runs."""
+    """A candidate whose largest rate is known, with the ends of its bracket; `short` is the rate of its short runs."""
 
     short: float
     held: float
@@ -43,12 +43,12 @@ class Experience:
     known: list[Known] = field(default_factory=list)
 
     def ratio(self, candidate: Candidate) -> float:
-        """The ratio to expect: of the policy, or else the latest of another."""
+        """Return the ratio to expect: that of the policy, or else the latest of another."""
         found = self.ratios.get(candidate.scenario.engine.policy)
         return found if found is not None else next(reversed(self.ratios.values()), _FIRST_RATIO)
 
     def alike(self, candidate: Candidate, short: float) -> Known | None:
-        """The candidate of another policy, alike in all else, whose short runs came to the same rate."""
+        """Find a candidate of another policy, alike in all else, whose short runs came to the same rate."""
         rest = _without_policy(candidate)
         for each in self.known:
             if _without_policy(each.answer.candidate) == rest and abs(each.short / short - 1) < _ALIKE:
@@ -78,6 +78,5 @@ def _without_policy(candidate: Candidate) -> dict[str, object]:
 
 def _are_equal(one: Trial, other: Trial) -> bool:
     return one.values == other.values and all(
-        np.array_equal(mine.per_request, theirs.per_request, equal_nan=True)
-        for mine, theirs in zip(one.tails, other.tails, strict=True)
+        np.array_equal(mine, theirs, equal_nan=True) for mine, theirs in zip(one.tails, other.tails, strict=True)
     )

@@ -33,12 +33,12 @@ def write_plan(folder: Path, plan: Plan, base: Scenario) -> None:
 
 
 def chosen(plan: Plan) -> Sequence[Answer]:
-    """The best candidates: the first, and those that cannot be told apart from it."""
+    """Choose the best candidates: the first, and those that cannot be told apart from it."""
     return [answer for answer in plan.answers if answer.equal_to_best][:_MOST]
 
 
 def scenario_of(answer: Answer, plan: Plan, traffic: Traffic) -> Scenario:
-    """A candidate at its largest rate, or at the load that was asked for, with the goals as its SLO."""
+    """Make the scenario of a candidate at its largest rate, or at the load asked for, with the goals as its SLO."""
     rate = plan.load if answer.shown is None else answer.shown.rate
     scenario = traffic.scenario_at(answer.candidate.with_replicas(answer.replicas), rate)
     slo = _slo(plan.goals, scenario)
@@ -46,7 +46,7 @@ def scenario_of(answer: Answer, plan: Plan, traffic: Traffic) -> Scenario:
 
 
 def _slo(goals: Sequence[Goal], scenario: Scenario) -> dict[str, Any]:
-    """The scenario's SLO with the goals that an SLO can hold."""
+    """Return the scenario's SLO with the goals that an SLO can hold."""
     found: dict[str, Any] = {} if scenario.slo is None else scenario.slo.model_dump(exclude_none=True)
     for goal in goals:
         into = found

@@ -7,8 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean, nearest
+from scenarios.studies.study_axes import NUMBER
 from simulator.errors import InputError
 from simulator.metrics.latency import LATENCIES
 from simulator.metrics.metric import FLAG, FRACTION, Value
@@ -25,8 +27,7 @@ OF_LOAD = frozenset(
 )
 """Metrics that grow with the load: where one of them is too low, a larger rate may help."""
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_GOAL = re.compile(rf"\s*(?:(?P<class>[^:<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?|==?)\s*(?P<limit>{_NUMBER})\s*")
+_GOAL = re.compile(rf"\s*(?:(?P<class>[^:<>=]+):)?\s*(?P<metric>\w+)\s*(?P<sign>[<>]=?|==?)\s*(?P<limit>{NUMBER})\s*")
 _FORM = 'as in "p99_ttft_ms<=500", "slo_attainment>=0.99" or "chat:p99_tpot_ms<=50"'
 _FARTHEST = 20.0  # an excess beyond e^20 says no more
 
@@ -42,7 +43,7 @@ class Goal:
 
     @property
     def text(self) -> str:
-        """As `--slo` takes it."""
+        """The goal as `--slo` takes it."""
         of = "" if self.class_name is None else f"{self.class_name}:"
         return f"{of}{self.metric}{'>=' if self.at_least else '<='}{self.limit:g}"
 
@@ -54,7 +55,7 @@ class Goal:
 
     @property
     def statistic(self) -> str:
-        """`p99`, `mean`, ... of a latency's metric."""
+        """The statistic of a latency's metric: `p99`, `mean`, ..."""
         return self.metric.partition("_")[0]
 
     @property
@@ -75,7 +76,7 @@ class Goal:
     def excess(self, value: Value) -> float:
         """Return the logarithm of value over limit: above 0 the value misses, below 0 there is room.
 
-        Of shares near 1, the ratio is that of what they lack: 0.98 instead of 0.99 is as far as twice a latency.
+        A share counts by what it lacks to 1: 0.98 instead of 0.99 is as far off as twice a latency.
         """
         if value is None or math.isnan(value):
             return _FARTHEST
@@ -90,10 +91,10 @@ class Goal:
         return min(found, 0.0) if self.holds(value) else max(found, 1e-12)
 
     def scaled(self, factor: float) -> Goal:
-        """The goal as it is for step times `factor` times as long, seen by a clock that runs as much slower.
+        """Return the goal for steps `factor` times as long, seen by a clock that runs as much slower.
 
-        Times 2 in all costs and arrivals makes all latencies times 2: so the largest rate with steps 5 % slower is
-        1 / 1.05 of that at which limits 5 % tighter hold.
+        If all costs and arrivals double, so do all latencies. So the largest rate with steps 5 % slower is 1 / 1.05 of
+        the rate at which limits 5 % tighter hold.
         """
         if self.latency is None:
             return self
@@ -101,7 +102,7 @@ class Goal:
 
 
 def parse_goal(text: str, scenario: Scenario) -> Goal:
-    """The goal that `--slo TEXT` names. Raises InputError for what is none, with the nearest key of summary.json."""
+    """Parse the goal of `--slo TEXT`. Raises InputError for another text, with the nearest key of summary.json."""
     flag = f"--slo {text}"
     found = _GOAL.fullmatch(text)
     if found is None:
@@ -122,7 +123,7 @@ def parse_goal(text: str, scenario: Scenario) -> Goal:
 
 
 def goals_of(scenario: Scenario) -> tuple[Goal, ...]:
-    """The goals in the scenario's own SLO; limits without an attainment are to be met by 99 % of the requests."""
+    """Return the goals in the scenario's SLO; 99 % of the requests are to meet limits without an attainment."""
     slo = scenario.resolve_slo()
     if slo is None:
         return ()
@@ -137,14 +138,11 @@ def goals_of(scenario: Scenario) -> tuple[Goal, ...]:
 
 
 def chosen_goals(texts: Sequence[str], scenario: Scenario) -> tuple[Goal, ...]:
-    """The goals of the flags, or else those of the scenario. Raises InputError where there is none."""
+    """Return the goals of the flags, or else those of the scenario. Raises InputError where there is none."""
     found = tuple(dict.fromkeys(parse_goal(text, scenario) for text in texts)) or goals_of(scenario)
     if not found:
-        raise InputError(
-            "there is no SLO to plan for",
-            file="--slo",
-            hint=f"{_FORM}; or give the scenario `slo: {{p99_ttft_ms: 500}}`",
-        )
+        hint = f"{_FORM}; or give the scenario `slo: {{p99_ttft_ms: 500}}`"
+        raise InputError("there is no SLO to plan for", file="--slo", hint=hint)
     return found
 
 
@@ -168,22 +166,16 @@ def _check_fits(goal: Goal, scenario: Scenario, flag: str) -> None:
     """Raise InputError for a goal that this scenario cannot have."""
     slo = scenario.resolve_slo()
     if goal.metric in OF_LIMITS and (slo is None or not slo.limits):
-        raise InputError(
-            f"{goal.metric} counts requests within the limits of the SLO, and the scenario has none",
-            file=flag,
-            hint="--set slo.ttft_ms=1000 --set slo.tpot_ms=50 gives limits; or limit a percentile: p99_ttft_ms<=1000",
-        )
+        what = f"{goal.metric} counts requests within the limits of the SLO, and the scenario has none"
+        hint = "--set slo.ttft_ms=1000 --set slo.tpot_ms=50 gives limits; or limit a percentile: p99_ttft_ms<=1000"
+        raise InputError(what, file=flag, hint=hint)
     if goal.class_name is not None:
-        from scenarios.assembly.workloads import build_workload
-
         names = build_workload(scenario).class_names
         if goal.class_name not in names:
-            raise InputError(
-                f"no class is called {goal.class_name!r}", file=flag, hint=did_you_mean(goal.class_name, names)
-            )
+            hint = did_you_mean(goal.class_name, names)
+            raise InputError(f"no class is called {goal.class_name!r}", file=flag, hint=hint)
     if goal.limit < 0 or (METRICS[goal.metric].unit in (FRACTION, FLAG) and goal.limit > 1):
-        raise InputError(
-            f"{goal.limit:g} cannot be a limit of {goal.metric}", file=flag, hint="allowed: 0 and more; shares up to 1"
-        )
+        what = f"{goal.limit:g} cannot be a limit of {goal.metric}"
+        raise InputError(what, file=flag, hint="allowed: 0 and more; shares up to 1")
     if goal.latency is not None and goal.limit == 0:
         raise InputError("a latency cannot be 0", file=flag, hint=_FORM)

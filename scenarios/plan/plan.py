@@ -1,4 +1,4 @@
-"""A plan: candidates, their answers, best first, what could not be told apart, and what would help."""
+"""Make a plan: candidates, their answers, best first, what could not be told apart, and what would help."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scenarios.plan.candidate import Candidate, firsts
 from scenarios.plan.config import find_config
 from scenarios.plan.experience import Experience
 from scenarios.plan.goal import Goal
-from scenarios.plan.rates import ShortRate, find_rate, short_rate
+from scenarios.plan.rates import find_rate, short_rate
 from scenarios.plan.replicas import find_replicas
 from scenarios.plan.search import rounded
 from scenarios.plan.space import space
@@ -46,111 +46,90 @@ def make_plan(
     seeds: int = SEEDS,
     progress: Callable[..., None] | None = None,
 ) -> Plan:
-    """The plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
+    """Plan for a scenario's traffic. Raises InputError for a space or a rate that cannot be.
 
     `rate` is the load of `replicas` and `config`, in requests per second, the scenario's unless given; `budget_s` are
-    CPU seconds, after which the answers say what was not settled. `progress` is told of finished candidates, and of how
-    many there are; of `config`, of runs.
+    CPU seconds, after which the answers say what was not settled. `progress` is called with the finished candidates and
+    their total; for `config`, with the runs so far.
     """
     if rate is not None and not (math.isfinite(rate) and rate > 0):
         raise InputError(f"a rate is above 0, not {rate:g}", file="--rate")
     if budget_s is not None and not budget_s > 0:
         raise InputError(f"a budget is above 0 seconds, not {budget_s:g}", file="--budget-s")
-    traffic = Traffic(scenario)
-    lab = Laboratory(traffic, goals, budget_s)
-    load = traffic.rate if rate is None else rounded(rate)
+    traffic, tell = Traffic(scenario), progress or (lambda *_: None)
+    lab = Laboratory(traffic, goals, budget_s, None if rate is None else rounded(rate), seeds)
     around = space(scenario, gpus=gpus, policies=policies, axes=axes, by_default=find == "config")
-    numbers = tuple(range(scenario.seed, scenario.seed + (seeds if traffic.is_random else 1)))
-    experience = Experience()
     notes = [*around.notes, *_warnings(traffic, goals)]
-    refused = [
-        Answer(candidate, False, candidate.scenario.replicas, load, note=why) for candidate, why in around.refused
-    ]
+    refused = [_unanswered(lab, candidate, why) for candidate, why in around.refused]
+    candidates = around.candidates
     if find == "config":
-        answers, more = find_config(
-            lab, around.candidates, load=load, seeds=numbers, experience=experience, progress=progress
-        )
+        answers, more = find_config(lab, candidates, Experience(), tell)
         notes += more
         refused = refused if not answers else []
     else:
-        candidates = around.candidates
         alone = firsts(candidates)
         different = [candidate for place, candidate in enumerate(candidates) if alone[place] == place]
-        found = _answers(lab, different, find, load, numbers, experience, progress)
-        places = dict(zip(sorted(set(alone)), found, strict=True))
+        places = dict(zip(sorted(set(alone)), _answers(lab, different, find, tell), strict=True))
         answers = [replace(places[first], candidate=candidates[place]) for place, first in enumerate(alone)]
     ranked = _told_apart(_ranked([*answers, *refused], find), find)
     ranked = [replace(answer, advice=advise(lab, answer, tried=place < _TRIED)) for place, answer in enumerate(ranked)]
     if lab.is_spent:
         notes.append("warning: the budget ended: what was not settled is said of each candidate")
-    about = f"{len(traffic.workload(traffic.rate, scenario.seed)):,} requests, {traffic.rate:g}/s as they stand"
-    return Plan(find, scenario.name, tuple(goals), load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
+    about = f"{traffic.num_requests:,} requests, {traffic.rate:g}/s as they stand"
+    return Plan(find, scenario.name, tuple(goals), lab.load, tuple(ranked), lab.runs, lab.cpu_s, tuple(notes), about)
 
 
-def _answers(
-    lab: Laboratory,
-    candidates: Sequence[Candidate],
-    find: Find,
-    load: float,
-    seeds: Sequence[int],
-    experience: Experience,
-    progress: Callable[..., None] | None,
-) -> list[Answer]:
-    """The answers of candidates. Short runs of all come first; then whole ones, of the most promising first: what it
-    costs elsewhere says how exactly the rate of an expensive one must be known."""
+def _answers(lab: Laboratory, candidates: Sequence[Candidate], find: Find, tell: Callable[..., None]) -> list[Answer]:
+    """Answer for each candidate: short runs of all, then whole ones, of the most promising candidate first.
+
+    What requests cost elsewhere says how exactly the rate of an expensive candidate must be known.
+    """
+    experience = Experience()
     found: dict[int, Answer] = {}
-    shorts: dict[int, ShortRate] = {}
+    shorts: dict[int, float | None] = {}
     for place, candidate in enumerate(candidates if find == "rate" else ()):
         try:
-            shorts[place] = ShortRate(short_rate(lab, candidate))
+            shorts[place] = short_rate(lab, candidate)
         except InputError as error:
-            found[place] = _refused(candidate, load, error)
+            found[place] = _refused(lab, candidate, error)
         if lab.is_spent:
             break
 
     def promise(place: int) -> float:
-        short_run = shorts.get(place)
         price = candidates[place].usd_per_hour(candidates[place].scenario.replicas)
-        return 0.0 if short_run is None or short_run.short is None else short_run.short / (price or 1.0)
+        return (shorts.get(place) or 0.0) / (price or 1.0)
 
     for place in sorted(range(len(candidates)), key=lambda place: -promise(place)):
-        if place not in found:
-            try:
-                found[place] = _one(lab, candidates[place], find, load, seeds, experience, shorts.get(place))
-            except InputError as error:
-                found[place] = _refused(candidates[place], load, error)
-        if progress is not None:
-            progress(len(found), len(candidates))
+        candidate = candidates[place]
+        try:
+            if place in found:
+                pass
+            elif lab.is_spent:
+                found[place] = _unanswered(lab, candidate, "The budget ended before this was tried.")
+            elif find == "replicas":
+                found[place] = find_replicas(lab, candidate, experience)
+            else:
+                found[place] = find_rate(lab, candidate, experience, short=shorts[place])
+        except InputError as error:
+            found[place] = _refused(lab, candidate, error)
+        tell(len(found), len(candidates))
     return [found[place] for place in range(len(candidates))]
 
 
-def _refused(candidate: Candidate, load: float, error: InputError) -> Answer:
+def _unanswered(lab: Laboratory, candidate: Candidate, why: str) -> Answer:
+    return Answer(candidate, False, candidate.scenario.replicas, lab.load, note=why)
+
+
+def _refused(lab: Laboratory, candidate: Candidate, error: InputError) -> Answer:
     """Return an answer that says what is wrong with a candidate's scenario. Raises `error` if it is not at fault."""
     if error.file is not None:  # a flag, or the user's own file
         raise error
-    return Answer(candidate, False, candidate.scenario.replicas, load, note=f"{error.message}.")
-
-
-def _one(
-    lab: Laboratory,
-    candidate: Candidate,
-    find: Find,
-    load: float,
-    seeds: Sequence[int],
-    experience: Experience,
-    short_run: ShortRate | None,
-) -> Answer:
-    if lab.is_spent:
-        note = "The budget ended before this was tried."
-        return Answer(candidate, False, candidate.scenario.replicas, load, note=note)
-    if find == "replicas":
-        return find_replicas(lab, candidate, load=load, experience=experience)
-    return find_rate(lab, candidate, seeds=seeds, experience=experience, short_run=short_run, load=load)
+    return _unanswered(lab, candidate, f"{error.message}.")
 
 
 def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:
     """Warn of a workload that is too short for its goals."""
-    count = len(traffic.workload(traffic.rate, traffic.scenario.seed))
+    count = traffic.num_requests
     tails = [goal.text for goal in goals if goal.quantile is not None and goal.quantile >= 0.99]
     if not tails or count >= _FEW:
         return []
@@ -158,34 +137,26 @@ def _warnings(traffic: Traffic, goals: Sequence[Goal]) -> list[str]:
 
 
 def _ranked(answers: Sequence[Answer], find: Find) -> list[Answer]:
-    """Best first: those that meet the goals by price, the others by how little they miss."""
+    """Sort answers, the best first: those that meet the goals by price, the others by how little they miss."""
     priced = all(answer.usd_per_hour is not None for answer in answers if answer.feasible)
 
     def key(answer: Answer) -> tuple[float, ...]:
         rate = 0.0 if answer.bounds is None else answer.bounds.value
         if not answer.feasible:
             return (1.0, 0.0 if answer.bounds is not None else 1.0, -rate, answer.excess)
-        if find == "rate":
-            return (0.0, _score(answer) if priced else 0.0, -rate)
         price = answer.usd_per_hour if priced else float(answer.gpus)
+        if find == "rate":  # by the price of a request at the largest rate
+            price = (price or 0.0) / rate if priced and rate else 0.0
         return (0.0, price or 0.0, -rate)
 
     return sorted(answers, key=key)  # stable: equals stay in the order of the grid
 
 
-def _score(answer: Answer) -> float:
-    """USD for a million requests at the largest rate."""
-    if answer.bounds is None or answer.usd_per_hour is None:
-        return math.inf
-    return answer.usd_per_hour / answer.bounds.value
-
-
 def _told_apart(answers: list[Answer], find: Find) -> list[Answer]:
-    """The answers with `equal_to_best` where the interval of the difference from the first holds 0."""
-    if not answers:
-        return []
-    best = answers[0]
-    return [replace(answer, equal_to_best=answer is best or _is_equal(answer, best, find)) for answer in answers]
+    """Set `equal_to_best` where the interval of the difference from the first holds 0."""
+    return [
+        replace(answer, equal_to_best=answer is answers[0] or _is_equal(answer, answers[0], find)) for answer in answers
+    ]
 
 
 def _is_equal(answer: Answer, best: Answer, find: Find) -> bool:

@@ -1,4 +1,4 @@
-"""The fewest replicas for a load: simulated as a fleet behind its router, from what one replica carries on."""
+"""Find the fewest replicas for a load, simulated as a fleet behind its router, from what one replica carries on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer
-from scenarios.plan.bottleneck import Shares
 from scenarios.plan.bounds import Bounds, bounds_of_trace, crossing
 from scenarios.plan.candidate import Candidate
 from scenarios.plan.experience import Experience
@@ -24,12 +23,12 @@ _SLACK = 0.02  # of the replicas of a large fleet: so many fewer might do
 _ENOUGH = 3  # runs, to draw a line through
 
 
-def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experience: Experience) -> Answer:
-    """The fewest replicas of a candidate that hold at a load, and the largest rate of that fleet.
+def find_replicas(lab: Laboratory, candidate: Candidate, experience: Experience) -> Answer:
+    """Find the fewest replicas of a candidate that hold at the load, and the largest rate of that fleet.
 
-    Every number of replicas is a run at the load. A small fleet's rate is searched for; what a large one of another
-    size does at the load is, replica by replica, what this one does at a larger or smaller load, so the runs on both
-    sides of the answer bound it. They are of the scenario's seed; drawn traffic is redrawn in blocks as a trace is.
+    Every number of replicas is a run at the load. The rate of a small fleet is searched for. A large fleet of another
+    size does at the load, replica by replica, what this one does at a larger or smaller load: so the runs on both sides
+    of the answer bound its rate. All have the scenario's seed; drawn traffic is redrawn in blocks, as a trace is.
     """
     if candidate.scenario.fleet is not None:
         raise InputError(
@@ -37,10 +36,15 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
             file="--find replicas",
             hint="leave `fleet` out, or plan the groups one by one",
         )
-    one = short_rate(lab, _alone(candidate))
+    load, alone = lab.load, Candidate(candidate.settings, candidate.with_replicas(1), candidate.left_out)
+    one = short_rate(lab, alone)
     if one is None:
-        return Answer(candidate, False, 1, load, note=_nothing(lab, candidate))
-    ratio = experience.ratio(candidate)
+        note = "The budget ended before a rate was found that holds."
+        if not lab.is_spent:
+            rate = lab.traffic.rate / FARTHEST
+            seen = lab.run(alone, rate, piece=piece_of(lab), early_stop=False)
+            note = f"A replica holds at no rate: {described(seen)}, even at {rate:.3g} requests/s."
+        return Answer(candidate, False, 1, load, note=note)
     trials: dict[int, Trial] = {}
 
     def probe(replicas: int) -> Trial:
@@ -51,7 +55,7 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
         return trials[replicas]
 
     is_settled = True
-    start = math.ceil(load / (one * ratio))
+    start = math.ceil(load / (one * experience.ratio(candidate)))
     found: int | None = None
     if start <= 4 * MOST_REPLICAS:
         try:
@@ -62,24 +66,16 @@ def find_replicas(lab: Laboratory, candidate: Candidate, *, load: float, experie
     if found is None:
         return _none(candidate, load, one, trials, is_settled)
     experience.ratios[candidate.scenario.engine.policy] = load / (found * one)
-    return _answer(lab, candidate, load, found, trials, is_settled)
+    return _answer(lab, candidate, found, trials, is_settled)
 
 
 class _SpentError(Exception):
     """The budget is over."""
 
 
-def _alone(candidate: Candidate) -> Candidate:
-    return Candidate(candidate.settings, candidate.with_replicas(1), candidate.left_out)
-
-
-def _answer(
-    lab: Laboratory, candidate: Candidate, load: float, found: int, trials: dict[int, Trial], is_settled: bool
-) -> Answer:
-    held = trials[found]
-    near = (
-        _more_load(lab, candidate, load, held) if found <= _FEW else _other_sizes(lab, candidate, load, trials, found)
-    )
+def _answer(lab: Laboratory, candidate: Candidate, found: int, trials: dict[int, Trial], is_settled: bool) -> Answer:
+    held, load = trials[found], lab.load
+    near = _more_load(lab, candidate, held) if found <= _FEW else _other_sizes(lab, candidate, trials, found)
     bounds = _fleet_bounds(near, load, found)
     failing = [trial for trial in near if not trial.holds]
     beyond = min(failing, key=lambda trial: trial.rate / trial.replicas, default=held)  # where a goal is missed first
@@ -90,43 +86,41 @@ def _answer(
             f"At 95 % the fleet's rate may be as low as {rate_text(bounds.low)} requests/s: "
             f"{surer:,} replicas would be on the safe side."
         )
-    return answer_of(candidate, load, bounds, held, near, beyond, note)
+    return answer_of(lab, candidate, bounds, held, near, beyond, note)
 
 
-def _more_load(lab: Laboratory, candidate: Candidate, load: float, held: Trial) -> list[Trial]:
-    """Runs of the same fleet under more load: a replica more or less would be too large a step."""
+def _more_load(lab: Laboratory, candidate: Candidate, held: Trial) -> list[Trial]:
+    """Run the same fleet under more load: a replica more or less would be too large a step."""
 
     def probe(rate: float) -> Trial:
-        return held if rate <= load else lab.run(candidate, rate, replicas=held.replicas, early_stop=False)
+        return held if rate <= lab.load else lab.run(candidate, rate, replicas=held.replicas, early_stop=False)
 
     found = largest(
         probe,
-        load,
+        lab.load,
         tolerance=_TOLERANCE,
         step=_FIRST_STEP,
         slope=SLOPE,
-        least=load,
-        most=load * FARTHEST,
+        least=lab.load,
+        most=lab.load * FARTHEST,
         go_on=lambda: not lab.is_spent,
     )
     return [trial for _, trial in found.probes]
 
 
-def _other_sizes(
-    lab: Laboratory, candidate: Candidate, load: float, trials: dict[int, Trial], found: int
-) -> list[Trial]:
-    """Runs of fleets of about this size at the load."""
+def _other_sizes(lab: Laboratory, candidate: Candidate, trials: dict[int, Trial], found: int) -> list[Trial]:
+    """Run fleets of about this size at the load."""
     near = [trial for trial in trials.values() if not trial.stopped]
     below = max((size for size, trial in trials.items() if not trial.holds), default=0)
     if below and trials[below].stopped and not lab.is_spent:  # its values say where the limit lies
-        near.append(lab.run(candidate, load, replicas=below, early_stop=False))
+        near.append(lab.run(candidate, lab.load, replicas=below, early_stop=False))
     if len(near) < _ENOUGH and not lab.is_spent and found < MOST_REPLICAS:
-        near.append(lab.run(candidate, load, replicas=found + max(1, found // 12), early_stop=False))
+        near.append(lab.run(candidate, lab.load, replicas=found + max(1, found // 12), early_stop=False))
     return near
 
 
 def _fleet_bounds(near: list[Trial], load: float, found: int) -> Bounds:
-    """The rate of `found` replicas, from runs of about as many: what counts is the rate of each replica."""
+    """Return the bounds of `found` replicas' rate, from runs of about as many: what counts is the rate of each one."""
     holding = [trial.rate / trial.replicas for trial in near if trial.holds]
     failing = [trial.rate / trial.replicas for trial in near if not trial.holds]
     held = max(holding, default=load / found)
@@ -139,7 +133,7 @@ def _fleet_bounds(near: list[Trial], load: float, found: int) -> Bounds:
 
 
 def _none(candidate: Candidate, load: float, one: float, trials: dict[int, Trial], is_settled: bool) -> Answer:
-    """No number of replicas was found."""
+    """Return the answer where no number of replicas was found."""
     seen = max(trials.values(), key=lambda trial: trial.replicas, default=None)
     needed = math.ceil(load / one)
     if not is_settled:
@@ -148,22 +142,7 @@ def _none(candidate: Candidate, load: float, one: float, trials: dict[int, Trial
         note = f"One replica carries {rate_text(one)} requests/s: more than {MOST_REPLICAS:,} would be needed."
     else:
         note = f"{seen.replicas:,} replicas are not enough: {described(seen)}."
-    known = seen is not None and not seen.stopped
-    return Answer(
-        candidate,
-        False,
-        min(needed, MOST_REPLICAS) if seen is None else seen.replicas,
-        load,
-        shown=None if seen is None else seen.bare(),
-        binding=seen.worst if seen is not None and known else None,
-        shares=causes(seen, candidate, seen.worst) if seen is not None and known else Shares({}),
-        note=note,
-    )
-
-
-def _nothing(lab: Laboratory, candidate: Candidate) -> str:
-    if lab.is_spent:
-        return "The budget ended before a rate was found that holds."
-    rate = lab.traffic.rate / FARTHEST
-    seen = lab.run(_alone(candidate), rate, piece=piece_of(lab), early_stop=False)
-    return f"A replica holds at no rate: {described(seen)}, even at {rate:.3g} requests/s."
+    if seen is None:
+        return Answer(candidate, False, min(needed, MOST_REPLICAS), load, note=note)
+    answer = Answer(candidate, False, seen.replicas, load, shown=seen.bare(), note=note)
+    return answer if seen.stopped else replace(answer, binding=seen.worst, shares=causes(seen, candidate))

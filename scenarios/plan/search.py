@@ -1,9 +1,8 @@
-"""The largest rate at which something holds: a bracket by doubling, then bisection of the logarithm of the rate.
+"""Search the largest rate that holds: a bracket by doubling, then bisection of the logarithm of the rate.
 
-Where both ends of the bracket say how far they are from the limit, the next rate is where a line through them crosses
-it (regula falsi), kept away from the ends. Latencies bend sharply at the limit, so an excess far from it counts little
-more than `_BEND`. What is looked for is a crossing: a rate that holds and one that does not within `tolerance` of each
-other.
+If both ends of the bracket know their distance from the limit, the next rate is where a line through them crosses it
+(regula falsi), kept away from the ends. Latencies bend sharply at the limit, so an excess far from it counts little
+more than `_BEND`. The search ends with a rate that holds and one that does not, within `tolerance` of each other.
 """
 
 from __future__ import annotations
@@ -47,11 +46,6 @@ class Found(Generic[P]):
     probes: list[tuple[float, P]] = field(default_factory=list)
     is_settled: bool = False
 
-    @property
-    def rate(self) -> float | None:
-        """The largest rate that was seen to hold below one that does not."""
-        return None if self.held is None else self.held[0]
-
 
 def largest(
     probe: Callable[[float], P],
@@ -67,10 +61,10 @@ def largest(
 ) -> Found[P]:
     """Search from `start` on, by factors of `step` up to 2 or as far as two probes foresee, until `least` or `most`.
 
-    `tolerance` may be worked out from the probes so far. `slope` is what the excess is expected to grow by with the
+    `tolerance` may be worked out from the probes so far. `slope` is the expected growth of the excess with the
     logarithm of the rate: with it, the first probe alone foresees the second. `too_little` says that a probe failed for
-    want of load: then the rate goes up. `go_on` is asked before each probe; where it says no, the bracket so far is
-    what was found.
+    want of load: then the rate goes up. `go_on` is asked before each probe; if it says no, the bracket so far is
+    returned.
     """
     found: Found[P] = Found()
     rate, factor = rounded(start), step
@@ -150,12 +144,12 @@ def _guess(held: tuple[float, Probed], failed: tuple[float, Probed], tolerance: 
 
 
 def rounded(rate: float) -> float:
-    """A rate to five digits: what is written is what was run."""
+    """Round a rate to five digits, so that the written rate is the rate of the run."""
     return float(f"{rate:.{_DIGITS}g}")
 
 
 def fewest(probe: Callable[[int], P], start: int, most: int, *, slack: float = 0.0) -> tuple[int | None, int]:
-    """The smallest whole number from 1 to `most` that holds, if more is never worse; and the largest seen to fail.
+    """Find the smallest whole number from 1 to `most` that holds, if more is never worse; and the largest that failed.
 
     From `start` by doubled steps to either side, farther where the excess says so, then by halves of the logarithm;
     with `slack` it may be more than the smallest by that share. None where `most` fails too.

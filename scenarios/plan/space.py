@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from scenarios.assembly.replica_parts import build
@@ -15,7 +16,7 @@ from scenarios.schema.cost.profile import ProfileCostConfig
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.hints import did_you_mean
-from scenarios.studies.study_axes import Axis, Setting, grid
+from scenarios.studies.study_axes import Axis, Setting, check_once, grid
 from simulator.errors import InputError
 from simulator.hardware.gpus import find_gpu
 from simulator.policies import DEFAULT_POLICY, PLAIN_POLICY
@@ -41,7 +42,7 @@ class Space:
 def space(
     base: Scenario, *, gpus: Sequence[str] = (), policies: str = "", axes: Sequence[Axis] = (), by_default: bool = False
 ) -> Space:
-    """The grid of GPUs, policies and axes; with `by_default`, of the settings that apply where no axis is given.
+    """Make the grid of GPUs, policies and axes; with `by_default`, of the settings that apply where no axis is given.
 
     GPUs are compared on an equal footing: where one has no profile, all take the roofline, and a note says so.
     Raises InputError for what no scenario can be, naming the flag.
@@ -72,8 +73,7 @@ def _grid(base: Scenario, gpus: Sequence[str], policies: str, axes: Sequence[Axi
     for key, flag, given in ((GPU, "--gpus", gpus), (POLICY, "--policies", policies)):
         if given and key in keys:
             raise InputError(f"{key} is varied already", file=flag, hint="name its values once")
-    if doubled := next((key for key in keys if keys.count(key) > 1), None):
-        raise InputError(f"{doubled} is varied twice", file="--vary")
+    check_once(keys, "--vary")
     settings = grid([_gpu_axis(gpus), *axes] if gpus else list(axes))
     if policies:
         own = [_policy_setting(base, text) for text in split_variants(policies)]
@@ -106,17 +106,16 @@ def _gpu_axis(gpus: Sequence[str]) -> Axis:
 
 def _policy_setting(base: Scenario, text: str) -> Setting:
     variant = as_variant(text)
-    setting: Setting = {POLICY: variant.policy, **{f"engine.{key}": value for key, value in variant.settings.items()}}
     scenario = make_candidate(base, {POLICY: variant.policy}).scenario
     taken = engine_keys(scenario.engine.policy, dict(variant.settings))
     for key in variant.settings:
         if key not in taken:
             raise InputError(f"{text}: {variant.policy} does not take {key}", file="--policies")
-    return setting
+    return {POLICY: variant.policy, **{f"engine.{key}": value for key, value in variant.settings.items()}}
 
 
 def _applicable(base: Scenario, setting: Setting, has_policies: bool) -> Iterator[Setting]:
-    """The default space around a setting: batch, step, policy, caching, and how many GPUs share a replica."""
+    """Yield the default space around a setting: batch, step, policy, caching, and the GPUs of a replica."""
     around = make_candidate(base, setting).scenario
     policies = [around.engine.policy] if has_policies else [*dict.fromkeys((around.engine.policy, *_POLICIES))]
     content = build_workload(around).content is not None
@@ -144,29 +143,24 @@ def _splits(around: Scenario) -> list[Setting]:
         return [{}]
     found: list[Setting] = [{}]
     for size in sizes:
-        if size == ranks:
-            continue
         setting: Setting = {TENSOR_PARALLEL: size, REPLICAS: gpus // size}
-        try:
-            build(make_candidate(around, setting).scenario)
-        except InputError:
-            continue  # it does not fit, or has no measured kernels
-        found.append(setting)
+        with suppress(InputError):  # it does not fit, or has no measured kernels
+            if size != ranks:
+                build(make_candidate(around, setting).scenario)
+                found.append(setting)
     return found
 
 
 def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Setting], list[str]]:
-    """The settings with step times of one kind for all GPUs, and what there is to say of it."""
+    """Return the settings with step times of one kind for all GPUs, and notes on them."""
     gpus = dict.fromkeys(str(setting[GPU]) for setting in settings if isinstance(setting.get(GPU), str))
     if len(gpus) < 2:
         return settings, []
     if isinstance(base.cost, LinearCostConfig):
-        return settings, [
-            "warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"
-        ]
+        note = "warning: a linear cost takes the same time on every GPU: they differ in memory and price alone"
+        return settings, [note]
     if not isinstance(base.cost, ProfileCostConfig):
         return settings, []
-    own: Setting = {"cost": {"kind": "profile"}}
     pinned = base.cost.name is not None or base.cost.path is not None
     without = [gpu for gpu in gpus if not _has_profile(load(base, ["cost={kind: profile}", f"{GPU}={gpu}"]))]
     if without:
@@ -175,7 +169,7 @@ def _equal_footing(base: Scenario, settings: list[Setting]) -> tuple[list[Settin
             "GPUs are by roofline, so that they compare; leave it out to compare measured kernels"
         )
         return [{**setting, "cost": {"kind": "roofline"}} for setting in settings], [note]
-    return ([{**setting, **own} for setting in settings] if pinned else settings), []
+    return ([{**setting, "cost": {"kind": "profile"}} for setting in settings] if pinned else settings), []
 
 
 def _has_profile(scenario: Scenario) -> bool:

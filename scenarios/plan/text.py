@@ -5,49 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scenarios.plan.answer import Answer, Plan
-from scenarios.plan.wording import change, described, rate_text
+from scenarios.plan.wording import bounds_text, change, described, rate_text
 
 _SURE = 0.10  # a rate that moves by more than this with 5 % of the step times is at the edge
 
 
 def sentence(plan: Plan) -> str:
-    """The answer."""
+    """The answer in a sentence."""
     if not plan.answers:
         return "There is no candidate."
     best = plan.answers[0]
-    name = best.candidate.label
+    name, at = best.candidate.label, f"at {rate_text(plan.load)} requests/s"
+    up_to, between = ("", "") if best.bounds is None else bounds_text(best.bounds)
     if not best.feasible:
-        return _miss(plan, best)
-    assert best.bounds is not None, "what is feasible has a rate"
-    between = f"[{rate_text(best.bounds.low)}, {rate_text(best.bounds.high)}]"
+        head = "No candidate meets the SLO" + (f" {at}" if plan.find != "rate" else "")
+        if best.shown is None or best.shown.stopped:
+            return f"{head}. {best.note}".strip()
+        would = f"; it would up to {up_to} requests/s {between}" if up_to else ""
+        return f"{head}. The nearest is {name}: {described(best.shown)}{would}."
     if plan.find == "rate":
-        found = f"{name} meets the SLO up to {rate_text(best.bounds.value)} requests/s (95 %: {between})"
+        found = f"{name} meets the SLO up to {up_to} requests/s (95 %: {between})"
     elif plan.find == "replicas":
         several = "replica" if best.replicas == 1 else "replicas"
-        found = f"{best.replicas:,} {several} of {name} meet the SLO at {rate_text(plan.load)} requests/s"
-        found += f" and would up to {rate_text(best.bounds.value)} {between}"
+        found = f"{best.replicas:,} {several} of {name} meet the SLO {at} and would up to {up_to} {between}"
     else:
-        found = f"{name} meets the SLO at {rate_text(plan.load)} requests/s"
-        found += f" and would up to {rate_text(best.bounds.value)} {between}"
-    money = [
-        "" if best.usd_per_hour is None else f"{best.usd_per_hour:,.2f} USD/h",
-        "" if best.usd_per_million is None else f"{best.usd_per_million:,.3g} USD per million output tokens",
-    ]
-    said = ", ".join(part for part in money if part)
-    return f"{found}{f', for {said}' if said else ''}.{_equals(plan)}"
-
-
-def _miss(plan: Plan, best: Answer) -> str:
-    name = best.candidate.label
-    head = "No candidate meets the SLO" + (f" at {rate_text(plan.load)} requests/s" if plan.find != "rate" else "")
-    if best.shown is None or best.shown.stopped:
-        return f"{head}. {best.note}".strip()
-    miss = described(best.shown)
-    up_to = ""
-    if best.bounds is not None:
-        ends = f"[{rate_text(best.bounds.low)}, {rate_text(best.bounds.high)}]"
-        up_to = f"; it would up to {rate_text(best.bounds.value)} requests/s {ends}"
-    return f"{head}. The nearest is {name}: {miss}{up_to}."
+        found = f"{name} meets the SLO {at} and would up to {up_to} {between}"
+    money = [] if best.usd_per_hour is None else [f"{best.usd_per_hour:,.2f} USD/h"]
+    if best.usd_per_million is not None:
+        money.append(f"{best.usd_per_million:,.3g} USD per million output tokens")
+    price = f", for {', '.join(money)}" if money else ""
+    return f"{found}{price}.{_equals(plan)}"
 
 
 def _equals(plan: Plan) -> str:
@@ -59,18 +46,8 @@ def _equals(plan: Plan) -> str:
 
 
 HEAD = (
-    "candidate",
-    "rate (req/s)",
-    "95 %",
-    "replicas",
-    "GPUs",
-    "USD/h",
-    "USD/M tok",
-    "binds",
-    "bottleneck",
-    "load +",
-    "=",
-)
+    "candidate", "rate (req/s)", "95 %", "replicas", "GPUs", "USD/h", "USD/M tok", "binds", "bottleneck", "load +", "=",
+)  # fmt: skip
 TEXT_COLUMNS = 1
 
 
@@ -131,6 +108,4 @@ def below(plan: Plan) -> list[str]:
         lines.append(f"note:    {best.note}")
     if best.advice:
         lines.append(f"change:  {best.advice}")
-    if best.deploy:
-        lines.append(f"deploy:  {best.deploy}")
-    return lines
+    return [*lines, f"deploy:  {best.deploy}"]

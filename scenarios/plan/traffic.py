@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from dataclasses import fields, replace
 from typing import Any
@@ -10,11 +11,11 @@ import numpy as np
 
 from scenarios.assembly.workloads import build_workload, is_random
 from scenarios.generate.classes import at_mean_rate, mean_rate
+from scenarios.plan.search import rounded
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario, TraceWorkload
 from simulator.workload import Workload
 
-_DIGITS = 5
 _KEPT = 12  # workloads that are kept: those of the seeds at a few rates
 
 
@@ -35,17 +36,16 @@ class Traffic:
         self.rate = self._offered()
 
     def _offered(self) -> float:
-        """The rate of the scenario as it stands. Raises InputError where its traffic has none."""
+        """Return the rate of the scenario as it stands. Raises InputError where its traffic has none."""
         workload = self.scenario.workload
         if not isinstance(workload, TraceWorkload):
             found = mean_rate(workload)
             if found is None:
                 what = "the requests of closed loops follow answers: they have no rate"
                 raise self.scenario.error("workload", what, "a plan needs arrivals at a rate of their own, as poisson")
-            return _rounded(found)
+            return rounded(found)
         if workload.trace.arrival is not None:
-            return _rounded(workload.trace.arrival.mean_rate)
-        scale = workload.trace.rate_scale
+            return rounded(workload.trace.arrival.mean_rate)
         arrival = self._at_recorded_rate(self.scenario.seed).arrival_s
         span_s = float(arrival[-1] - arrival[0]) if len(arrival) > 1 else 0.0
         if span_s <= 0:
@@ -54,10 +54,15 @@ class Traffic:
                 "workload.trace", what, "trace.arrival gives it arrivals, or jitter_s spreads them"
             )
         self._recorded_rate = (len(arrival) - 1) / span_s
-        return _rounded(self._recorded_rate * scale)
+        return rounded(self._recorded_rate * workload.trace.rate_scale)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests of the scenario as it stands."""
+        return len(self.workload(self.rate, self.scenario.seed))
 
     def settings(self, rate: float) -> dict[str, object]:
-        """The keys of the scenario, dotted, that give it this rate."""
+        """Return the keys of the scenario, dotted, that give it this rate."""
         workload = self.scenario.workload
         if isinstance(workload, TraceWorkload):
             arrival = workload.trace.arrival
@@ -71,9 +76,7 @@ class Traffic:
         return {}
 
     def scenario_at(self, scenario: Scenario, rate: float) -> Scenario:
-        """A scenario with this traffic, at a rate; `scenario` differs from the one here in other things at most."""
-        import json
-
+        """Return a scenario with this traffic, at a rate; it may differ from the one here in other things."""
         settings = self.settings(rate)
         if settings:
             return load(scenario, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
@@ -110,7 +113,7 @@ class Traffic:
 
 
 def _busiest(workload: Workload, piece: int) -> Workload:
-    """The stretch of `piece` requests in a row that takes the least time, from time 0 on."""
+    """Cut out the stretch of `piece` requests in a row that takes the least time, from time 0 on."""
     arrival = workload.arrival_s
     spans = arrival[piece - 1 :] - arrival[: len(arrival) - piece + 1]
     first = int(np.argmin(spans))
@@ -118,7 +121,3 @@ def _busiest(workload: Workload, piece: int) -> Workload:
     columns["arrival_s"] = columns["arrival_s"] - float(arrival[first])
     whole = {field.name: getattr(workload, field.name) for field in fields(workload) if field.name not in columns}
     return Workload(**{**whole, **columns})
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.{_DIGITS}g}")

@@ -14,7 +14,7 @@ from scenarios.plan.goal import COST, Goal
 from scenarios.plan.traffic import Traffic
 from scenarios.plan.watch import HopelessError, watcher
 from scenarios.runs.runner import records_of
-from simulator.metrics.latency import LATENCIES
+from simulator.metrics.latency import LATENCIES, tpot_s
 from simulator.metrics.measured_sample import Sample
 from simulator.metrics.metric import Value
 from simulator.metrics.outcomes import ATTAINMENT
@@ -39,18 +39,12 @@ _OVER = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
-    """The requests' own values of a goal's metric, in order of arrival; NaN where a request does not count.
-
-    Empty where the metric is none of single requests: it is then taken as it is.
-    """
-
-    per_request: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of a run. `values` has one entry a goal, `STEADY` last; empty where the run was stopped."""
+    """The outcome of a run. `values` and `tails` have one entry a goal, `STEADY` last; none where it was stopped.
+
+    A tail holds the requests' own values of the goal's metric, in order of arrival, NaN where a request does not count.
+    It is empty where the metric is none of single requests: then the value is taken as it is.
+    """
 
     rate: float
     replicas: int
@@ -60,7 +54,7 @@ class Trial:
     worst: Goal
     goals: tuple[Goal, ...]
     values: tuple[Value, ...] = ()
-    tails: tuple[Tail, ...] = field(default=(), repr=False)
+    tails: tuple[Floats, ...] = field(default=(), repr=False)
     usd_per_million: float | None = None
     rejected: float = 0.0  # share of the requests
     why_rejected: str = ""
@@ -73,7 +67,7 @@ class Trial:
 
     @property
     def missed(self) -> tuple[Goal, ...]:
-        """The goals that are missed; of a stopped run, none is known."""
+        """The goals that are missed; none is known of a stopped run."""
         return tuple(goal for goal, value in zip(self.goals, self.values, strict=False) if not goal.holds(value))
 
     def value_of(self, goal: Goal) -> Value:
@@ -86,11 +80,23 @@ class Trial:
 
 
 class Laboratory:
-    """Runs trials and counts them. `goals` are those of the plan; `STEADY` is added."""
+    """Runs trials and counts them. `goals` are those of the plan; `STEADY` is added.
 
-    def __init__(self, traffic: Traffic, goals: Sequence[Goal], budget_s: float | None = None) -> None:
+    `load` is the rate that answers are held against, the scenario's unless given; drawn traffic has several `seeds`.
+    """
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        goals: Sequence[Goal],
+        budget_s: float | None = None,
+        load: float | None = None,
+        seeds: int = 1,
+    ) -> None:
         self.traffic = traffic
         self.goals = (*goals, STEADY)
+        self.load = traffic.rate if load is None else load
+        self.seeds = range(traffic.scenario.seed, traffic.scenario.seed + (seeds if traffic.is_random else 1))
         self.runs = 0
         self._budget_s = math.inf if budget_s is None else budget_s
         self._started_s = time.process_time()
@@ -115,7 +121,7 @@ class Laboratory:
         piece: int = 0,
         early_stop: bool = True,
     ) -> Trial:
-        """A run of a candidate at a rate: `piece` requests of it, or all. Raises InputError as `run` does."""
+        """Run a candidate at a rate, with a `piece` of so many requests or all. Raises InputError as `run` does."""
         self.runs += 1
         chosen_seed = self.traffic.scenario.seed if seed is None else seed
         scenario = candidate.with_replicas(replicas)
@@ -184,18 +190,13 @@ def _backlog(sample: Sample) -> float:
     return float(waiting.mean()) if len(waiting) else 0.0
 
 
-def _tail(goal: Goal, sample: Sample) -> Tail:
+def _tail(goal: Goal, sample: Sample) -> Floats:
     if goal.metric == ATTAINMENT:
         good = np.full(len(sample.measured), np.nan)
         if sample.good is not None:
             good[sample.measured] = sample.good
-        return Tail(good)
+        return good
     if goal.latency is None or goal.latency == "itl" or (goal.quantile is None and goal.statistic != "mean"):
-        return Tail(np.empty(0))
-    if goal.latency == "tpot":
-        from simulator.metrics.latency import tpot_s
-
-        seconds = tpot_s(sample.records)
-    else:
-        seconds = LATENCIES[goal.latency].of_request_s(sample.records)
-    return Tail(np.where(sample.done, seconds * 1e3, np.nan))
+        return np.empty(0)
+    of_request_s = tpot_s if goal.latency == "tpot" else LATENCIES[goal.latency].of_request_s
+    return np.where(sample.done, of_request_s(sample.records) * 1e3, np.nan)

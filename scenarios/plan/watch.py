@@ -1,8 +1,8 @@
-"""The exact early stop: a run is over as soon as no way on from here could meet its goals.
+"""The exact early stop: a run ends as soon as it can no longer meet its goals.
 
-A percentile within its limit leaves a known number of requests beyond it, of a known total; a mean within its limit
-leaves a known sum; an attainment a known number of requests. Once more than that has ended badly, the run has missed
-its goal, whatever the rest does. A queue that only grows shows here first: those that waited too long add up.
+A percentile within its limit allows a known number of requests beyond it, a mean within its limit a known sum, an
+attainment a known number of late requests. Once more than that has ended badly, the run has missed its goal, whatever
+comes later. A queue that only grows shows here first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _ROUNDING = 1 + 1e-9  # a limit is beyond doubt where rounding cannot bring the 
 
 Seconds = Callable[[RequestState], float]
 
-_LATER_AT_CLIENTS = "ttft", "e2el"
-
 
 class HopelessError(Exception):
     """Ends a run that has missed its goals."""
@@ -38,7 +36,7 @@ class HopelessError(Exception):
 
 @dataclass(slots=True)
 class _Account:
-    """The allowance that a goal has left; `counts` says which requests count."""
+    """The allowance that a goal has left; `counts` marks the requests that count."""
 
     counts: Bools
     cost: Callable[[RequestState, Status], float]
@@ -72,13 +70,13 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
         slo = scenario.resolve_slo() or Slo()
         number = int(counts.sum())
         # The largest number of requests without success that the share still allows.
-        allowed = max(
-            (k for k in _near(number * (1 - goal.limit), number) if (number - k) / number >= goal.limit), default=-1
-        )
+        middle = round(number * (1 - goal.limit))
+        near = range(max(middle - 2, 0), min(middle + 2, number) + 1)
+        allowed = max((k for k in near if (number - k) / number >= goal.limit), default=-1)
         return _Account(counts, partial(_missed, slo, late_s), allowed)
     if latency not in SECONDS or goal.at_least:
         return None
-    seconds, later_s = SECONDS[latency], late_s if latency in _LATER_AT_CLIENTS else 0.0
+    seconds, later_s = SECONDS[latency], late_s if latency in ("ttft", "e2el") else 0.0  # at clients
     if latency == "tpot":
         counts = counts & (np.minimum(workload.output_tokens, workload.max_tokens) > 1)
         if not scenario.engine.parameter("stream", True):
@@ -94,13 +92,8 @@ def _account(goal: Goal, scenario: Scenario, workload: Workload) -> _Account | N
     return None
 
 
-def _near(value: float, most: int) -> range:
-    middle = round(value)
-    return range(max(middle - 2, 0), min(middle + 2, most) + 1)
-
-
 def _counted(goal: Goal, scenario: Scenario, workload: Workload) -> Bools:
-    """One entry a request: whether the goal is about it."""
+    """Mark the requests that the goal is about."""
     arrival, measure = workload.arrival_s, scenario.measure
     counts = np.ones(len(workload), dtype=np.bool_)
     if len(arrival) and (measure.warmup_s or measure.cooldown_s):
@@ -121,6 +114,5 @@ def _spent(seconds: Seconds, later_s: float, live: RequestState, status: Status)
 def _missed(slo: Slo, late_s: float, live: RequestState, status: Status) -> float:
     if status is not Status.FINISHED:
         return 1.0
-    if late_s:  # the client sees tokens later than the engine
-        return 0.0
-    return 0.0 if within_limits(slo, live) else 1.0
+    # The client may see tokens later than the engine: then a late one is not known to be late.
+    return 0.0 if late_s or within_limits(slo, live) else 1.0

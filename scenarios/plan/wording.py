@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from scenarios.plan.bounds import Bounds
 from scenarios.plan.goal import Goal
 from scenarios.plan.trial import REJECTED, STEADY, Trial
 from simulator.percent import percent
 
 
 def described(trial: Trial) -> str:
-    """The goals that a run misses, with their values; or the one that is nearest to its limit."""
+    """Name the goals that a run misses, with their values; or else the goal that is nearest to its limit."""
     if trial.stopped:
         return "a goal is missed"
     return " and ".join(valued(goal, trial) for goal in trial.missed or (trial.worst,))
@@ -25,7 +26,7 @@ def valued(goal: Goal, trial: Trial) -> str:
 
 
 def number(value: float | int | bool | None) -> str:
-    """Three or four digits, with thousands separators."""
+    """A value to three or four digits, with thousands separators."""
     if value is None:
         return "undefined"
     size = abs(float(value))
@@ -35,6 +36,11 @@ def number(value: float | int | bool | None) -> str:
 def rate_text(rate: float) -> str:
     """A rate to three digits: 16.5, 4.17, 0.0140."""
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:#.3g}".rstrip(".")
+
+
+def bounds_text(bounds: Bounds) -> tuple[str, str]:
+    """A rate and its interval: `16.5` and `[15.9, 17.2]`."""
+    return rate_text(bounds.value), f"[{rate_text(bounds.low)}, {rate_text(bounds.high)}]"
 
 
 def change(share: float) -> str:

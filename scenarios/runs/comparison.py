@@ -28,8 +28,6 @@ _NO_INTERVALS = (
     "every seed makes the same requests: one run of each policy, and no intervals"
     " (workload.trace.jitter_s or a generated workload gives them)"
 )
-
-
 _ANSWERS_BACK = (
     "arrivals depend on the answers, and so on the policy: each policy gets the same requests, lengths and think times,"
     " at times of its own"
@@ -65,7 +63,7 @@ class Comparison:
         return picture(self.shown(), kind)
 
     def means(self) -> dict[str, dict[str, Any]]:
-        """For each label its summary: over several seeds the means, their intervals and paired differences.
+        """Return the summary of each label: over several seeds the means, their intervals and paired differences.
 
         `intervals` maps a metric to the [low, high] of its mean's 95 % confidence interval. `difference_to` maps the
         first label to [mean, low, high] of each metric's difference to it, paired by seed. Both are empty for one
@@ -74,24 +72,22 @@ class Comparison:
         baseline = next(iter(self.summaries), "")
         found = {}
         for label, summaries in self.summaries.items():
-            entry = _mean_summary(summaries)
-            entry["seeds"] = list(self.seeds)
-            entry["intervals"] = _intervals(summaries)
-            entry["difference_to"] = {}
-            if label != baseline and len(self.seeds) > 1:
-                entry["difference_to"] = {baseline: _differences(summaries, self.summaries[baseline])}
-            found[label] = entry
+            differs = label != baseline and len(self.seeds) > 1
+            found[label] = {
+                **_mean_summary(summaries),
+                "seeds": list(self.seeds),
+                "intervals": _intervals(summaries),
+                "difference_to": {baseline: _differences(summaries, self.summaries[baseline])} if differs else {},
+            }
         return found
 
 
 class Compare:
-    """A comparison that is being run: iterate over it for the results, one at a time, then ask for `comparison`.
+    """A comparison that is being run. Iterate over it for the results, one at a time, then ask for `comparison`.
 
-    Every policy of a seed gets the very same workload. Labels say in what the runs differ (`labels.arrange`). Where
-    another seed makes the same workload again, one seed is run and the notes say so: an interval over equal runs
-    means nothing.
-
-    `overrides` are those of `load`. One of a parameter of the engine is applied to the policies that take it.
+    All policies of a seed get the same workload. Labels say in what the runs differ (`labels.arrange`). If another seed
+    makes the same workload again, only one seed is run, and the notes say so: intervals over equal runs mean nothing.
+    `overrides` are those of `load`; an engine's parameter is applied to the policies that take it.
     """
 
     def __init__(
@@ -115,14 +111,12 @@ class Compare:
         self._scenarios: dict[str, Scenario] = {label: one.scenario for label, one in found.items()}
         self._notes = {label: dict.fromkeys(one.notes) for label, one in found.items()}  # dictionaries as ordered sets
         for note in _unlike_hosts(self._scenarios):
-            for notes in self._notes.values():
-                notes[note] = None
+            self._note(note)
         self._workloads = {base.seed: build_workload(base)}  # built already and not used yet
         self.seeds = tuple(range(base.seed, base.seed + seeds))
         if seeds > 1 and not self._seeds_differ(base):
             self.seeds = self.seeds[:1]
-            for notes in self._notes.values():
-                notes[_NO_INTERVALS] = None
+            self._note(_NO_INTERVALS)
         self._summaries: dict[str, list[Mapping[str, Any]]] = {label: [] for label in self._scenarios}
         self._first: dict[str, Result] = {}
 
@@ -132,7 +126,7 @@ class Compare:
         return tuple(self._scenarios)
 
     def __iter__(self) -> Iterator[tuple[str, int, Result]]:
-        """Label, seed and result of each simulation, seeds outermost."""
+        """Yield label, seed and result of each simulation, seeds outermost."""
         self._cut_alike()
         for seed in self.seeds:
             of_seed = {label: load(s, [f"seed={seed}"]) for label, s in self._scenarios.items()}
@@ -150,9 +144,8 @@ class Compare:
     def _cut_alike(self) -> None:
         """Find the warm-up with the first seed, if the scenario asks for it, and cut the longest off every run.
 
-        Runs that are compared have to count the same requests. And a cut found in each run by itself falls where that
-        run has a calm stretch before it, which over several seeds is too often: intervals of 95 % then hold the answer
-        of a known queue in 90 % of cases (`tests/theory/coverage.py`).
+        Compared runs have to count the same requests. And a cut found in each run alone tends to follow a calm stretch
+        of that run: 95 % intervals then hold the answer of a known queue in 90 % of cases (`tests/theory/coverage.py`).
         """
         if self.base.measure.warmup_s != "auto":
             return
@@ -167,10 +160,12 @@ class Compare:
         self._scenarios = {
             label: load(scenario, [f"measure.warmup_s={seconds!r}"]) for label, scenario in self._scenarios.items()
         }
+        self._note(f"{found[worst].words()}; the same for all runs, as found for {worst} with seed {self.base.seed}")
+
+    def _note(self, text: str) -> None:
+        """Add a note to every run."""
         for notes in self._notes.values():
-            notes[f"{found[worst].words()}; the same for all runs, as found for {worst} with seed {self.base.seed}"] = (
-                None
-            )
+            notes[text] = None
 
     def comparison(self) -> Comparison:
         """The comparison of the runs so far."""
@@ -187,7 +182,7 @@ class Compare:
 
 
 def _unlike_hosts(runs: Mapping[str, Scenario]) -> list[str]:
-    """A warning where policies come with hosts of their engines that differ."""
+    """Return a warning where the hosts that come with the policies' engines differ."""
     hosts = {label: run.resolve_host() for label, run in runs.items() if run.fleet is None}
     if len({(host.step_s, host.per_seq_s) for host in hosts.values()}) < 2:
         return []
@@ -218,7 +213,7 @@ def compare(
 
 
 def merge_notes(by_label: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The notes of several runs as one list: those of all runs once, the others with their label in front."""
+    """Join the notes of several runs. A note of all runs comes once, another one with its label in front."""
     merged: dict[str, None] = {}
     for label, notes in by_label.items():
         for note in notes:
@@ -250,9 +245,8 @@ def _mean_summary(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _intervals(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    intervals = {
-        name: metric_interval(name, [summary[name] for summary in summaries]) for name in _measured(summaries[0])
-    }
+    columns = {name: [summary[name] for summary in summaries] for name in _measured(summaries[0])}
+    intervals = {name: metric_interval(name, values) for name, values in columns.items()}
     return {name: [found.low, found.high] for name, found in intervals.items() if found.n > 1}
 
 

@@ -1,7 +1,6 @@
 """Worker processes that share the replicas of one fleet. Replica n belongs to worker n modulo their number.
 
-A worker keeps its replicas from window to window: what passes between it and the router are the rows of requests one
-way and signals the other. `scenarios.runs.worker_processes` starts the processes.
+A worker keeps its replicas from window to window. The router sends it rows of requests, and it sends back signals.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _AHEAD = 2  # windows that a worker has before it: none is idle, and few request
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The user's own code broke, at this time of the simulation."""
+    """An error of the user's own code, and the time of the simulation at which it broke."""
 
     at_s: float
     error: InputError
@@ -38,7 +37,7 @@ class Worker:
     """The replicas that one worker process keeps."""
 
     def begin(self, scenario: Scenario, workload: Workload, numbers: Sequence[int], log_decisions: bool) -> None:
-        """Make the fleet, of which only these replicas are used."""
+        """Build the fleet. Only these replicas of it are used."""
         self._scenario = scenario
         self._built = build_fleet(scenario)
         groups = [built.replicas for built in self._built]
@@ -71,7 +70,10 @@ class RemoteWorker(Protocol):
     """A handle to a `Worker` in another process."""
 
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
-        """Have the `Worker` there do this; returns what waits for the answer."""
+        """Have the `Worker` there do this. Returns a function that waits for the answer."""
+
+    def close(self) -> None:
+        """End the worker, when the simulation is done."""
 
 
 class WorkerPool:
@@ -139,12 +141,12 @@ class _There:
             self._take()
 
     def _take(self) -> None:
-        """The reports of the window that was asked for first."""
+        """Take the reports of the window that was asked for first."""
         self._last = self._collect()
         self._fleet.recorder.tell(sum(report.ended for report in self._last))
 
     def _collect(self) -> list[Any]:
-        """Every worker's oldest answer. Raises what broke first in time."""
+        """Return every worker's oldest answer. Raises the error that came first in the simulation."""
         found = [answers.popleft()() for answers in self._answers]
         broken = [answer for answer in found if isinstance(answer, Broken)]
         if broken:

@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -33,12 +34,11 @@ class Label:
 
 
 def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]] | None = None) -> list[Label]:
-    """A label for each scenario (resolved, as plain data), in the order to show them.
+    """Return a label for each scenario (resolved, as plain data), in the order to show them.
 
     An engine's keys are compared among the runs of one policy, for another policy has other keys. `stated` holds for
-    each run the engine's keys that were chosen for it: where the runs of a policy differ in several, a label names
-    those alone. Labels of equal scenarios are equal, and so may be those of scenarios that differ in more than
-    `MOST_KEYS` keys.
+    each run the engine's keys that were chosen for it: where runs of a policy differ in several keys, labels name those
+    alone. Equal scenarios have equal labels; scenarios that differ in more than `MOST_KEYS` keys may have them too.
     """
     flat = [_flat(run) for run in runs]
     policies = _policies([run["engine.policy"] for run in flat])
@@ -47,7 +47,7 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
         groups.setdefault((str(run.get("name")), policies[place]), []).append(place)
     several = [len(set(words)) > 1 for words in zip(*groups, strict=True)]
     of_name = {name: _elsewhere([run for run in flat if str(run.get("name")) == name]) for name, _ in groups}
-    short = _shortest({key for run in flat for key in run})
+    short = shortest_names({key for run in flat for key in run}, _VAGUE)
     labels: list[Label] = []
     for head, members in groups.items():
         everywhere = of_name[head[0]]
@@ -67,7 +67,7 @@ def arrange(runs: Sequence[Mapping[str, Any]], stated: Sequence[Collection[str]]
 
 
 def _flat(data: Any, path: str = "") -> Flat:
-    """Nested mappings as one, keys joined by dots; a list of named items (the classes) counts by their names."""
+    """Flatten nested mappings, keys joined by dots. A list of named items (the classes) counts by their names."""
     found: Flat = {}
     for key, value in _items(data):
         here = f"{path}.{key}" if path else key
@@ -96,9 +96,9 @@ def _differing(runs: Sequence[Flat]) -> list[str]:
 
 
 def _elsewhere(runs: Sequence[Flat]) -> list[str]:
-    """The keys outside `engine` in which runs of one scenario differ: those of others differ as their names say.
+    """Return the keys outside `engine` in which the runs of one scenario differ.
 
-    A host that comes with the engine, whose keys tell the runs apart already, is not named beside it.
+    A host that comes with the engine is left out: the engine's keys tell the runs apart already.
     """
     keys = [key for key in _differing(runs) if not key.startswith("engine.")]
     hosts: dict[str, set[str]] = {}
@@ -107,12 +107,8 @@ def _elsewhere(runs: Sequence[Flat]) -> list[str]:
         hosts.setdefault(engine, set()).add(host)
     if all(len(found) == 1 for found in hosts.values()):
         keys = [key for key in keys if not key.startswith("host.") and key != "host"]
-    return _common(keys, runs)
-
-
-def _common(keys: Sequence[str], runs: Sequence[Flat]) -> list[str]:
-    """The keys that all runs have, if there are any: the others come with another kind of cost or arrival."""
-    return [key for key in keys if all(key in run for run in runs)] or list(keys)
+    # Other keys come with another kind of cost or arrival.
+    return [key for key in keys if all(key in run for run in runs)] or keys
 
 
 def _at(run: Flat, key: str) -> Any:
@@ -131,15 +127,16 @@ def _policies(policies: Sequence[str]) -> list[str]:
     return [called[policy] for policy in policies]
 
 
-def _shortest(keys: Collection[str]) -> dict[str, str]:
-    """For each dotted key its shortest ending that says enough and that no other key has."""
-    endings = Counter(ending for key in keys for ending in _endings(key))
-    return {key: next((ending for ending in _endings(key) if endings[ending] == 1), key) for key in keys}
+def shortest_names(keys: Collection[str], vague: Collection[str] = ()) -> dict[str, str]:
+    """Return for each dotted key its shortest ending that no other key has, and that is none of the `vague` words."""
+    endings = {key: _endings(key, vague) for key in keys}
+    count = Counter(chain.from_iterable(endings.values()))
+    return {key: next((ending for ending in own if count[ending] == 1), key) for key, own in endings.items()}
 
 
-def _endings(key: str) -> list[str]:
+def _endings(key: str, vague: Collection[str]) -> list[str]:
     parts = key.split(".")
-    least = 2 if parts[-1] in _VAGUE and len(parts) > 1 else 1
+    least = 2 if parts[-1] in vague and len(parts) > 1 else 1
     return [".".join(parts[-count:]) for count in range(least, len(parts) + 1)]
 
 

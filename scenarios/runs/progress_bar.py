@@ -17,9 +17,9 @@ WIDTH = 30
 
 
 class Progress:
-    """Shows the share of requests, or of what `noun` says, that have finished. Call it with the number so far.
+    """Shows the share of requests (or of `noun`) that have finished. Call it with the number so far.
 
-    A `total` of 0 is not known: there is no share then, until a call says it.
+    With a `total` of 0 (not known) it shows no share until a call gives one.
     """
 
     def __init__(self, label: str, total: int, *, noun: str = "requests", stream: TextIO | None = None) -> None:

@@ -23,16 +23,14 @@ PROVENANCE = "provenance"
 
 GIVEN, NOT_VALIDATED, NOT_TESTED = "given", "not validated", "not tested"
 """The error of a linear cost (its coefficients are the user's), of a roofline, of a profile without held-out rows."""
-
-
 GIVEN_BY = "the scenario"
-"""Where figures of the host and the front end come from that are no engine's."""
+"""The source of figures of the host and the front end that are no engine's."""
 
 
 def provenance(scenario: Scenario, costs: Sequence[CostModel]) -> dict[str, Any]:
-    """Model, GPU and parallelism, step costs with their known error, policy, seed and version, as JSON takes them.
+    """Return model, GPU, parallelism, step costs with their known error, policy, seed and version, as JSON has them.
 
-    `costs` has one entry a group of the fleet; the figures at the top are those of the first group.
+    `costs` has an entry for each group of the fleet; the figures at the top are the first group's.
     """
     groups = groups_of(scenario)
     each = [_of_group(group, cost) for group, cost in zip(groups, costs, strict=True)]
@@ -62,16 +60,13 @@ def _of_group(group: Group, cost: CostModel) -> dict[str, Any]:
 
 
 def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """The time that the host adds to a step and the front end to a latency, each with its source, if any."""
+    """Return the time that the host adds to a step and the front end to a latency, each with its source, if any."""
     found: dict[str, Any] = {}
     server = server_of(scenario.engine.policy)
     if scenario.host is not None or scenario.cost.takes_host(scenario):
         host = scenario.resolve_host()
-        found["host"] = {
-            "step_s": host.step_s,
-            "per_seq_s": host.per_seq_s,
-            "from": server.host_source(host) or GIVEN_BY,
-        }
+        source = server.host_source(host) or GIVEN_BY
+        found["host"] = {"step_s": host.step_s, "per_seq_s": host.per_seq_s, "from": source}
     elif (own := _profile(scenario, cost)) is not None:
         source = str(own.document["host"].get("from", ""))
         found["host"] = {"step_s": own.host_s, "per_seq_s": own.host_per_seq_s, "from": source}
@@ -83,7 +78,7 @@ def _around(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
 
 
 def _profile(scenario: Scenario, cost: CostModel) -> Profile | None:
-    """The profile that prices the steps; None of another cost, where the modules of profiles are not even loaded."""
+    """Return the profile that prices the steps; None for another cost, which does not load the profiles' modules."""
     if scenario.cost.kind != "profile":
         return None
     from simulator.timing.profile import ProfileCost
@@ -92,7 +87,7 @@ def _profile(scenario: Scenario, cost: CostModel) -> Profile | None:
 
 
 def _cost(scenario: Scenario, cost: CostModel) -> dict[str, Any]:
-    """The profile's name, how far step times are known to be off, and how each of its parts was come by."""
+    """Return the profile's name, the known error of its step times, and the source of each of its parts."""
     profile = _profile(scenario, cost)
     if profile is None:
         return {"error": GIVEN if scenario.cost.kind == "linear" else NOT_VALIDATED}

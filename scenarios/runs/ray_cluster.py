@@ -1,4 +1,4 @@
-"""The way to an existing Ray cluster."""
+"""Connect to an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_on_ray(executor: str, workers: int | None, address: str | None) -> bool:
 
 
 def connect(address: str | None) -> Any:
-    """The module `ray`, connected to the cluster at `address`, else to the one that runs here. Raises InputError."""
+    """Return the module `ray`, connected to the cluster at `address`, else to the one here. Raises InputError."""
     try:
         import ray
     except ImportError:

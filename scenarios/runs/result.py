@@ -1,4 +1,4 @@
-"""The result of a run in Python: its summary, and its tables as pandas data frames, made when they are asked for."""
+"""The result of a run in Python: its summary, and its tables as pandas data frames, made on demand."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Result:
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the run folder, whole or not at all. Returns its path.
 
-        Raises InputError where the folder cannot be written, holds something else than results of batchlab, or holds
-        other results and `overwrite` is False (`scenarios.runs.storage.output` has the rule).
+        Raises InputError where the folder cannot be written, holds files of others, or holds other results and
+        `overwrite` is False (`scenarios.runs.storage.output` has the rule).
         """
         target = Path(folder)
         with output(target, overwrite=overwrite, expected=same_scenario(self.scenario_yaml)) as inside:

@@ -31,8 +31,8 @@ from simulator.workload import Workload
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 ProgressMaker = Callable[[str, int], Callable[[int], None]]
-"""Called as a simulation starts, with its label and number of requests, 0 where that is not known beforehand; returns
-what takes the number finished."""
+"""Called as a simulation starts, with its label and number of requests (0: not known). Returns a function to call with
+the number finished."""
 
 WARNING = "warning: "  # begins a note on something that alters what the numbers mean
 
@@ -49,10 +49,10 @@ def run(
 ) -> Result:
     """Simulate a scenario, or what `load` makes one of: a name, a path, a mapping.
 
-    `fast_forward`, `workers` and `executor` change the time that it takes and no bit of the result: so many processes,
-    of this machine or, with `executor="ray"`, of the Ray cluster at `address`, share the replicas of a fleet. Raises
-    InputError for bad input, for several workers where replicas are coupled too closely, where none of the requests
-    fits into the KV cache, and where the user's own policy or router breaks.
+    `workers` processes share the replicas of a fleet: on this machine or, with `executor="ray"`, on the Ray cluster at
+    `address`. They and `fast_forward` change no bit of the result. Raises InputError for bad input, for several workers
+    on replicas that are coupled too closely, if no request fits into the KV cache, and if the user's own policy or
+    router breaks.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load(scenario)
     workload = build_workload(chosen)
@@ -84,9 +84,8 @@ def run_on(
     fleet = build_fleet(scenario)
     if step_time != 1.0:
         fleet = tuple(built.at_step_time(step_time) for built in fleet)
-    told = (
-        None if progress is None else progress(policies_label(scenario), 0 if workload.answers_back else len(workload))
-    )
+    total = 0 if workload.answers_back else len(workload)
+    told = None if progress is None else progress(policies_label(scenario), total)
     done = _simulate(
         scenario,
         workload,
@@ -101,7 +100,7 @@ def run_on(
 
 
 def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup], done: Run) -> Result:
-    """The result of a simulation of this scenario that has been done; `notes` are those of its workload."""
+    """Return the result of a finished simulation of this scenario. `notes` are the workload's."""
     records = done.at_clients()
     rejected = _rejected(records, fleet[0].parts.kv)
     remarks = _remarks(records, fleet)
@@ -132,7 +131,7 @@ def sum_up(scenario: Scenario, notes: Sequence[str], fleet: Sequence[BuiltGroup]
 
 
 def records_of(scenario: Scenario, workload: Workload, *, watch: Watch | None = None) -> Records:
-    """The records of a run, without its summary. `watch` may end the run by an exception of its own.
+    """Return the records of a run, without its summary. `watch` may end the run by an exception of its own.
 
     Raises InputError as `run` does, but for requests that never fit.
     """
@@ -176,14 +175,14 @@ def _simulate(
 
 
 def _groups(records: Records, cuts: Mapping[str, float]) -> dict[str, Any]:
-    """The entries of summary.json for the groups of a fleet, by name; none for a single replica."""
+    """Return the entries of summary.json for the groups of a fleet, by name; none for a single replica."""
     if records.replicas == 1:
         return {}
     return {"groups": {name: group.entry(0) for name, group in by_group(records, **cuts).items()}}
 
 
 def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
-    """The remarks of the groups' cost models on the steps that they priced, each remark once."""
+    """Return the remarks of the groups' cost models on the steps that they priced, each remark once."""
     if len(fleet) == 1:
         return tuple(fleet[0].parts.cost.remarks(records.rows))
     found: dict[str, None] = {}
@@ -195,18 +194,19 @@ def _remarks(records: Records, fleet: Sequence[BuiltGroup]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _never_fit(records: Records) -> dict[int, str]:
+    """Return the reasons of the requests that were rejected because they never fit, by row."""
+    full = Cause.QUEUE_FULL.value
+    return {row: reason for row, reason in records.reject_reasons.items() if not reason.startswith(full)}
+
+
 def _refuse_unserved(records: Records, kv: KVCache) -> None:
     """Raise InputError where no request fits."""
-    reasons, full = records.reject_reasons, Cause.QUEUE_FULL.value
-    if (
-        not reasons
-        or len(reasons) < len(records.requests.row)
-        or any(reason.startswith(full) for reason in reasons.values())
-    ):
-        return
-    row, reason = next(iter(reasons.items()))
-    what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
-    raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
+    reasons = _never_fit(records)
+    if reasons and len(reasons) == len(records.requests.row):
+        row, reason = next(iter(reasons.items()))
+        what = f"none of the {len(reasons):,} requests can be served; {_held(kv)}"
+        raise InputError(what, hint=f"request {records.request_id(row)}: {reason}")
 
 
 def _held(kv: KVCache) -> str:
@@ -214,19 +214,12 @@ def _held(kv: KVCache) -> str:
 
 
 def _rejected(records: Records, kv: KVCache) -> tuple[str, ...]:
-    """Notes on the requests that were rejected."""
-    reasons = records.reject_reasons
+    """Return notes on the requests that were rejected."""
+    reasons, count = _never_fit(records), len(records.requests.row)
+    full = len(records.reject_reasons) - len(reasons)
+    told = (f"{full:,} of {count:,} requests were rejected, as the queue was full",) if full else ()
     if not reasons:
-        return ()
-    full = [reason for reason in reasons.values() if reason.startswith(Cause.QUEUE_FULL.value)]
-    told: tuple[str, ...] = ()
-    count = len(records.requests.row)
-    if full:
-        told = (f"{len(full):,} of {count:,} requests were rejected, as the queue was full",)
-        reasons = {row: reason for row, reason in reasons.items() if not reason.startswith(Cause.QUEUE_FULL.value)}
-        if not reasons:
-            return told
+        return told
     row, reason = next(iter(reasons.items()))
-    first = f"request {records.request_id(row)}: {reason}"
     lost = f"{len(reasons):,} of {count:,} requests can never be served and were rejected"
-    return (f"{WARNING}{lost}; {_held(kv)}; {first}", *told)
+    return (f"{WARNING}{lost}; {_held(kv)}; request {records.request_id(row)}: {reason}", *told)

@@ -1,7 +1,7 @@
 """The sensitivity of a run's TTFT to a few per cent of step time: it is large where requests wait for a busy server.
 
-With a utilisation u the wait grows as 1 / (1 - u), so that near saturation an error of the step times comes out many
-times larger in TTFT, and overloaded for a while it adds up over that while. Step costs are seldom better than 5 %.
+With a utilisation u the wait grows as 1 / (1 - u). So near saturation an error of the step times comes out many times
+larger in TTFT, and during an overload it adds up. Step costs are seldom better than 5 %.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class StepTimes:
 
 
 def may_hang(result: Result) -> bool:
-    """Whether the server is busy nearly all the time, and waiting is most of TTFT, of requests that come by themselves.
+    """Return whether the server is nearly always busy, and TTFT is mostly waiting, for requests of an open loop.
 
-    The users of a closed loop wait for each other: their number bounds the queue.
+    In a closed loop the number of users bounds the queue.
     """
     summary = result.summary
     busy, ttft_ms, queue_ms = (summary[key] for key in ("busy_fraction", "mean_ttft_ms", "mean_queue_time_ms"))
@@ -61,7 +61,7 @@ def is_cheap(result: Result) -> bool:
 
 
 def step_times(result: Result) -> StepTimes | None:
-    """The run again on the same requests with other step times; None where one of them has no TTFT."""
+    """Run it again on the same requests with other step times. Returns None where one of the runs has no TTFT."""
     workload = build_workload(result.scenario)
     again = [run_on(result.scenario, workload, step_time=1.0 + off) for off in (-STEP, STEP)]
     found = []
@@ -74,7 +74,7 @@ def step_times(result: Result) -> StepTimes | None:
 
 
 def sensitivity_words(result: Result, asked: bool | None = None) -> str | None:
-    """A note on how TTFT follows the step times; None without one. `asked` True tries it anyway, False never."""
+    """Return a note on how TTFT follows the step times, if any. `asked` True tries it in any case, False never."""
     if asked is False or not (asked or may_hang(result)):
         return None
     if not (asked or is_cheap(result)):

@@ -1,4 +1,4 @@
-"""Errors of the user's own code, told by its file and line."""
+"""Errors of the user's own code, with its file and line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.errors import InputError, PolicyError, RouterError
 
 
 def blamed(error: Exception, scenario: Scenario, fleet: Sequence[BuiltGroup]) -> InputError | None:
-    """The error placed in the file of a policy or router of the user's own; None where it comes from none of them."""
+    """Return the error placed in the file of the user's own policy or router; None where it comes from neither."""
     for file, broken, hint in _users_code(scenario, fleet):
         if (found := _blame(error, file, broken, hint)) is not None:
             return found
@@ -20,7 +20,7 @@ def blamed(error: Exception, scenario: Scenario, fleet: Sequence[BuiltGroup]) ->
 
 
 def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tuple[Path, type[Exception], str]]:
-    """The files of policies and a router of the user's own, the error that says they broke their rules, and a hint."""
+    """Yield the files of the user's own policies and router, each with the error of a broken rule, and a hint."""
     policies = dict.fromkeys(built.group.scenario.engine.policy_file for built in fleet)
     for policy in policies:
         if policy is not None:
@@ -30,7 +30,7 @@ def _users_code(scenario: Scenario, fleet: Sequence[BuiltGroup]) -> Iterator[tup
 
 
 def _blame(error: Exception, file: Path, broken: type[Exception], hint: str) -> InputError | None:
-    """The error placed in the user's file: the rule that was broken, or the line that raised."""
+    """Return the error placed in the user's file: the broken rule, or the line that raised."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)

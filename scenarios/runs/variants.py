@@ -39,22 +39,22 @@ class Variant:
 
 
 def split_variants(text: str) -> list[str]:
-    """The variants of one line: cut at the commas that stand outside of brackets and quotes."""
-    return [part.strip() for part in _split(text, ",") if part.strip()]
+    """Split a line into variants, at the commas outside of brackets and quotes."""
+    return [part.strip() for part in split_outside(text, ",") if part.strip()]
 
 
 def as_variant(source: str | Mapping[str, Any]) -> Variant:
-    """The variant that a text or a mapping (`policy` and further keys of the engine) names.
+    """Return the variant that a text or a mapping (`policy` and further keys of the engine) names.
 
-    Raises InputError for a text that is not of the form `policy:key=value:key=value`, and for a mapping without a
-    policy.
+    Raises InputError for a text that is not `policy:key=value:key=value`, and for a mapping without a policy.
     """
     if isinstance(source, Mapping):
         settings = dict(source)
         policy = settings.pop("policy", None)
         if not isinstance(policy, str):
             raise InputError(f"no policy in {dict(source)!r}", file=FLAG, hint="a mapping needs `policy`")
-        return Variant(policy, settings, _written(policy, settings))
+        text = ":".join([policy, *(f"{key}={value}" for key, value in settings.items())])
+        return Variant(policy, settings, text)
     policy, *parts = _split_policy(source.strip())
     if re.search(r"[({\[ ]", policy) and not policy.partition(":")[0].endswith(".py"):
         text = f"{policy!r} is no name of a policy: policies are parted by commas, settings by colons"
@@ -100,12 +100,11 @@ class Chosen:
 
 
 def choose(base: Scenario, variants: Sequence[Variant], overrides: Sequence[str] = ()) -> dict[str, Chosen]:
-    """The scenario of each variant by its label, in the order to show them.
+    """Return the scenario of each variant by its label, in the order to show them.
 
-    `overrides` are of parameters of the engine (`engine_overrides`): each is applied to the policies that take it.
-
-    Raises InputError, before anything runs, for an unknown policy, for a setting that a policy does not take
-    or refuses, for an override that no policy takes, and for two variants that are the same.
+    `overrides` set parameters of the engine (`engine_overrides`): each is applied to the policies that take it. Raises
+    InputError for an unknown policy, for a setting that a policy does not take or refuses, for an override that no
+    policy takes, and for two equal variants.
     """
     asked = overridden(base.engine.given(), overrides)
     scenarios: list[Scenario] = []
@@ -164,7 +163,7 @@ def _scenario(
 
 
 def _applied(key: str, variants: Sequence[Variant], refusing: Collection[int]) -> str:
-    """To which policies an override is applied, and to which not."""
+    """Say to which policies an override is applied, and to which not."""
     names = [policy_label(variant.policy) for variant in variants]
     taking = [name for index, name in enumerate(names) if index not in refusing]
     without = [name for index, name in enumerate(names) if index in refusing]
@@ -189,14 +188,15 @@ def _override(key: str, overrides: Sequence[str]) -> str:
 
 
 def _split_policy(text: str) -> list[str]:
-    """`path.py:Class:key=value` and `name:key=value` at their colons, that between a file and its class apart."""
-    parts = list(_split(text, ":"))
+    """Split `path.py:Class:key=value` or `name:key=value` at its colons, except between a file and its class."""
+    parts = list(split_outside(text, ":"))
     if len(parts) > 1 and parts[0].endswith(".py"):
         parts[:2] = [f"{parts[0]}:{parts[1]}"]
     return parts
 
 
-def _split(text: str, mark: str) -> Iterator[str]:
+def split_outside(text: str, mark: str) -> Iterator[str]:
+    """Split a text at the marks that stand outside of brackets and quotes."""
     depth, quote, start = 0, "", 0
     for index, letter in enumerate(text):
         if quote:
@@ -211,7 +211,3 @@ def _split(text: str, mark: str) -> Iterator[str]:
             yield text[start:index]
             start = index + 1
     yield text[start:]
-
-
-def _written(policy: str, settings: Mapping[str, Any]) -> str:
-    return ":".join([policy, *(f"{key}={value}" for key, value in settings.items())])

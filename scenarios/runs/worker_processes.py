@@ -1,4 +1,4 @@
-"""Starts and ends the workers of a pool: processes of this machine, or actors of an existing Ray cluster."""
+"""The workers of a pool, started and ended: processes of this machine, or actors of an existing Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from simulator.errors import InputError
 from simulator.workload import Workload
 
 
-class WorkerProcess(RemoteWorker, Protocol):
-    """A remote worker that is ended when the simulation is done."""
-
-    def close(self) -> None:
-        """End the worker."""
-
-
 class PoolMaker(Protocol):
     """Makes the worker pool of one simulation."""
 
@@ -30,9 +23,9 @@ class PoolMaker(Protocol):
 
 
 def pool_maker(executor: str = "local", workers: int | None = None, address: str | None = None) -> PoolMaker | None:
-    """The maker of the pool that `--executor`, `--workers` and `--address` ask for; None: this process alone.
+    """Return the maker of the pool that these flags ask for; None: this process does all.
 
-    Unless `workers` is given, it is 1 here and a core each on a Ray cluster.
+    The default of `workers` is 1 here, and one for each core on a Ray cluster.
     """
     if not is_on_ray(executor, workers, address):
         return _maker(LokyProcess, workers) if workers is not None and workers > 1 else None
@@ -40,7 +33,7 @@ def pool_maker(executor: str = "local", workers: int | None = None, address: str
     return _maker(lambda: RayActor(ray), workers or cores(ray))
 
 
-def _maker(start: Callable[[], WorkerProcess], workers: int) -> PoolMaker:
+def _maker(start: Callable[[], RemoteWorker], workers: int) -> PoolMaker:
     @contextmanager
     def pool(scenario: Scenario, workload: Workload, *, log_decisions: bool) -> Iterator[WorkerPool]:
         started = [start() for _ in range(min(workers, scenario.num_replicas))]
@@ -65,7 +58,7 @@ def _do(method: str, *arguments: Any) -> Any:
 
 
 class LokyProcess:
-    """A process of this machine: a pool of one, so that whatever is asked of it is done by the same process."""
+    """A process of this machine. It is a pool of one: the same process does everything that it is asked."""
 
     def __init__(self) -> None:
         from loky import ProcessPoolExecutor
@@ -90,7 +83,7 @@ class LokyProcess:
         return answer
 
     def close(self) -> None:
-        """See `WorkerProcess`."""
+        """See `RemoteWorker`."""
         self._pool.shutdown(wait=True, kill_workers=True)
 
 
@@ -117,5 +110,5 @@ class RayActor:
         return answer
 
     def close(self) -> None:
-        """See `WorkerProcess`."""
+        """See `RemoteWorker`."""
         self._ray.kill(self._actor)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from annotated_types import DocInfo, Unit
 from pydantic import TypeAdapter
 
+from scenarios.schema.source.hints import as_number
+
 if TYPE_CHECKING:
     from simulator.parameters import Parameter
 
@@ -130,21 +132,13 @@ def policy_keys(policy: str) -> dict[str, Schema]:
 
 def _parameter_schema(parameter: Parameter) -> Schema:
     schema: Schema = TypeAdapter(parameter.annotation).json_schema()
-    if parameter.words and all(_is_number(word) for word in parameter.words):  # YAML takes 0.20 for a number
+    if parameter.words and all(as_number(word) is not None for word in parameter.words):  # YAML takes 0.20 for a number
         numbers = {"enum": [float(word) for word in parameter.words], "x-allowed": "with or without quotes"}
         schema = {"anyOf": [schema, numbers]}
     schema["description"] = parameter.doc
     if parameter.unit:
         schema["x-unit"] = parameter.unit
     return schema if parameter.default is MISSING else {**schema, "default": parameter.default}
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
 
 
 def _named_or_mapping(named: list[Schema], cls: type, required: tuple[str, ...]) -> Schema:

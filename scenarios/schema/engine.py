@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 from annotated_types import DocInfo, Unit, doc
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model
 
-from scenarios.schema.source.hints import did_you_mean, refusal
+from scenarios.schema.source.hints import as_number, did_you_mean, refusal
 from scenarios.schema.strict import Strict
 from scenarios.schema.vllm_names import where
 from simulator.named_class import CLASS_PATTERN, file_of
@@ -131,14 +131,7 @@ def _as_word(words: Iterable[str], value: object) -> object:
     """YAML takes 0.20 without quotes for a number: the word that spells it."""
     if not isinstance(value, float):
         return value
-    return next((word for word in words if _spells(word, value)), value)
-
-
-def _spells(word: str, value: float) -> bool:
-    try:
-        return float(word) == value
-    except ValueError:
-        return False
+    return next((word for word in words if as_number(word) == value), value)
 
 
 def _built_in(policy: str) -> str:

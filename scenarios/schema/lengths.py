@@ -16,6 +16,7 @@ from annotated_types import Unit, doc
 from pydantic import BeforeValidator, Field, model_validator
 
 from scenarios import normal
+from scenarios.schema.source.hints import as_number
 from scenarios.schema.strict import Strict
 
 LARGEST_LENGTH = 2**31 - 1  # where no max is given
@@ -143,12 +144,9 @@ class _LogNormalBody(_Bounded):
         variance = math.log1p(self.cv * self.cv)
         return math.log(self.mean) - variance / 2, math.sqrt(variance)
 
-    def body_cdf(self, tokens: float) -> float:
+    def cdf(self, tokens: float) -> float:
         mu, sigma = self.mu_sigma()
         return normal.cdf((math.log(tokens) - mu) / sigma) if tokens > 0 else 0.0
-
-    def cdf(self, tokens: float) -> float:
-        return self.body_cdf(tokens)
 
     def check_bounds(self) -> None:
         given = {key for key in ("median", "p99", "mu", "sigma", "mean", "cv") if getattr(self, key) is not None}
@@ -191,7 +189,7 @@ class LogNormalPareto(_LogNormalBody):
 
     def body_limits(self) -> tuple[float, float]:
         """Probabilities of the lognormal between which the body lies."""
-        return self.body_cdf(self.lowest - 0.5), self.body_cdf(self.threshold)
+        return self.cdf(self.lowest - 0.5), self.cdf(self.threshold)
 
     def tail_limit(self) -> float:
         """Probability of the Pareto below which the tail lies."""
@@ -286,17 +284,10 @@ def _number_keys(value: Any) -> Any:
     """Quantiles that went through JSON have their probabilities as text: take text that is a number."""
     if not isinstance(value, dict):
         return value
-    keys = [_number(key) for key in value]
+    keys = [key if (number := as_number(key)) is None else number for key in value]
     if len(set(keys)) < len(keys):
         raise ValueError("the same probability stands twice")
     return dict(zip(keys, value.values(), strict=True))
-
-
-def _number(key: Any) -> Any:
-    try:
-        return float(key) if isinstance(key, str) else key
-    except ValueError:
-        return key
 
 
 def _check_quantiles(quantiles: dict[float, float]) -> None:

@@ -6,7 +6,7 @@ import itertools
 import numbers
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -156,16 +156,22 @@ _PATHS = (("workload", "trace", "path"), *_OF_A_GROUP, ("router",), ("router", "
 
 def _make_absolute(document: _Document) -> None:
     """Paths in the data: from the file's folder, or from the working directory if an override wrote them."""
-    for path in _PATHS:
-        _make_one_absolute(document, document.data, path)
+    for around, holder in _holders(document):
+        for path in _OF_A_GROUP if around else _PATHS:
+            _make_one_absolute(document, holder, path, around)
+
+
+def _holders(document: _Document) -> Iterator[tuple[KeyPath, dict[str, Any]]]:
+    """The mappings that name a model and a policy, each with its place: the scenario, and the groups of its fleet."""
+    yield (), document.data
     fleet = document.data.get("fleet")
     for place, group in enumerate(fleet if isinstance(fleet, list) else ()):
-        for path in _OF_A_GROUP:
-            _make_one_absolute(document, group, path, ("fleet", str(place)))
+        if isinstance(group, dict):
+            yield ("fleet", str(place)), group
 
 
-def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: KeyPath = ()) -> None:
-    """The path that stands under the keys `path` in `holder`, which stands under `around`; nothing where none does."""
+def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: KeyPath) -> None:
+    """Make absolute what stands under the keys `path` of `holder`, if it is a path; `around` is the holder's place."""
     for key in path[:-1]:
         holder = holder.get(key) if isinstance(holder, dict) else None
     value = holder.get(path[-1]) if isinstance(holder, dict) else None
@@ -184,14 +190,11 @@ def _make_one_absolute(document: _Document, holder: Any, path: KeyPath, around: 
 
 def _read_model_config(document: _Document) -> None:
     """Replace the path of a config.json by the model's dimensions: a scenario is whole without that file."""
-    fleet = document.data.get("fleet")
-    _read_config_of(document, document.data)
-    for place, group in enumerate(fleet if isinstance(fleet, list) else ()):
-        if isinstance(group, dict):
-            _read_config_of(document, group, ("fleet", str(place)))
+    for around, holder in _holders(document):
+        _read_config_of(document, holder, around)
 
 
-def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath = ()) -> None:
+def _read_config_of(document: _Document, holder: dict[str, Any], around: KeyPath) -> None:
     """Replace the path in the model of `holder`, which stands under `around`."""
     from simulator.hardware.model_config import is_config, read_model_config
 

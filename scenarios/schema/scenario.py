@@ -11,14 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import doc
-from pydantic import (
-    AfterValidator,
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from scenarios.schema.allowed import engine_schema, gpu_schema, model_schema, router_schema
 from scenarios.schema.around import FrontEndConfig, HostConfig
@@ -36,12 +29,12 @@ from scenarios.schema.strict import JsonSchema, Strict
 from scenarios.schema.trace import TraceConfig, TraceWorkload
 from scenarios.schema.workload import GeneratedWorkload
 from simulator.errors import InputError
+from simulator.hardware.gpus import Gpu, custom_gpu, find_gpu
+from simulator.hardware.models import Model, custom_model, find_model
 from simulator.policies.parts.preemption import needs_host
 
 if TYPE_CHECKING:
     from simulator.front_end import FrontEnd
-    from simulator.hardware.gpus import Gpu
-    from simulator.hardware.models import Model
     from simulator.metrics.slo import Slo
     from simulator.timing.host import Host
 
@@ -66,36 +59,12 @@ def _refusing(check: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _find_model(name: str) -> Model:
-    from simulator.hardware.models import find_model
-
-    return find_model(name)
-
-
-def _custom_model(dimensions: Mapping[str, object]) -> Model:
-    from simulator.hardware.models import custom_model
-
-    return custom_model(dimensions)
-
-
-def _find_gpu(name: str) -> Gpu:
-    from simulator.hardware.gpus import find_gpu
-
-    return find_gpu(name)
-
-
-def _custom_gpu(figures: Mapping[str, object]) -> Gpu:
-    from simulator.hardware.gpus import custom_gpu
-
-    return custom_gpu(figures)
-
-
 class Hardware(Strict):
     """What the server runs on, and how much of its memory the KV cache gets."""
 
     gpu: Annotated[
-        Annotated[str, _refusing(_find_gpu), Tag("<name>")]
-        | Annotated[dict[str, Any], _refusing(_custom_gpu), Tag("<mapping>")],
+        Annotated[str, _refusing(find_gpu), Tag("<name>")]
+        | Annotated[dict[str, Any], _refusing(custom_gpu), Tag("<mapping>")],
         _by_shape("<name>", "<mapping>"),
         Field(description="the name of a GPU (`batchlab list gpus`) or a mapping of its figures"),
         JsonSchema(gpu_schema),
@@ -180,8 +149,8 @@ class Scenario(Strict):
     ]
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), doc("seed of all random streams")] = 0
     model: Annotated[
-        Annotated[str, _refusing(_find_model), Tag("<name>")]
-        | Annotated[dict[str, Any], _refusing(_custom_model), Tag("<mapping>")],
+        Annotated[str, _refusing(find_model), Tag("<name>")]
+        | Annotated[dict[str, Any], _refusing(custom_model), Tag("<mapping>")],
         _by_shape("<name>", "<mapping>"),
         Field(description="the name of a model (`batchlab list models`) or a mapping of its dimensions"),
         JsonSchema(model_schema),
@@ -274,12 +243,12 @@ class Scenario(Strict):
 
     def resolve_model(self) -> Model:
         """The model's dimensions, by name or from the mapping."""
-        return _find_model(self.model) if isinstance(self.model, str) else _custom_model(self.model)
+        return find_model(self.model) if isinstance(self.model, str) else custom_model(self.model)
 
     def resolve_gpu(self) -> Gpu:
         """The GPU's figures, by name or from the mapping."""
         gpu = self.hardware.gpu
-        return _find_gpu(gpu) if isinstance(gpu, str) else _custom_gpu(gpu)
+        return find_gpu(gpu) if isinstance(gpu, str) else custom_gpu(gpu)
 
     def resolve_host(self) -> Host:
         """The host's part of a step: as the scenario says, the rest as the policy's engine does by default.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from annotated_types import Unit, doc
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from scenarios.schema.allowed import formats_schema
 from scenarios.schema.arrivals import ArrivalConfig
@@ -65,33 +65,22 @@ class TraceConfig(Strict):
         doc("arrivals of a session's later requests: as recorded, or after the answer as long as in the trace"),
     ] = "recorded"
 
-    @field_validator("columns")
+    @field_validator("columns", "format")
     @classmethod
-    def _native(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+    def _readable(cls, value: Any, key: ValidationInfo) -> Any:
         from scenarios.traces.options import TraceOptions
 
         try:
-            TraceOptions(columns=columns)
+            TraceOptions(**{str(key.field_name): value})
         except InputError as error:
-            raise refusal(error.message.removeprefix("columns: "), error.hint) from None
-        return columns
+            raise refusal(error.message.removeprefix(f"{key.field_name}: "), error.hint) from None
+        return value
 
     @model_validator(mode="after")
     def _either_recorded_or_not(self) -> Self:
         if self.sessions == "closed_loop" and self.arrival is not None:
             raise ValueError("sessions: closed_loop keeps the arrivals that begin them; leave arrival out")
         return self
-
-    @field_validator("format")
-    @classmethod
-    def _readable(cls, name: str) -> str:
-        from scenarios.traces.options import TraceOptions
-
-        try:
-            TraceOptions(format=name)
-        except InputError as error:
-            raise refusal(error.message.removeprefix("format: "), error.hint) from None
-        return name
 
 
 class TraceWorkload(Strict):

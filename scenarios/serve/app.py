@@ -54,8 +54,8 @@ class Service:
     def _submit(self, call: CompletionCall | ChatCall, request: Request) -> ASGIApp:
         if self.draining or self._engine.failure is not None:
             raise RefusedError(503, "The server is shutting down.")
-        submission = self._reader.read(call, self._engine.live.num_requests, request.headers)
         first = self._engine.live.num_requests
+        submission = self._reader.read(call, first, request.headers)
         self._meters.reasons |= {row: choice.finish_reason for row, choice in enumerate(submission.choices, first)}
         self._meters.asked([each.max_tokens for each in submission.requests], call.n)
         ticket = self._engine.submit(submission.requests)
@@ -64,7 +64,7 @@ class Service:
         return kind(self._engine, ticket, shape, self._refusal)
 
     def _refusal(self, ticket: Ticket) -> RefusedError:
-        """Return why a ticket gets no answer."""
+        """Return the reason why a ticket gets no answer."""
         if ticket.rejected is Cause.TOO_LARGE:
             return RefusedError(400, "The KV cache can never hold this request.", "max_tokens")
         if ticket.rejected is not None:
@@ -79,26 +79,17 @@ class Service:
 
     async def models(self, request: Request) -> ASGIApp:
         """/v1/models."""
-        del request
-        reader = self._reader
-        return JSONResponse({"object": "list", "data": [self._card(reader.model_name, reader.max_model_len)]})
+        return JSONResponse({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> ASGIApp:
         """/v1/models/NAME."""
-        name = request.path_params["name"]
-        self._reader.check_model(name)
-        return JSONResponse(self._card(name, self._reader.max_model_len))
+        self._reader.check_model(request.path_params["name"])
+        return JSONResponse(self._card())
 
-    def _card(self, name: str, max_model_len: int) -> dict[str, Any]:
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "batchlab",
-            "root": name,
-            "parent": None,
-            "max_model_len": max_model_len,
-        }
+    def _card(self) -> dict[str, Any]:
+        name, created = self._reader.model_name, self._created
+        card = {"id": name, "object": "model", "created": created, "owned_by": "batchlab", "root": name, "parent": None}
+        return card | {"max_model_len": self._reader.max_model_len}
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """/tokenize."""
@@ -115,40 +106,37 @@ class Service:
 
     async def health(self, request: Request) -> ASGIApp:
         """/health: 503 while the server drains."""
-        del request
         return Response(status_code=503 if self.draining or self._engine.failure is not None else 200)
 
     async def version(self, request: Request) -> ASGIApp:
         """/version."""
-        del request
         return JSONResponse({"version": __version__})
 
     async def metrics(self, request: Request) -> ASGIApp:
         """/metrics."""
-        del request
         return Response(self._meters.text(), media_type=None, headers={"content-type": self._meters.content_type})
 
 
 def make_app(service: Service, *, api_key: str | None = None) -> ASGIApp:
-    """The server as an ASGI application. With a key, all of /v1 asks for it, as vLLM does."""
-    paths: list[tuple[str, str, _Handler]] = [
-        ("/v1/completions", "POST", service.complete),
-        ("/v1/chat/completions", "POST", service.chat),
-        ("/v1/models", "GET", service.models),
-        ("/v1/models/{name:path}", "GET", service.model),
-        ("/tokenize", "POST", service.tokenize),
-        ("/detokenize", "POST", service.detokenize),
-        ("/health", "GET", service.health),
-        ("/version", "GET", service.version),
-        ("/metrics", "GET", service.metrics),
-    ]
-    routes = [Route(path, _answering(handler), methods=[method]) for path, method, handler in paths]
+    """Make the server's ASGI application. With a key, all of /v1 asks for it, as vLLM does."""
+    paths: dict[str, tuple[str, _Handler]] = {
+        "/v1/completions": ("POST", service.complete),
+        "/v1/chat/completions": ("POST", service.chat),
+        "/v1/models": ("GET", service.models),
+        "/v1/models/{name:path}": ("GET", service.model),
+        "/tokenize": ("POST", service.tokenize),
+        "/detokenize": ("POST", service.detokenize),
+        "/health": ("GET", service.health),
+        "/version": ("GET", service.version),
+        "/metrics": ("GET", service.metrics),
+    }
+    routes = [Route(path, _answering(handler), methods=[method]) for path, (method, handler) in paths.items()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
     return app if api_key is None else _Guarded(app, api_key)
 
 
 def _answering(handler: _Handler) -> _Handler:
-    """The handler, whose refusals and defects become errors in OpenAI's shape."""
+    """Turn the refusals and defects of a handler into errors in OpenAI's shape."""
 
     async def answer(request: Request) -> ASGIApp:
         try:
@@ -173,7 +161,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """The body; RefusedError where it is larger than any call."""
+    """Read the body. Raises RefusedError for one that is larger than any call."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
@@ -190,12 +178,9 @@ class _Guarded:
         self._expected = f"Bearer {api_key}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
+        app = self._app
         if scope["type"] == "http" and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
-                await RefusedError(401, "Unauthorized: give the API key as `Authorization: Bearer KEY`.").response()(
-                    scope, receive, send
-                )
-                return
-        await self._app(scope, receive, send)
+                app = RefusedError(401, "Unauthorized: give the API key as `Authorization: Bearer KEY`.").response()
+        await app(scope, receive, send)

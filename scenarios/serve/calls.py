@@ -69,11 +69,8 @@ class CompletionCall(Call):
     def prompts(self) -> list[str] | list[list[int]]:
         """The prompts, one or several."""
         prompt = self.prompt
-        if isinstance(prompt, str):
-            return [prompt]
-        if prompt and isinstance(prompt[0], int):
-            return [prompt]
-        return cast("list[str] | list[list[int]]", prompt)
+        is_one = isinstance(prompt, str) or (prompt and isinstance(prompt[0], int))
+        return cast("list[str] | list[list[int]]", [prompt] if is_one else prompt)
 
 
 class Part(BaseModel):
@@ -91,7 +88,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """Its text."""
+        """The text of all parts."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
@@ -143,12 +140,12 @@ class DetokenizeCall(BaseModel):
 
 
 def conversation(messages: list[Message]) -> str:
-    """A chat template: each message under its role, then the role whose turn it is."""
+    """Write a conversation as one text: each message under its role, then the role whose turn it is."""
     return "".join(f"<|{message.role}|>\n{message.text}\n" for message in messages) + "<|assistant|>\n"
 
 
 def parsed(kind: type[_Call], body: bytes) -> _Call:
-    """The body as `kind`. RefusedError where it is no JSON, or not such a body."""
+    """Read a body as `kind`. Raises RefusedError for one that is no JSON, or not such a body."""
     try:
         data: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -159,7 +156,6 @@ def parsed(kind: type[_Call], body: bytes) -> _Call:
         return kind.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = [str(part) for part in first["loc"]]
-        param = place[0] if place else None
+        param = str(first["loc"][0]) if first["loc"] else None
         told = first["msg"].removeprefix("Value error, ")
         raise RefusedError(400, f"{param}: {told}" if param else told, param) from None

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import NamedTuple
 
 from scenarios.serve.prometheus import Meters
 from scenarios.serve.session import Session
@@ -21,13 +20,6 @@ from simulator.results.records import Cause, Status
 from simulator.traffic.live import LiveTraffic
 
 _AT_ONCE = 24  # deliveries, and times of the simulation, before the loop has its turn
-
-
-class News(NamedTuple):
-    """A choice has so many tokens by now."""
-
-    choice: int
-    tokens: int
 
 
 class Ticket:
@@ -42,11 +34,14 @@ class Ticket:
         self.open = len(totals)  # choices whose answer is not there yet
         self.rejected: Cause | None = None
         self.broken = False  # the simulation has failed
-        self._news: list[News] = []
+        self._news: list[tuple[int, int]] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    async def news(self) -> list[News]:
-        """Wait for news and return them; empty when nothing more comes: all answers are there, or none will be."""
+    async def news(self) -> list[tuple[int, int]]:
+        """Wait for choices that have more tokens, and return each with its tokens by now.
+
+        The list is empty when nothing more comes: all answers are there, or none will be.
+        """
         if not self._news and self.open and not self.is_over:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
@@ -62,19 +57,19 @@ class Ticket:
         return self.rejected is not None or self.broken
 
     def deliver(self, choice: int, tokens: int) -> None:
-        """The client has so many tokens of a choice."""
-        self._news.append(News(choice, tokens))
+        """Tell the client that it has so many tokens of a choice."""
+        self._news.append((choice, tokens))
         if tokens >= self.totals[choice]:
             self.open -= 1
         self._wake()
 
     def reject(self, cause: Cause) -> None:
-        """One of its requests was rejected."""
+        """Tell the client that one of its requests was rejected."""
         self.rejected = cause
         self._wake()
 
     def fail(self) -> None:
-        """No answer can come."""
+        """Tell the client that no answer can come."""
         self.broken = True
         self._wake()
 
@@ -109,15 +104,13 @@ class Engine:
         return (loop_s - self._zero_s) * self._scale
 
     def _run(self, due_s: float = 0.0) -> None:
-        """Do what is due, and ask for a call at what comes next; what is due at `due_s` is, whatever the last bit of
-        the loop's time."""
+        """Do what is due by now or by `due_s`, a time that the loop may have rounded, and set the next timer."""
         now_s, live, outbox = max(self._now_s(), due_s), self.live, self._outbox
         self._timer_s = inf
         for _ in range(_AT_ONCE):
-            if self.failure is None and live.next_s <= now_s:
-                self._guarded_advance(live.next_s)
-            else:
+            if self.failure is not None or live.next_s > now_s:
                 break
+            self._guarded_advance(live.next_s)
         for _ in range(_AT_ONCE):
             if not outbox or outbox[0][0] > now_s:
                 break
@@ -148,7 +141,7 @@ class Engine:
     # From clients
 
     def submit(self, requests: Sequence[Request]) -> Ticket:
-        """The requests of one call arrive now; whether they are rejected is known at once."""
+        """Let the requests of one call arrive now; it is known at once whether they are rejected."""
         ticket = Ticket(self.live.num_requests, [request.output_tokens for request in requests])
         for row in range(ticket.first_row, ticket.first_row + len(requests)):
             self._tickets[row] = ticket
@@ -157,7 +150,7 @@ class Engine:
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """The client of a call is gone: what it still waits for is aborted."""
+        """Abort what the client of a call, which is gone, still waits for."""
         now_s = self._now_s()
         for row in range(ticket.first_row, ticket.first_row + len(ticket.totals)):
             if self._tickets.pop(row, None) is not None and self.failure is None:
@@ -165,22 +158,20 @@ class Engine:
         self._run()
 
     def leave_all(self) -> None:
-        """No client waits any longer."""
-        for ticket in {id(ticket): ticket for ticket in self._tickets.values()}.values():
+        """End all calls without an answer."""
+        for ticket in dict.fromkeys(self._tickets.values()):
             ticket.fail()
             self.leave(ticket)
 
     # From the simulation
 
     def has_tokens(self, row: int, tokens: int, at_s: float) -> None:
-        """See `Listener`."""
         live = self.live
         seen_s = at_s + live.delay_s(row)
         self._meters.has_tokens(row, tokens, live.replica_of(row), live.request(row).arrival_s, seen_s)
         heappush(self._outbox, (seen_s, tokens, row))
 
     def ended(self, row: int, status: Status, at_s: float, cause: Cause | None) -> None:
-        """See `Listener`."""
         self._meters.ended(row)
         if cause is not None and (ticket := self._tickets.pop(row, None)) is not None:
             ticket.reject(cause)
@@ -189,7 +180,6 @@ class Engine:
                     self.live.abort(other, at_s)
 
     def left(self, live: RequestState, replica: int, status: Status) -> None:
-        """See `Listener`."""
         self._meters.left(live, replica, status)
 
     def _deliver(self, row: int, tokens: int) -> None:

@@ -10,15 +10,14 @@ from scenarios.assembly.workloads import build_workload
 from scenarios.schema.scenario import Scenario
 from scenarios.streams import stream
 from simulator.client import uniform
-from simulator.workload import Ints, Workload
 
 _POOL = 2048  # requests drawn of a closed loop
 
 
 class Lengths:
-    """Draws the lengths of answers, before any cap: those of a class, or of all requests.
+    """Draws the lengths of answers, before any cap, from those of a class or of all requests.
 
-    The draw belongs to a key alone. Equal seeds and keys make equal lengths.
+    Equal seeds and keys make equal lengths.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -31,30 +30,24 @@ class Lengths:
             for index, name in enumerate(part.class_names)
         }
         self._of_all = np.sort(np.concatenate([part.output_tokens for part in parts]))
+        of_class = {name: [part for part in parts if name in part.class_names] for name in self.classes}
         self._of_class = {
-            name: np.sort(np.concatenate([_of_class(part, name) for part in parts])) for name in self.classes
+            name: np.sort(np.concatenate([p.output_tokens[p.class_index == p.class_names.index(name)] for p in own]))
+            for name, own in of_class.items()
         }
         self._stream = int(stream(scenario.seed, "", "answers").integers(2**63))
 
     def priority(self, class_name: str | None) -> int:
-        """The priority of the first request of a class; 0 for none."""
+        """Return the priority of the first request of a class; 0 for no class."""
         return 0 if class_name is None else self._priorities[class_name]
 
     def draw(self, key: int, class_name: str | None) -> int:
-        """The length of an answer in tokens, at least 1."""
-        lengths = self._of_all if class_name is None else self._of_class[class_name]
-        if not len(lengths):
-            lengths = self._of_all
+        """Return the length of an answer in tokens, at least 1."""
+        of_class = () if class_name is None else self._of_class[class_name]
+        lengths = of_class if len(of_class) else self._of_all
         return max(1, int(lengths[int(uniform(self._stream, key) * len(lengths))]))
 
 
-def _of_class(part: Workload, name: str) -> Ints:
-    if name not in part.class_names:
-        return np.empty(0, dtype=np.int64)
-    mine: Ints = part.output_tokens[part.class_index == part.class_names.index(name)]
-    return mine
-
-
 def key_of(*what: object) -> int:
-    """A key that belongs to these values."""
+    """Return a key that belongs to these values."""
     return int.from_bytes(sha256(repr(what).encode("utf-8", "surrogatepass")).digest()[:8], "little")

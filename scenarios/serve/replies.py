@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from asyncio import CancelledError, Task, create_task
+from asyncio import CancelledError, create_task
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,28 +35,28 @@ class Shape:
 
     @classmethod
     def of(cls, call: CompletionCall | ChatCall, submission: Submission, model: str) -> Shape:
-        """The shape that a call asks for."""
+        """Return the shape that a call asks for."""
         options = call.stream_options
         usage = options is not None and options.include_usage
         always = options is not None and options.continuous_usage_stats
         is_chat, created = isinstance(call, ChatCall), int(time.time())
         kind = "chat.completion.chunk" if is_chat else "text_completion"
-        head = json.dumps({"id": submission.name, "object": kind, "created": created, "model": model})
+        head = json.dumps(_head(submission, kind, created, model))
         return cls(submission, model, created, is_chat, usage, always and usage, f"data: {head[:-1]}")
 
     def usage(self, tokens: list[int]) -> _Json:
-        """The counts where the choices have so many tokens; a prompt that several share counts once."""
+        """Count the tokens of prompts and choices; a prompt that several choices share counts once."""
         choices = self.submission.choices
         each = len(choices) // self.submission.prompts
         prompt, completion = sum(choice.prompt_tokens for choice in choices[::each]), sum(tokens)
         return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
 
     def whole(self) -> bytes:
-        """The whole answer."""
+        """Write the whole answer."""
         choices = [self._choice(index, choice) for index, choice in enumerate(self.submission.choices)]
         usage = self.usage([choice.tokens for choice in self.submission.choices])
         kind = "chat.completion" if self.is_chat else "text_completion"
-        head = {"id": self.submission.name, "object": kind, "created": self.created, "model": self.model}
+        head = _head(self.submission, kind, self.created, self.model)
         return json.dumps({**head, "choices": choices, "usage": usage}).encode()
 
     def _choice(self, index: int, choice: Choice) -> _Json:
@@ -65,7 +65,7 @@ class Shape:
         return {"index": index, **said, "logprobs": None, "finish_reason": choice.finish_reason}
 
     def event(self, index: int, before: int, tokens: int, usage: _Json | None) -> bytes:
-        """The event that a choice has `tokens` by now, after `before`."""
+        """Write the event that a choice has `tokens` by now, after `before`."""
         choice = self.submission.choices[index]
         text = choice.answer.text(before, tokens)
         found = b""
@@ -81,7 +81,7 @@ class Shape:
         return found + self._event([{"index": index, **said, "logprobs": None, "finish_reason": reason}], usage)
 
     def last(self) -> bytes:
-        """Return the end of a stream: the usage where it was asked for, and the mark that it is over."""
+        """Write the end of a stream: the usage if the call asks for it, and the mark that it is over."""
         if not self.wants_usage:
             return _DONE
         return self._event([], self.usage([choice.tokens for choice in self.submission.choices])) + _DONE
@@ -101,17 +101,17 @@ class Reply:
         self._refused = refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        del scope
         watcher = create_task(self._watch(receive))
         try:
-            await self._answer(send)
+            await self._answer(scope, receive, send)
         except OSError:
             pass  # the client is gone
         finally:
             if self._ticket.open:
                 self._engine.leave(self._ticket)
-            await _ended(watcher)
+            watcher.cancel()
+            with suppress(CancelledError):
+                await watcher
 
     async def _watch(self, receive: Receive) -> None:
         """Wait for the client to go away."""
@@ -119,32 +119,32 @@ class Reply:
             pass
         self._ticket.fail()
 
-    async def _answer(self, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError
 
 
 class WholeReply(Reply):
-    """The answers at once, when the last is there."""
+    """All answers at once, when the last is there."""
 
-    async def _answer(self, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         while await self._ticket.news():
             pass
         if self._ticket.is_over:
-            await _refuse(send, self._refused(self._ticket))
+            await self._refused(self._ticket).response()(scope, receive, send)
             return
-        await _begin(send, 200, b"application/json", {})
+        await _begin(send, {b"content-type": b"application/json"})
         await send({"type": "http.response.body", "body": self._shape.whole()})
 
 
 class StreamReply(Reply):
     """Server-sent events: each token as the client is to have it."""
 
-    async def _answer(self, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         ticket, shape = self._ticket, self._shape
         if ticket.is_over:
-            await _refuse(send, self._refused(ticket))
+            await self._refused(ticket).response()(scope, receive, send)
             return
-        await _begin(send, 200, b"text/event-stream; charset=utf-8", {b"cache-control": b"no-cache"})
+        await _begin(send, {b"content-type": b"text/event-stream; charset=utf-8", b"cache-control": b"no-cache"})
         tokens = [0] * len(ticket.totals)
         while news := await ticket.news():
             events = []
@@ -157,18 +157,9 @@ class StreamReply(Reply):
         await send({"type": "http.response.body", "body": last})
 
 
-async def _begin(send: Send, status: int, kind: bytes, more: dict[bytes, bytes]) -> None:
-    headers = [(b"content-type", kind), *more.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+def _head(submission: Submission, kind: str, created: int, model: str) -> _Json:
+    return {"id": submission.name, "object": kind, "created": created, "model": model}
 
 
-async def _refuse(send: Send, refusal: RefusedError) -> None:
-    response = refusal.response()
-    await send({"type": "http.response.start", "status": refusal.status, "headers": response.raw_headers})
-    await send({"type": "http.response.body", "body": response.body})
-
-
-async def _ended(task: Task[None]) -> None:
-    task.cancel()
-    with suppress(CancelledError):
-        await task
+async def _begin(send: Send, headers: dict[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers.items())})

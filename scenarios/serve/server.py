@@ -34,8 +34,11 @@ class Address:
 
 
 class Serving:
-    """A scenario that is served. `served_name` is what clients call the model; the scenario's own name for it, or that
-    of the scenario where it brings its own dimensions."""
+    """A scenario that is served.
+
+    `served_name` is the model's name for clients: unless given the scenario's name for it or, of a model with its own
+    dimensions, the name of the scenario.
+    """
 
     def __init__(
         self,
@@ -56,24 +59,19 @@ class Serving:
         self.app = make_app(self.service, api_key=api_key)
 
     def listen(self, address: Address, ready: Callable[[str], None]) -> None:
-        """Serve until SIGINT or SIGTERM, and then until all that is under way has its answer; a second signal ends
-        that too. `ready` is told the server's URL. Raises InputError where the address cannot be had, and what the
-        simulation raises."""
+        """Serve until SIGINT or SIGTERM, and then until all open calls have their answers; a second signal ends these.
+
+        `ready` gets the URL. Raises InputError for an address that cannot be had, and what the simulation raises.
+        """
         asyncio.run(self._listen(address, ready))
         if self.engine.failure is not None:
             raise self.engine.failure
 
     async def _listen(self, address: Address, ready: Callable[[str], None]) -> None:
         config = uvicorn.Config(
-            self.app,
-            host=address.host,
-            port=address.port,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            server_header=False,
-        )
+            self.app, address.host, address.port, log_level="warning", access_log=False, lifespan="off",
+            timeout_keep_alive=_KEEP_ALIVE_S, server_header=False,
+        )  # fmt: skip
         server = _Uvicorn(config)
         try:
             socket = config.bind_socket()
@@ -97,7 +95,7 @@ class Serving:
             socket.close()
 
     def _stop(self, server: uvicorn.Server) -> None:
-        """A signal: drain; or, while that lasts, end."""
+        """Drain at the first signal, end at the second."""
         if self.service.draining:
             self.engine.leave_all()
             server.force_exit = True
@@ -105,7 +103,7 @@ class Serving:
         server.should_exit = True
 
     async def _tell(self, server: uvicorn.Server, ready: Callable[[str], None], url: str) -> None:
-        """Say so when the server listens."""
+        """Report the URL as soon as the server listens."""
         while not server.started:
             await asyncio.sleep(0.01)
         ready(url)
@@ -125,11 +123,10 @@ class Serving:
 
     @property
     def num_requests(self) -> int:
-        """Requests that have come."""
+        """The requests so far."""
         return self.engine.live.num_requests
 
     def finish(self, folder: Path, target: Path) -> Result:
-        """See `Session.finish`."""
         return self._session.finish(self.engine.live, folder, target)
 
 

@@ -28,7 +28,7 @@ class Session:
         self._log_decisions = log_decisions
 
     def start(self, listener: Listener) -> LiveTraffic:
-        """The run, at its beginning."""
+        """Begin the run."""
         scenario = self.scenario
         return LiveTraffic(
             [built.replicas for built in self.fleet],
@@ -58,7 +58,7 @@ class Session:
 
 
 def on_recorded(scenario: Scenario, arrivals: Path, classes: Collection[str]) -> Scenario:
-    """The scenario with recorded requests as its workload; of what it says by class, that of `classes` is left."""
+    """Make the recorded requests the scenario's workload; of what the scenario says by class, keep only `classes`."""
     data = scenario.model_dump(exclude_unset=True)
     data["workload"] = {"trace": {"path": str(arrivals.absolute()), "format": "native"}}
     for section, key in (("slo", "classes"), ("engine", "class_weights")):

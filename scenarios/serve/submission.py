@@ -57,20 +57,19 @@ class Reader:
             raise RefusedError(404, f"The model `{name}` does not exist.", "model")
 
     def read(self, call: CompletionCall | ChatCall, row: int, headers: Mapping[str, str]) -> Submission:
-        """The call as requests, the first of which gets this row. RefusedError where it asks for what cannot be."""
+        """Turn a call into requests, the first in this row. Raises RefusedError for a call that cannot be answered."""
         self.check_model(call.model)
         prompts = call.prompts if isinstance(call, CompletionCall) else [call.prompt]
         if not prompts:
             raise RefusedError(400, "prompt: there is none", "prompt")
         name = self._name("chatcmpl" if isinstance(call, ChatCall) else "cmpl", row, headers)
-        session = headers.get("x-session-id")
-        session = session if session is not None and _NAME.fullmatch(session) else None
+        session = headers.get("x-session-id", "")
         requests: list[Request] = []
         choices: list[Choice] = []
         alone = len(prompts) * call.n == 1
         for prompt in prompts:
             ids = self._ids(prompt)
-            count = self._count(prompt) if ids is None else len(ids)
+            count = self.tokenizer.count(prompt) if isinstance(prompt, str) else len(prompt)
             cap = self._cap(call, count)
             for _ in range(call.n):
                 place = len(choices)
@@ -78,9 +77,8 @@ class Reader:
                 choices.append(choice)
                 content = None
                 if ids is not None:
-                    content = PromptContent(
-                        prompt_token_ids=tuple(ids), output_token_ids=choice.answer.ids(choice.tokens)
-                    )
+                    answer = choice.answer.ids(choice.tokens)
+                    content = PromptContent(prompt_token_ids=tuple(ids), output_token_ids=answer)
                 requests.append(
                     Request(
                         row=0,
@@ -91,31 +89,28 @@ class Reader:
                         max_tokens=cap,
                         priority=self._priority(call),
                         class_name=self._class(call) or "default",
-                        session_id=session,
+                        session_id=session if _NAME.fullmatch(session) else None,
                         content=content,
                     )
                 )
         return Submission(name, requests, choices, len(prompts))
 
     def _name(self, kind: str, row: int, headers: Mapping[str, str]) -> str:
-        """The id of the answer, no two alike: the client's own X-Request-Id, or the number of the request."""
-        given = headers.get("x-request-id")
-        if given is None or not _NAME.fullmatch(given):
+        """Return a unique id of the answer: with the client's own X-Request-Id, or the number of the request."""
+        given = headers.get("x-request-id", "")
+        if not _NAME.fullmatch(given):
             return f"{kind}-{row}"
         times = self._given[given] = self._given.get(given, 0) + 1
         return f"{kind}-{given}" if times == 1 else f"{kind}-{given}#{times}"
 
     def _ids(self, prompt: str | list[int]) -> list[int] | None:
-        """The token ids of a prompt; None where nothing depends on them."""
+        """Return the token ids of a prompt; None where nothing depends on them."""
         if not self._keeps_content:
             return None
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
-    def _count(self, prompt: str | list[int]) -> int:
-        return self.tokenizer.count(prompt) if isinstance(prompt, str) else len(prompt)
-
     def _cap(self, call: Call, prompt_tokens: int) -> int:
-        """The most that the answer may have."""
+        """Return the most tokens that the answer may have."""
         if prompt_tokens == 0:
             raise RefusedError(400, "prompt: it has no token", "prompt")
         room = self.max_model_len - prompt_tokens
@@ -127,11 +122,11 @@ class Reader:
         return room if asked is None else asked
 
     def _class(self, call: Call) -> str | None:
-        """The scenario's class that the call's `user` names; None for any other."""
+        """Return the scenario's class that the call's `user` names; None for any other."""
         return call.user if call.user in self._lengths.classes else None
 
     def _priority(self, call: Call) -> int:
-        """The call's own, else that of its class."""
+        """Return the call's own priority, else that of its class."""
         return self._lengths.priority(self._class(call)) if call.priority is None else call.priority
 
     def _choice(

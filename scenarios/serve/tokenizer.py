@@ -44,18 +44,18 @@ class Tokenizer:
         self._pieces = dict(zip([*_BEGIN, *_GO_ON], [*_WORDS, *(f" {word}" for word in _WORDS)], strict=True))
 
     def count(self, text: str) -> int:
-        """The number of tokens of a text."""
+        """Count the tokens of a text."""
         return sum(1 for _ in _TOKEN.finditer(text))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text's tokens."""
+        """Return the ids of a text's tokens."""
         pieces: list[str] = _TOKEN.findall(text)
         ids = [token_id(piece) for piece in pieces]
         self._pieces.update(zip(ids, pieces, strict=True))  # at most one for each id
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of these tokens; a word stands for an id that no text had."""
+        """Return the text of these tokens, with a word for an id that no text had."""
         return "".join([self._pieces.get(each) or f" {_WORDS[each % len(_WORDS)]}" for each in ids])
 
 
@@ -75,10 +75,8 @@ class Answer:
 
     def text(self, start: int, stop: int) -> str:
         """The text of tokens `start` to `stop` (excluded)."""
-        if self._end is not None:
-            before = len(self._whole(0, start))
-            return self._whole(start, stop)[: max(0, self._end - before)]
-        return self._whole(start, stop)
+        text = self._whole(start, stop)
+        return text if self._end is None else text[: max(0, self._end - len(self._whole(0, start)))]
 
     def _whole(self, start: int, stop: int) -> str:
         text = " ".join([_WORDS[self._word(place)] for place in range(start, stop)])

@@ -1,8 +1,7 @@
 """Executors of the runs of a study: processes of this machine, or an existing Ray cluster.
 
-An executor gives back what came of each item as it comes, in any order; studies put it in order again, so that the
-result does not depend on where it was worked out. A function that raises, and a worker that dies, cost their own item
-and no other.
+An executor gives back each outcome as it comes, in any order. Studies put the outcomes in order again, so the result
+does not depend on the place of work. A function that raises, or a worker that dies, costs its own item and no other.
 """
 
 from __future__ import annotations
@@ -37,17 +36,16 @@ class Executor(Protocol):
     """Applies a function to items. The function and the items must be picklable."""
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """The place of each item with what the function made of it, in the order in which they are done.
+        """Yield the place of each item with the function's result, in the order in which they are done.
 
         Items are taken as there is room for them, a few ahead of those that are being worked on.
         """
 
 
 class InProcess:
-    """One item after another, here."""
+    """Does one item after another in this process."""
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         for place, item in enumerate(items):
             yield place, _guarded(function, item)
 
@@ -59,7 +57,6 @@ class Local:
         self.workers = workers or usable_cores()
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         if self.workers == 1:
             yield from InProcess().map(function, items)
             return
@@ -110,7 +107,6 @@ class Ray:
         self._ray = connect(address)
 
     def map(self, function: Callable[[Item], Found], items: Iterable[Item]) -> Iterator[tuple[int, Found | Failure]]:
-        """See `Executor`."""
         ray = self._ray
         task = ray.remote(_guarded).options(max_retries=1)
         shared = ray.put(function)
@@ -132,7 +128,7 @@ class Ray:
 
 
 def executor(name: str, workers: int | None = None, address: str | None = None) -> Executor:
-    """The executor that the flags --executor, --workers and --address ask for. Raises InputError."""
+    """Make the executor that the flags --executor, --workers and --address ask for. Raises InputError."""
     if not is_on_ray(name, workers, address):
         return Local(workers)
     if workers is not None:
@@ -141,7 +137,7 @@ def executor(name: str, workers: int | None = None, address: str | None = None) 
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Count the cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
@@ -163,5 +159,5 @@ def _on_worker(function: Callable[[Item], Found], item: Item) -> Found | Failure
 
 @cache
 def _settle() -> None:
-    """After a worker's first item: what is loaded by then stays, so that loky's collection every second skips it."""
+    """Freeze what a worker has loaded after its first item, so that loky's collection every second skips it."""
     gc.freeze()

@@ -16,7 +16,7 @@ _ENDING = ".json"
 
 
 class Store:
-    """Outcomes by address. `fresh` ignores those of earlier studies."""
+    """Keeps outcomes by address. `fresh` ignores those of earlier studies."""
 
     def __init__(self, folder: Path, *, fresh: bool = False) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Store:
         self._fresh = fresh
 
     def get(self, address: str) -> Outcome | None:
-        """The outcome of an address; None where there is none, or none that can be read."""
+        """Return the outcome of an address; None where there is none, or none that can be read."""
         if self._fresh:
             return None
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A sweep: every run of a study, wherever it is worked out, as one table."""
+"""Run a sweep: every run of a study, on any executor, as one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from scenarios.schema.scenario import Scenario
 from scenarios.studies.executors import Executor, Failure, InProcess
 from scenarios.studies.finished_runs import Store, write_outcome
 from scenarios.studies.study import Study
-from scenarios.studies.study_axes import Setting
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
 from scenarios.studies.sweep_table import Row, columns, write_csv, write_parquet
 from simulator.errors import InputError
@@ -36,7 +35,7 @@ class Swept:
     failed: int
 
     def counts(self) -> dict[str, int]:
-        """The counts, as `--json` has them; `points` are rows."""
+        """Return the counts as `--json` has them; `points` are rows."""
         return {"points": len(self.rows), "done": self.done, "reused": self.reused, "failed": self.failed}
 
 
@@ -51,18 +50,20 @@ def sweep(
     """Run what is not in the folder yet, and write the folder's table.
 
     Each run is kept as soon as it is done: a killed sweep goes on where it was. `fresh` runs everything again.
-    Raises InputError for a folder that holds something else, and where no run came to a result.
+    Raises InputError for a folder that holds something else than a sweep, and if every run fails.
     """
-    check_sweep_folder(folder)
+    if not (folder / STUDY).is_file():
+        check_output(folder, overwrite=False, expected=None)
     store = Store(folder / POINTS, fresh=fresh)
-    _write_study(folder, study)
+    with staging(folder, replace=()) as draft:  # the study goes first: it says what a killed sweep's folder is
+        (draft / STUDY).write_text(study.dump(), encoding="utf-8", newline="\n")
     runs = _Sweep(study, store)
     for index, result in (executor or InProcess()).map(partial(_work, store.folder), runs.missing()):
         runs.came(index, result)
         if progress is not None:
             progress(len(runs.found))
     name = study.base.name
-    rows = [(setting, seed, runs.found[place].of(name)) for place, (setting, seed) in enumerate(_runs(study))]
+    rows = [(setting, seed, runs.found[place].of(name)) for place, (setting, seed) in enumerate(study.runs())]
     failed = sum(1 for _, _, outcome in rows if outcome.error)
     if failed == len(rows):
         raise InputError(f"all {failed:,} runs failed", hint=f"the first: {rows[0][2].error}")
@@ -73,18 +74,8 @@ def sweep(
     return Swept(study, rows, len(rows) - failed - runs.reused, runs.reused, failed)
 
 
-def check_sweep_folder(folder: Path) -> None:
-    """Raise InputError for a folder that holds something else than a sweep."""
-    if not (folder / STUDY).is_file():
-        check_output(folder, overwrite=False, expected=None)
-
-
-def _runs(study: Study) -> list[tuple[Setting, int]]:
-    return [(setting, seed) for setting in study.settings for seed in study.seeds]
-
-
 class _Sweep:
-    """The runs of a study on their way: which are there, which are to be worked out, which are the same."""
+    """The runs of a study under way: some are there, some are still to be made, some are the same."""
 
     def __init__(self, study: Study, store: Store) -> None:
         self.found: dict[int, Outcome] = {}
@@ -95,8 +86,8 @@ class _Sweep:
         self._asked: list[str] = []
 
     def missing(self) -> Iterator[tuple[str, Scenario]]:
-        """The runs that the store does not have, each once, with their addresses."""
-        for place, (setting, seed) in enumerate(_runs(self._study)):
+        """Yield the runs that the store does not have, each once, with their addresses."""
+        for place, (setting, seed) in enumerate(self._study.runs()):
             try:
                 scenario = self._study.scenario(setting, seed)
                 name = address(scenario)
@@ -117,7 +108,7 @@ class _Sweep:
                 self.reused += 1
 
     def came(self, index: int, result: _Result | Failure) -> None:
-        """The run that `missing` gave as number `index` has an outcome."""
+        """Keep the outcome of the run that `missing` gave as number `index`."""
         name = self._asked[index]
         outcome, is_kept = (Outcome({}, result.message), False) if isinstance(result, Failure) else result
         if not is_kept:
@@ -130,16 +121,10 @@ _Result = tuple[Outcome, bool]
 
 
 def _work(folder: Path, item: tuple[str, Scenario]) -> _Result:
-    """A run, on a worker; kept at once where the worker sees the folder, so that no death of the sweep loses it."""
+    """Run on a worker. It keeps the outcome if it sees the folder: a killed sweep does not lose the run."""
     name, scenario = item
     outcome = run_scenario(scenario)
     is_kept = not outcome.error and folder.is_dir()
     if is_kept:
         write_outcome(folder, name, outcome)
     return outcome, is_kept
-
-
-def _write_study(folder: Path, study: Study) -> None:
-    """The study goes first: it tells what the folder is, should the sweep be killed."""
-    with staging(folder, replace=()) as draft:
-        (draft / STUDY).write_text(study.dump(), encoding="utf-8", newline="\n")

@@ -14,9 +14,9 @@ from simulator.errors import InputError
 
 
 def read_sweep(folder: Path) -> Swept:
-    """The sweep in a folder, as if all of its runs had been reused; nothing that it names need be there.
+    """Read the sweep in a folder, as if all of its runs had been reused. The files that it names need not be there.
 
-    Raises InputError where it has not come to its end, or its table is damaged.
+    Raises InputError for a sweep that has not ended, and for a damaged table.
     """
     study = load_study(folder / STUDY, check_files=False)
     path = folder / TABLE
@@ -28,7 +28,7 @@ def read_sweep(folder: Path) -> Swept:
         cells = read_csv(path)
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", file=str(path)) from None
-    runs = [(setting, seed) for setting in study.settings for seed in study.seeds]
+    runs = study.runs()
     if [row["seed"] for row in cells] != [seed for _, seed in runs]:
         what = f"has {len(cells):,} rows, and the study beside it {len(runs):,} runs"
         raise InputError(what, file=str(path), hint="batchlab sweep with the same --out writes it again")

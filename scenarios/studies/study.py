@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +15,16 @@ import yaml
 from annotated_types import doc
 from pydantic import Field, ValidationError
 
-from scenarios.assembly.engine_policy import policy_label, with_policy
+from scenarios.assembly.engine_policy import with_policy
 from scenarios.assembly.unused_keys import engine_keys
 from scenarios.schema.loader import load
 from scenarios.schema.scenario import Scenario
 from scenarios.schema.source.explain import Finding, explain
 from scenarios.schema.source.hints import did_you_mean
 from scenarios.schema.source.origin import Origin
-from scenarios.schema.source.yaml_source import YamlSource, read_yaml
+from scenarios.schema.source.yaml_source import read_yaml
 from scenarios.schema.strict import Strict
-from scenarios.studies.study_axes import Axis, Setting, grid, make_axis, make_span, random_design
+from scenarios.studies.study_axes import Axis, Setting, check_once, grid, make_axis, make_span, random_design
 from simulator.errors import InputError
 from simulator.named_class import split_class
 
@@ -67,33 +67,35 @@ class Study:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The varied keys, as they are named."""
+        """The varied keys."""
         return tuple(dict.fromkeys(key for setting in self.settings for key in setting))
 
     def __len__(self) -> int:
         return len(self.settings) * len(self.seeds)
 
+    def runs(self) -> list[tuple[Setting, int]]:
+        """Return the setting and the seed of each run, seeds innermost."""
+        return [(setting, seed) for setting in self.settings for seed in self.seeds]
+
     def scenario(self, setting: Setting, seed: int) -> Scenario:
-        """The scenario of a run. Raises InputError where the point is none."""
-        overrides = [f"{key}={json.dumps(value)}" for key, value in setting.items() if key != _POLICY]
+        """Return the scenario of a run. Raises InputError for a point that is none."""
         policy = setting.get(_POLICY)
-        if policy is None:
-            return load(self.base, [*overrides, f"seed={seed}"])
         # As in a comparison, keys of the engine that the policy does not take are left out for it.
-        own = {key.removeprefix("engine."): value for key, value in setting.items() if key.startswith("engine.")}
-        others = [text for text in overrides if not text.startswith("engine.")]
-        base = load(self.base, [*others, f"seed={seed}"])
+        own = {key: value for key, value in setting.items() if policy is not None and key.startswith("engine.")}
+        base = load(self.base, [*_overrides(setting, own), f"seed={seed}"])
+        if policy is None:
+            return base
         if not isinstance(policy, str):
             raise InputError(f"engine.policy: must be text, not {policy!r}")
-        return with_policy(base, policy, {key: value for key, value in own.items() if key != "policy"})[0]
+        keys = {key.removeprefix("engine."): value for key, value in own.items() if key != _POLICY}
+        return with_policy(base, policy, keys)[0]
 
     def dump(self) -> str:
-        """The study as YAML: a study file whose points are these."""
+        """Write the study as YAML: a study file whose points are these."""
         data: dict[str, Any] = {"name": self.name, "scenario": self.base.model_dump(mode="json", exclude_unset=True)}
         if self.axes:
-            data["vary"] = {
-                ", ".join(axis.keys): _written(axis, as_range=self.samples is not None) for axis in self.axes
-            }
+            as_range = self.samples is not None
+            data["vary"] = {", ".join(axis.keys): _written(axis, as_range=as_range) for axis in self.axes}
         else:
             data["points"] = [dict(setting) for setting in self.settings]
         if self.samples is not None:
@@ -109,7 +111,7 @@ def study_of(
     seeds: int = 1,
     overrides: Sequence[str] = (),
 ) -> Study:
-    """The grid of some axes over a scenario. Raises InputError as `load` does, and where a key cannot be set."""
+    """Make the grid of some axes over a scenario. Raises InputError as `load` does, and where a key cannot be set."""
     base = load(scenario, overrides)
     return _study(base.name, base, tuple(axes), None, None, seeds)
 
@@ -121,27 +123,13 @@ def load_study(
     *,
     check_files: bool = True,
 ) -> Study:
-    """The study in a file. `overrides` change its scenario, `seeds` its number of seeds.
+    """Read the study in a file. `overrides` change its scenario, `seeds` its number of seeds.
 
     With `check_files` False, the files that its scenario names need not be there: it is shown and not run. Paths are
     relative to the file. Raises InputError with file:line:column of the key that is wrong.
     """
-    return _read(read_yaml(Path(path)), Path(path), overrides, seeds, check_files=check_files)
-
-
-def find_study(given: str) -> Path | None:
-    """The file of a study that the command line names by its path, or, of a shipped one, by its name; else None."""
-    file = Path(given)
-    if file.suffix in (".yaml", ".yml") and file.is_file():
-        data = read_yaml(file).data
-        return file if isinstance(data, dict) and "scenario" in data else None  # a scenario has no such key
-    shipped = _LIBRARY / f"{given}.yaml"
-    return shipped if given == file.name and shipped.is_file() else None
-
-
-def _read(
-    source: YamlSource, path: Path, overrides: Sequence[str], seeds: int | None, *, check_files: bool = True
-) -> Study:
+    path = Path(path)
+    source = read_yaml(path)
     origin = Origin(source.file, {**source.values, **source.keys})
     data = source.data
     assert isinstance(data, dict)
@@ -165,6 +153,21 @@ def _read(
         return _study(name, base, tuple(axes), listed, file.samples, seeds or file.seeds)
     except InputError as error:
         raise origin.error([Finding((varied,), error.message, error.hint)]) if not error.file else error from None
+
+
+def find_study(given: str) -> Path | None:
+    """Find the file of a study by its path or, for a shipped one, by its name; else None."""
+    file = Path(given)
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        data = read_yaml(file).data
+        return file if isinstance(data, dict) and "scenario" in data else None  # a scenario has no such key
+    shipped = _LIBRARY / f"{given}.yaml"
+    return shipped if given == file.name and shipped.is_file() else None
+
+
+def _overrides(setting: Setting, left_out: Collection[str] = ()) -> list[str]:
+    """Write the values of a setting as --set takes them."""
+    return [f"{key}={json.dumps(value)}" for key, value in setting.items() if key not in left_out]
 
 
 def _base(file: StudyFile, folder: Path, origin: Origin, overrides: Sequence[str], check_files: bool) -> Scenario:
@@ -199,7 +202,7 @@ def _list_point(point: Mapping[str, Any], folder: Path, origin: Origin, place: i
 
 
 def _from_folder(value: Any, folder: Path) -> Any:
-    """Texts that name a file beside the study as absolute paths; everything else as it is."""
+    """Make texts that name a file beside the study absolute paths; leave everything else as it is."""
     if isinstance(value, list):
         return [_from_folder(item, folder) for item in value]
     if isinstance(value, dict):
@@ -220,8 +223,7 @@ def _study(
     name: str, base: Scenario, axes: tuple[Axis, ...], listed: list[Setting] | None, samples: int | None, seeds: int
 ) -> Study:
     keys = [key for axis in axes for key in axis.keys]
-    if doubled := next((key for key in keys if keys.count(key) > 1), None):
-        raise InputError(f"{doubled} is varied twice")
+    check_once(keys)
     axes = tuple(_whole(base, axis) for axis in axes)
     number = (samples or int(np.prod([len(axis) for axis in axes]))) if listed is None else len(listed)
     if number * seeds > _MOST_RUNS:
@@ -259,7 +261,7 @@ def _check_taken(base: Scenario, settings: Sequence[Setting]) -> None:
 
 
 def _whole(base: Scenario, axis: Axis) -> Axis:
-    """A range over a key that takes whole numbers only, rounded to them, each once."""
+    """Round a range over a key that takes whole numbers only; each number comes once."""
     span, key = axis.span, axis.keys[0]
     if span is None or _takes(base, key, span.at(_INSIDE)):
         return axis
@@ -271,23 +273,14 @@ def _whole(base: Scenario, axis: Axis) -> Axis:
 
 def _takes(base: Scenario, key: str, value: object) -> bool:
     try:
-        load(base, [f"{key}={json.dumps(value)}"])
+        load(base, _overrides({key: value}))
     except InputError:
         return False
     return True
 
 
 def _written(axis: Axis, *, as_range: bool) -> object:
-    """The values of an axis, as a study file lists them; or the range that they come from, if there is one."""
+    """Return the values of an axis as a study file lists them, or the range that they come from."""
     if as_range and (span := axis.span) is not None:
         return {"from": span.low, "to": span.high, "steps": len(axis), "scale": span.scale}
     return [list(place) if len(axis.keys) > 1 else place[0] for place in axis.places]
-
-
-def label(setting: Setting) -> str:
-    """A point in a line of text: the last part of each key with its value."""
-    words = []
-    for key, value in setting.items():
-        shown = policy_label(value) if key == _POLICY and isinstance(value, str) else value
-        words.append(f"{key.rpartition('.')[2]} {shown}")
-    return ", ".join(words)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from scenarios.runs.variants import split_outside
 from scenarios.schema.source.yaml_source import parse_yaml
 from simulator.errors import InputError
 
@@ -23,8 +24,8 @@ Setting = dict[str, object]
 """Values by key, as one point of a study sets them."""
 
 _FORM = "as in engine.max_num_seqs=64,128 or workload.arrival.rate=2:8:4 or engine.max_num_seqs=1:64:7:log"
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):(\d+)(?::(\w+))?")
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({NUMBER}):({NUMBER}):(\d+)(?::(\w+))?")
 _MOST_VALUES = 100_000
 
 
@@ -38,7 +39,7 @@ class Span:
     whole: bool = False
 
     def at(self, share: float) -> int | float:
-        """The value at a share of the way from `low` (0) to `high` (1)."""
+        """Return the value at a share of the way from `low` (0) to `high` (1)."""
         if self.scale == "linear":
             value = self.low + (self.high - self.low) * share
         else:
@@ -53,7 +54,7 @@ class Span:
         return float(f"{value:.12g}")
 
     def evenly(self, steps: int) -> list[int | float]:
-        """`steps` values from end to end, each once."""
+        """Return `steps` values from end to end, each once."""
         shares = [step / (steps - 1) for step in range(steps)] if steps > 1 else [0.0]
         return list(dict.fromkeys(map(self.at, shares)))
 
@@ -73,12 +74,12 @@ class Axis:
         return len(self.places)
 
     def setting(self, place: int) -> Setting:
-        """Key by key, the values at a place."""
+        """Return the values at a place by key."""
         return dict(zip(self.keys, self.places[place], strict=True))
 
 
 def make_axis(keys: str, values: Sequence[object], span: Span | None = None) -> Axis:
-    """The axis of a key, or of several with commas between them. Raises InputError without a place in a file."""
+    """Make the axis of a key, or of several with commas between them. Raises InputError without a place in a file."""
     names = tuple(part.strip() for part in keys.split(","))
     if not all(names):
         raise InputError(f"{keys!r} is not a key", hint="keys that move together have a comma between them: a.b, c.d")
@@ -98,7 +99,7 @@ def make_axis(keys: str, values: Sequence[object], span: Span | None = None) -> 
 
 
 def make_span(low: object, high: object, steps: object, scale: object = "linear") -> tuple[Span, list[int | float]]:
-    """A span, and its values. Raises InputError without a place in a file."""
+    """Make a span, and its values. Raises InputError without a place in a file."""
     numbers = [end for end in (low, high) if isinstance(end, (int, float)) and not isinstance(end, bool)]
     if len(numbers) < 2 or not all(map(math.isfinite, numbers)):
         raise InputError(f"a range goes from a number to a number, not from {low!r} to {high!r}")
@@ -113,7 +114,7 @@ def make_span(low: object, high: object, steps: object, scale: object = "linear"
 
 
 def parse_vary(text: str) -> Axis:
-    """The axis that `--vary TEXT` asks for. Raises InputError that names the flag."""
+    """Make the axis that `--vary TEXT` asks for. Raises InputError that names the flag."""
     flag = f"--vary {text}"
     keys, equals, values = text.partition("=")
     if not equals or not keys.strip():
@@ -121,7 +122,10 @@ def parse_vary(text: str) -> Axis:
     try:
         found = _RANGE.fullmatch(values.strip())
         if found is None:
-            return make_axis(keys.strip(), list(_listed(values, flag)))
+            parts = list(split_outside(values, ","))
+            if not all(part.strip() for part in parts):
+                raise InputError("a value is missing between the commas")
+            return make_axis(keys.strip(), [parse_yaml(part, flag).data for part in parts])
         low, high = (parse_yaml(end, flag).data for end in found.groups()[:2])
         span, numbers = make_span(low, high, int(found[3]), found[4] or "linear")
         return make_axis(keys.strip(), numbers, span)
@@ -129,34 +133,14 @@ def parse_vary(text: str) -> Axis:
         raise InputError(error.message, file=flag, hint=error.hint or _FORM) from None
 
 
-def _listed(values: str, flag: str) -> Iterator[object]:
-    """Values with commas between them; a comma inside brackets or quotes belongs to its value."""
-    for part in _parts(values):
-        if not part.strip():
-            raise InputError("a value is missing between the commas")
-        yield parse_yaml(part, flag).data
-
-
-def _parts(text: str) -> list[str]:
-    parts, depth, quote = [""], 0, ""
-    for sign in text:
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'":
-            quote = sign
-        elif sign in "[{":
-            depth += 1
-        elif sign in "]}":
-            depth -= 1
-        elif sign == "," and depth == 0:
-            parts.append("")
-            continue
-        parts[-1] += sign
-    return parts
+def check_once(keys: Sequence[str], flag: str | None = None) -> None:
+    """Raise InputError for a key that is varied twice."""
+    if doubled := next((key for key in keys if keys.count(key) > 1), None):
+        raise InputError(f"{doubled} is varied twice", file=flag)
 
 
 def grid(axes: Sequence[Axis]) -> list[Setting]:
-    """Every combination of the axes' places, the first axis outermost."""
+    """Return every combination of the axes' places, the first axis outermost."""
     settings: list[Setting] = [{}]
     for axis in axes:
         settings = [{**setting, **axis.setting(place)} for setting in settings for place in range(len(axis))]
@@ -164,7 +148,7 @@ def grid(axes: Sequence[Axis]) -> list[Setting]:
 
 
 def random_design(axes: Sequence[Axis], points: int, rng: np.random.Generator) -> list[Setting]:
-    """`points` random settings that cover each axis evenly: a Latin hypercube.
+    """Draw so many random settings that cover each axis evenly: a Latin hypercube.
 
     Each axis is cut into as many equal shares as there are points, and every share is used once (McKay, Beckman and
     Conover 1979); a span gives the value anywhere in the share, a list the value that the share falls into.

@@ -40,7 +40,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     def of(self, name: str) -> Outcome:
-        """The outcome as that of a scenario of this name: runs are shared, whatever their scenario is called."""
+        """Return the outcome for a scenario of this name: runs are shared, whatever their scenario is called."""
         if self.error:
             return self
         return replace(self, summary={**self.summary, PROVENANCE: {**self.summary[PROVENANCE], "scenario": name}})
@@ -52,7 +52,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
-        """The outcome in a text. Raises ValueError where it holds none."""
+        """Read the outcome in a text. Raises ValueError for any other text."""
         found = json.loads(text)
         try:
             return cls(dict(found["summary"]), notes=tuple(found["notes"]))
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def address(scenario: Scenario) -> str:
-    """The address of a scenario's run, as hexadecimal digits."""
+    """Return the address of a scenario's run, in hexadecimal digits."""
     body = resolved_yaml(scenario.model_copy(update={"name": "run"}))
     digest = hashlib.sha256(f"{_code()}\n{body}".encode())
     for path in files_read(scenario):
@@ -70,7 +70,7 @@ def address(scenario: Scenario) -> str:
 
 
 def run_scenario(scenario: Scenario) -> Outcome:
-    """Simulate a scenario for its summary. What is wrong with it is an outcome too."""
+    """Simulate a scenario for its summary. An error in the scenario is an outcome too."""
     try:
         result = run_on(scenario, _workload(scenario))
     except InputError as error:
@@ -84,7 +84,7 @@ def one_line(error: InputError) -> str:
 
 
 def files_read(scenario: Scenario) -> Iterator[Path]:
-    """The files that a run reads: its trace, its profile, and the user's own code."""
+    """Yield the files that a run reads: its trace, its profile, and the user's own code."""
     if isinstance(scenario.workload, TraceWorkload):
         yield scenario.workload.path
     if isinstance(scenario.cost, ProfileCostConfig) and scenario.cost.path is not None:
@@ -95,7 +95,7 @@ def files_read(scenario: Scenario) -> Iterator[Path]:
 
 
 def _workload(scenario: Scenario) -> Workload:
-    """The scenario's workload, which its neighbours in a grid mostly share."""
+    """Return the scenario's workload, which its neighbours in a grid mostly share."""
     asked = resolved_workload(scenario)
     found = _kept.pop(asked, None)
     if found is None:
@@ -107,7 +107,7 @@ def _workload(scenario: Scenario) -> Workload:
 
 
 def resolved_workload(scenario: Scenario) -> str:
-    """Equal texts for scenarios that serve the same requests, as far as the scenario tells."""
+    """Return equal texts for scenarios that serve the same requests, as far as the scenario tells."""
     workload = scenario.workload
     parts: list[object] = [workload.model_dump(mode="json"), scenario.seed]
     if isinstance(workload, TraceWorkload):
@@ -120,8 +120,7 @@ def resolved_workload(scenario: Scenario) -> str:
 
 @lru_cache(maxsize=64)
 def _content(path: Path, modified_ns: int, size: int) -> str:
-    """The digest of a file, read once as long as it does not change."""
-    del modified_ns, size
+    """Return the digest of a file, which is read once as long as it does not change."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while piece := file.read(1 << 20):
@@ -131,7 +130,7 @@ def _content(path: Path, modified_ns: int, size: int) -> str:
 
 @cache
 def _code() -> str:
-    """The version, and a digest of the code, the shipped profiles and tables: what a result rests on."""
+    """Return the version, and a digest of what a result rests on: the code, the shipped profiles and tables."""
     digest = hashlib.sha256()
     sources = {"simulator": "*.py", "scenarios": "*.py", "calibration/profiles": "*.json", "calibration/tables": "*.gz"}
     for room, files in sources.items():

@@ -18,16 +18,17 @@ Row = tuple[Setting, int, Outcome]
 
 
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The varied keys, `seed`, the keys of summary.json as they come up, and `error`."""
+    """List the columns: the varied keys, `seed`, the keys of summary.json as they come up, and `error`."""
     summary = dict.fromkeys(key for _, _, outcome in rows for key in outcome.summary)
     return [*keys, "seed", *(key for key in summary if key not in keys), ERROR]
 
 
 def cells(names: Sequence[str], row: Row) -> list[Any]:
-    """The values of a row; None where it has none, and mappings and lists as JSON."""
+    """Return the values of a row; None where it has none, and mappings and lists as JSON."""
     setting, seed, outcome = row
     values: dict[str, Any] = {**outcome.summary, **setting, "seed": seed, ERROR: outcome.error}
-    return [_plain(values.get(name)) for name in names]
+    found = [values.get(name) for name in names]
+    return [json.dumps(each, ensure_ascii=False) if isinstance(each, (dict, list, tuple)) else each for each in found]
 
 
 def write_csv(path: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
@@ -39,21 +40,21 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
             writer.writerow([_text(value) for value in cells(names, row)])
 
 
-def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Row]) -> bool:
-    """Write the table as parquet; False where pyarrow is not installed."""
+def write_parquet(path: Path, names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write the table as parquet, if pyarrow is installed."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        return False
-    table = [cells(names, row) for row in rows]
-    made = {name: _alike([row[place] for row in table]) for place, name in enumerate(names)}
-    parquet.write_table(pyarrow.table(made), path)
-    return True
+        return
+    by_name = zip(*(cells(names, row) for row in rows), strict=True)
+    parquet.write_table(
+        pyarrow.table({name: _alike(column) for name, column in zip(names, by_name, strict=True)}), path
+    )
 
 
 def read_csv(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table that `write_csv` wrote: a mapping of column to value each.
+    """Read the rows of a table that `write_csv` wrote: each a mapping of column to value.
 
     Raises OSError, and ValueError or csv.Error where the file is no such table.
     """
@@ -78,10 +79,6 @@ def _value(text: str | None) -> Any:
     return text
 
 
-def _plain(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list, tuple)) else value
-
-
 def _text(value: Any) -> str:
     if value is None:
         return ""
@@ -90,8 +87,8 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _alike(values: list[Any]) -> list[Any]:
-    """Values of one type, as a column of parquet has them: numbers as floats if one is, all as text if they mix."""
+def _alike(values: Sequence[Any]) -> Sequence[Any]:
+    """Give the values of a column one type for parquet: numbers as floats if one is, all as text if they mix."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,10 +11,10 @@ from typing import Any
 from scenarios.traces.format import OpenTrace
 from scenarios.traces.options import TraceOptions
 from scenarios.traces.rows import Extra, RowError, Tally, plural
-from scenarios.traces.sample import Sample
 
 # A window's end ends the reading, but only after this many rows beyond it: rows may be slightly out of order.
 PATIENCE_ROWS = 10_000
+_DRAWN_AT_ONCE = 4096
 
 Kept = tuple[int, int, float, int, int, Extra | None]
 """A row that is kept: its line (from 1), its number among the rows (from 0), arrival, input, output, and the rest."""
@@ -51,7 +52,7 @@ def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut)
     end = float("inf") if options.duration_s is None else start + options.duration_s * scale
     windowed = start > 0 or options.duration_s is not None
     limit = options.limit if options.limit is not None else -1
-    sample = Sample(options.sample, options.seed) if options.sample < 1 else None
+    sample = _Sample(options.sample, options.seed) if options.sample < 1 else None
     origin: float | None = None if in_ns else 0.0  # what only says how many seconds counts from 0, not from a date
     beyond = kept = 0
     for number, (line, item) in enumerate(trace.rows):
@@ -82,6 +83,32 @@ def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut)
         if kept == limit:
             cut.stopped_at, cut.stop_reason = line, f"the limit of {plural(limit, 'request')}"
             return
+
+
+class _Sample:
+    """Keeps a share of the requests, from a stream of its own; a session is kept or left out as a whole.
+
+    A session's draw is a hash of its name and the seed, so that no session has to be remembered.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        from scenarios.streams import stream  # here, for it loads numpy.random, and few traces are sampled
+
+        self._share = share
+        self._key = seed.to_bytes(16, "little")
+        self._stream = stream(seed, "trace", "sample")
+        self._draws: list[float] = []
+
+    def keeps(self, extra: Extra | None) -> bool:
+        """Return whether the next request is kept; `extra` holds its optional columns."""
+        session = extra.get("session_id") if extra else None
+        if session is not None:
+            digest = hashlib.blake2b(session.encode(), digest_size=8, key=self._key).digest()
+            return int.from_bytes(digest, "little") < self._share * 2.0**64
+        if not self._draws:
+            drawn: list[float] = self._stream.random(_DRAWN_AT_ONCE).tolist()
+            self._draws = drawn[::-1]
+        return self._draws.pop() < self._share
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scenarios.traces.facts import PERCENTS, LengthFacts, PrefixFacts
+from scenarios.traces.facts.lengths import PERCENTS, LengthFacts
+from scenarios.traces.facts.prefix import PrefixFacts
 from scenarios.traces.inspect import TraceFacts
 from simulator.percent import percent
 

@@ -6,8 +6,9 @@ import codecs
 import difflib
 import gzip
 import io
+import re
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,9 @@ Line = tuple[int, str]  # its number, counted from 1, and its text without the l
 
 LONGEST_LINE_BYTES = 64 << 20  # a prompt of a million token ids takes about 8 MB
 _BUFFER_BYTES = 1 << 20
+
+_MARKS = re.compile(r'[^"\\]*("|\\.?)')  # inside a string: up to its end, or an escape
+_BRACKETS = re.compile(r'[^"{}]*(["{}])')  # outside: up to a string or a brace
 
 _GZIP = b"\x1f\x8b"
 _OTHER_KINDS = (
@@ -60,6 +64,39 @@ def numbered_lines(path: Path) -> Generator[Line, None, None]:
         raise InputError(f"damaged gzip data after line {number}: {error}", file=file, hint="fetch it again") from error
     except OSError as error:
         raise InputError(f"cannot read: {error.strerror or error}", file=file) from error
+
+
+def array_items(lines: Iterator[Line]) -> Iterator[Line]:
+    """The text of each outermost object with the number of the line on which it begins.
+
+    What stands between them (brackets, commas) is passed over; what is inside one is checked when it is parsed. An
+    object that is cut off comes as it is. Only one object is held at a time.
+    """
+    depth, in_string, began = 0, False, 0
+    pieces: list[str] = []
+    for number, text in lines:
+        start = place = 0
+        if depth:
+            pieces.append("\n")
+        while match := (_MARKS if in_string else _BRACKETS).match(text, place):
+            place = match.end()
+            mark = match.group(1)
+            if mark == '"':
+                in_string = not in_string and depth > 0
+            elif mark == "{":
+                if not depth:
+                    began, start = number, place - 1
+                depth += 1
+            elif mark == "}" and depth:
+                depth -= 1
+                if not depth:
+                    pieces.append(text[start:place])
+                    yield began, "".join(pieces)
+                    pieces.clear()
+        if depth:
+            pieces.append(text[start:])
+    if depth:
+        yield began, "".join(pieces)
 
 
 def _open(path: Path) -> io.BufferedReader:

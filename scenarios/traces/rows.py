@@ -95,6 +95,28 @@ def text_tokens(text: str) -> int:
     return max(1, -(-len(text) // CHARACTERS_A_TOKEN))
 
 
+def messages_text(messages: object, name: str) -> str:
+    """All text of a list of chat messages: their contents, or the text parts of these; roles are not counted."""
+    if type(messages) is not list or not messages:
+        raise RowError(f"{name} is not a list of messages", None if messages is None else type(messages).__name__)
+    parts: list[str] = []
+    for message in messages:
+        if type(message) is not dict:
+            raise RowError(f"{name} is not a list of messages", type(message).__name__)
+        parts += _message_texts(message.get("content"), name)
+    return "".join(parts)
+
+
+def _message_texts(content: Any, name: str) -> list[str]:
+    if content is None:
+        return []
+    if type(content) is str:
+        return [content]
+    if type(content) is list:
+        return [part["text"] for part in content if type(part) is dict and type(part.get("text")) is str]
+    raise RowError(f"{name} has a content that is neither text nor a list of parts")
+
+
 def integer(value: object, name: str) -> int:
     """Any whole number within 64 bits, "374.0" and " 374 " included."""
     if type(value) is int:

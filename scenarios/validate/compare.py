@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -50,21 +50,30 @@ class Side:
 
     @property
     def queue_s(self) -> Floats:
-        """Until first scheduled."""
+        """Return the seconds until first scheduled."""
         return self.scheduled_s - self.arrival_s
 
     @property
     def last_s(self) -> Floats:
-        """When the last token came."""
+        """Return when the last token came."""
         return self.arrival_s + self.e2el_s
 
     def seconds(self, metric: str) -> Floats:
-        """One of METRICS, where it is defined."""
+        """Return one of METRICS, where it is defined."""
         values: Floats = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2e": self.e2el_s}[metric]
         return values[~np.isnan(values)]
 
+    def between(self, begin: str, end: str, at_s: Floats) -> Floats:
+        """Return at each time the number of requests that are past `begin` and not past `end`: two times in seconds.
+
+        From arrival_s to last_s they are in flight, to scheduled_s they wait; from scheduled_s to last_s they hold a
+        slot, or are preempted.
+        """
+        past, gone = (np.searchsorted(np.sort(getattr(self, name)), at_s, side="right") for name in (begin, end))
+        return (past - gone).astype(np.float64)
+
     def only(self, keep: Ints) -> Side:
-        """These requests, in this order."""
+        """Return the side with these requests alone, in this order."""
         columns = ("arrival_s", "scheduled_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2el_s")
         return replace(
             self,
@@ -115,24 +124,13 @@ class Validation:
 
 
 def measured_side(log: MeasuredRun) -> Side:
-    """The log's requests."""
+    """Return the log's requests."""
     names = log.request_ids or tuple(str(row) for row in log.row.tolist())
-    return Side(
-        names,
-        log.arrival_s,
-        log.scheduled_s,
-        log.input_tokens,
-        log.output_tokens,
-        log.ttft_s,
-        log.tpot_s,
-        log.e2el_s,
-        log.preemptions,
-        log.makespan_s,
-    )
+    return Side(names, **{field.name: getattr(log, field.name) for field in fields(Side) if field.name != "names"})
 
 
 def simulated_side(records: Records) -> Side:
-    """A run's finished requests. Raises InputError where nothing finished."""
+    """Return a run's finished requests. Raises InputError where nothing finished."""
     done = np.flatnonzero(finished(records))
     if not len(done):
         raise InputError("nothing to compare: the simulation finished no request")
@@ -156,14 +154,13 @@ def simulated_side(records: Records) -> Side:
 def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto") -> Validation:
     """Compare a run with a log of the same requests. Raises InputError where there is nothing to compare.
 
-    What lies between clients and engine is estimated from the log. Under `auto` it is added to the simulation where
-    the log's latencies are the client's and the run has no front end of its own; `log` adds it wherever it can be
-    estimated, in place of the run's; `off` never does.
+    The front end (the way between clients and engine) is estimated from the log. `auto` adds it to the simulation where
+    the log's latencies are the client's and the run has no front end of its own. `log` adds it wherever it can be
+    estimated, in place of the run's. `off` never does.
     """
     measured, simulated = measured_side(log), simulated_side(records)
     total = len(records.requests.row)
     matched, mine, theirs = _match(log, measured, simulated, total)
-    notes = []
     found = _front_end(records, measured.only(mine), simulated, theirs) if matched else None
     own = not isinstance(records.front_end_s, float)
     applies = found is not None and (front_end == "log" or (front_end == "auto" and log.at_client and not own))
@@ -172,18 +169,18 @@ def validate(log: MeasuredRun, records: Records, front_end: FrontEndUse = "auto"
     if matched:
         makespan_s = simulated.makespan_s
         measured, simulated = measured.only(mine), simulated.only(theirs)
-        notes += _unlike(measured, simulated)
+        notes = _unlike(measured, simulated)
         simulated = replace(simulated, makespan_s=makespan_s)
     else:
-        notes.append(
+        notes = [
             f"warning: the log has {log.rows:,} requests and the scenario {total:,}: requests are not compared one by"
             " one, and the errors say little if the workloads differ"
-        )
+        ]
     return replace(compare(measured, simulated, matched, notes), front_end=found, is_applied=applies)
 
 
 def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) -> Estimate | None:
-    """The front end of the log, by its matched requests; `theirs` are their places among the simulated."""
+    """Estimate the log's front end by its matched requests; `theirs` are their places among the simulated."""
     done = np.flatnonzero(finished(records))
     of_engine_s = (simulated.ttft_s - records.front_end_of(done))[theirs]
     queued_s = np.fmax(simulated.queue_s[theirs], measured.queue_s)
@@ -191,7 +188,7 @@ def _front_end(records: Records, measured: Side, simulated: Side, theirs: Ints) 
 
 
 def _behind(records: Records, front_end: FrontEnd) -> Records:
-    """The records behind another front end than their own."""
+    """Return the records behind this front end in place of their own."""
     running = running_at_first(records)
     delays_s = np.where(np.isnan(running), 0.0, front_end.fixed_s + front_end.per_running_s * running)
     moved_s = delays_s - records.front_end_s
@@ -201,7 +198,7 @@ def _behind(records: Records, front_end: FrontEnd) -> Records:
 
 
 def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] = ()) -> Validation:
-    """The errors of one side against the other."""
+    """Return the errors of the simulated side against the measured one."""
     errors = {
         metric: _errors(_statistics(measured.seconds(metric)), _statistics(simulated.seconds(metric)))
         for metric in METRICS
@@ -220,7 +217,7 @@ def compare(measured: Side, simulated: Side, matched: str, notes: Sequence[str] 
 
 
 def to_data(found: Validation) -> dict[str, object]:
-    """The comparison as JSON has it: signed fractions, None where a figure is not known."""
+    """Return the comparison for JSON: signed fractions, None where a figure is not known."""
     name, worst = found.worst
     e2e = found.per_request.get("e2e")
     return {
@@ -231,10 +228,7 @@ def to_data(found: Validation) -> dict[str, object]:
         "worst": worst,
         "worst_of": name,
         "per_request_e2e_median": None if e2e is None else e2e.median_size,
-        "per_request": {
-            metric: {"median": of.median, "median_size": of.median_size, "p90_size": of.p90_size}
-            for metric, of in found.per_request.items()
-        },
+        "per_request": {metric: asdict(of) for metric, of in found.per_request.items()},
         "matched_by": found.matched or None,
         "requests": {"measured": len(found.measured.names), "simulated": len(found.simulated.names)},
         "front_end": None if found.front_end is None else found.front_end.data(found.is_applied),
@@ -242,7 +236,7 @@ def to_data(found: Validation) -> dict[str, object]:
 
 
 def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tuple[str, Ints, Ints]:
-    """By what requests are matched, and the places of the matched on both sides."""
+    """Match the requests. Returns by what they are matched, and the places of the matched on both sides."""
     none = np.zeros(0, dtype=np.int64)
     place = {name: index for index, name in enumerate(simulated.names)}
     if log.request_ids is not None and sum(name in place for name in log.request_ids) > len(log.request_ids) / 2:
@@ -259,7 +253,7 @@ def _match(log: MeasuredRun, measured: Side, simulated: Side, total: int) -> tup
 
 
 def _unlike(measured: Side, simulated: Side) -> list[str]:
-    """A warning where matched requests are not as long as each other."""
+    """Return a warning where matched requests differ in length."""
     names = ("input_tokens", "output_tokens")
     unlike = [int(np.sum(getattr(measured, name) != getattr(simulated, name))) for name in names]
     if not any(unlike):
@@ -298,5 +292,5 @@ def _per_request(measured: Floats, simulated: Floats) -> PerRequest | None:
 
 
 def known(value: float) -> float | None:
-    """A figure as JSON has it: None where it is not known."""
+    """Return a figure for JSON: None where it is not known."""
     return value if math.isfinite(value) else None

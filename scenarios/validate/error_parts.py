@@ -1,4 +1,4 @@
-"""Which part of a simulation carries its error: prefill, decode, queueing or memory.
+"""The part of a simulation that carries its error: prefill, decode, queueing or memory.
 
 Where the log says when requests were first scheduled, a request's end-to-end error is the sum of three, exactly: the
 wait (arrival to scheduled), prefill (scheduled to first token) and decode (first to last token). But waits follow from
@@ -74,30 +74,11 @@ def diagnose(found: Validation, *, at_client: bool = False) -> Diagnosis | None:
 
 
 def diagnosis_data(verdict: Diagnosis | None) -> dict[str, object]:
-    """The diagnosis as JSON has it; nothing carries an error where there is none."""
+    """Return the diagnosis for JSON; nothing carries an error where there is none."""
     if verdict is None:
         return {"carrier": None, "parts": {}}
     parts = {part.name: {"error": known(part.error), "carries_ms": part.carries_ms} for part in verdict.parts}
     return {"carrier": verdict.carrier or None, "parts": parts}
-
-
-def in_flight(side: Side, at_s: Floats) -> Floats:
-    """Requests that have arrived and not ended, at these times."""
-    return _passed(side.arrival_s, at_s) - _passed(side.last_s, at_s)
-
-
-def holding(side: Side, at_s: Floats) -> Floats:
-    """Requests that have been scheduled and not ended: they hold a slot, or are preempted."""
-    return _passed(side.scheduled_s, at_s) - _passed(side.last_s, at_s)
-
-
-def waiting(side: Side, at_s: Floats) -> Floats:
-    """Requests that have arrived and not been scheduled."""
-    return _passed(side.arrival_s, at_s) - _passed(side.scheduled_s, at_s)
-
-
-def _passed(times_s: Floats, at_s: Floats) -> Floats:
-    return np.searchsorted(np.sort(times_s), at_s, side="right").astype(np.float64)
 
 
 def _with_waits(measured: Side, simulated: Side) -> list[ErrorPart]:
@@ -132,7 +113,7 @@ def _without_waits(measured: Side, simulated: Side) -> list[ErrorPart]:
 
 
 def _lever_s(side: Side) -> float:
-    """Mean over all requests of the queue's age when they were scheduled, which is 0 for one that did not queue."""
+    """Return the mean age of the queue as each request was scheduled; 0 counts for a request that did not queue."""
     queued = side.queue_s > QUEUED_S
     if not queued.any():
         return 0.0
@@ -143,14 +124,15 @@ def _lever_s(side: Side) -> float:
 def slots_when_waiting(side: Side) -> float:
     """The median number of requests that hold a slot while others wait; 0.0 where none ever waits."""
     times = np.linspace(0.0, float(side.last_s.max()), _POINTS)
-    queued = waiting(side, times) >= 1.0
-    held = holding(side, times)[queued & (holding(side, times) > 0)]
+    queued = side.between("arrival_s", "scheduled_s", times) >= 1.0
+    holding = side.between("scheduled_s", "last_s", times)
+    held = holding[queued & (holding > 0)]
     return float(np.median(held)) if len(held) >= FEWEST else 0.0
 
 
 def quiet_requests(side: Side) -> Ints:
     """Places of the requests that found fewer than a quarter of the most in flight; empty for fewer than five."""
-    found = in_flight(side, side.arrival_s) - 1.0
+    found = side.between("arrival_s", "last_s", side.arrival_s) - 1.0
     places = np.flatnonzero(found < QUIET * max(float(found.max()), 1.0))
     return places if len(places) >= FEWEST else places[:0]
 
@@ -193,7 +175,7 @@ def _load_words(measured: Side, simulated: Side) -> list[str]:
         return []
     m = measured.only(known)
     middle = m.arrival_s + (m.ttft_s + m.e2el_s) / 2.0
-    load = in_flight(measured, middle)
+    load = measured.between("arrival_s", "last_s", middle)
     order = np.argsort(load, kind="stable")
     errors = (simulated.tpot_s[known] / m.tpot_s - 1.0)[order]
     thirds = [float(np.median(third)) for third in np.array_split(errors, 3)]

@@ -1,8 +1,7 @@
-"""Free-running: a scenario simulated, and the same served by a device on its own clock; are the conclusions the same?
+"""Free-running: a scenario is simulated, and a device serves it on its own clock. Are the conclusions the same?
 
-Lockstep compares step by step. Here each side goes its own way: a step that takes longer lets others arrive before the
-next, so that errors may feed on themselves or cancel out. What counts is what a user would read off: latencies, and
-which policy is better.
+Lockstep compares step by step. Here each side goes its own way: during a longer step more requests arrive, so errors
+may grow or cancel out. The results that a user reads are compared: latencies, and which policy is better.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run of both sides: a policy, arrivals so many times as fast, a seed."""
+    """A run of both sides under a policy, a factor on the arrival rate, and a seed."""
 
     policy: str
     rate_scale: float
@@ -57,7 +56,7 @@ def free_running(
     make_device: Callable[[Scenario], MakeDevice],
     told: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Point]:
-    """Both sides for every policy, rate and seed, one after the other."""
+    """Run both sides for every policy, rate and seed, one after the other."""
     for policy in policies:
         chosen = with_policy(scenario, policy)[0] if policy != scenario.engine.policy else scenario
         parts = build(chosen)
@@ -115,7 +114,7 @@ def same_answers(points: Sequence[Point]) -> bool:
 
 
 def duration_rows(points: Sequence[Point]) -> list[list[str]]:
-    """A table of how long all requests took, mean of the seeds, and how that compares with the first policy's."""
+    """Return a table of the time for all requests, mean of the seeds, and its ratio to the first policy's."""
     rows = [["policy", "rate x", "executed (s)", "simulated (s)", "first / this", "simulated so"]]
     for scale in dict.fromkeys(point.rate_scale for point in points):
         first: tuple[float, float] | None = None
@@ -129,7 +128,7 @@ def duration_rows(points: Sequence[Point]) -> list[list[str]]:
 
 
 def free_running_rows(points: Sequence[Point]) -> list[list[str]]:
-    """A table: a row for each policy and rate, errors over its seeds; the head first."""
+    """Return a table of the mean errors over the seeds, a row for each policy and rate; the head first."""
     rows = [["policy", "rate x", "TTFT mean", "ITL mean", "E2E mean", "E2E p99", "steps"]]
     shown = ("mean_ttft_ms", "mean_itl_ms", "mean_e2el_ms", "p99_e2el_ms", "num_steps")
     for policy, scale in dict.fromkeys((point.policy, point.rate_scale) for point in points):
@@ -140,7 +139,7 @@ def free_running_rows(points: Sequence[Point]) -> list[list[str]]:
 
 
 def free_running_json(points: Sequence[Point], device: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON of `--json`; errors are fractions."""
+    """Return the JSON of `--json`; errors are fractions."""
     listed = [
         {
             "policy": point.policy,

@@ -1,9 +1,9 @@
-"""The front end of a server, from its own log: what TTFT has beyond the engine's, at low and at high concurrency.
+"""The front end of a server, estimated from its own log: the TTFT beyond the engine's, by concurrency.
 
-A simulation without a front end has each request's TTFT at the engine and how many ran when its first token came. What
-the log has beyond that is a constant and a slope over those that ran. Only requests that went into the batch at once
-are looked at: a wait in a queue magnifies any error of the step times. What is left of such errors stays in the
-estimate, which is why it is said, with its spread, and applied only where the log's latencies are the client's.
+A simulation without a front end has each request's TTFT at the engine and how many ran when its first token came. The
+excess of the log over that is fitted by a constant and a slope over those that ran. Only requests that went into the
+batch at once count: a wait in a queue magnifies any error of the step times. The rest of such errors stays in the
+estimate, so it is reported with its spread, and applied only where the log's latencies are the client's.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ QUEUED_S = 0.1
 """A longer wait is for a slot, not for the step in flight."""
 FEWEST = 12
 WIDTH = 4.0
-"""Those that ran must differ by as many from one tenth of the requests to the last for a slope to be seen."""
+"""A slope is estimated where the 10th and the 90th percentile of those running differ by as many."""
 _ROUNDS = 20
 _BEND = 1.345  # standard deviations from which on an outlier counts less and less (Huber)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A front end, from how many requests, with how many running in the tenth with fewest and that with most.
+    """A front end, estimated from `requests`. `low` and `high` are the 10th and 90th percentile of those running.
 
     `spread_s` is the median distance of a request's own excess from the estimate. `has_slope` False: concurrency
-    hardly varied, so `per_running_s` is 0 and its part in `fixed_s`.
+    hardly varied, so `per_running_s` is 0 and its part is in `fixed_s`.
     """
 
     front_end: FrontEnd
@@ -41,7 +41,7 @@ class Estimate:
     has_slope: bool
 
     def words(self, applied: bool) -> str:
-        """The estimate as a sentence."""
+        """Return the estimate as a sentence."""
         of = self.front_end
         slope = f" and {of.per_running_s * 1e6:,.1f} us for each running request" if self.has_slope else ""
         use = "applied to the simulation" if applied else "not applied"
@@ -53,7 +53,7 @@ class Estimate:
         )
 
     def data(self, applied: bool) -> Mapping[str, object]:
-        """The estimate as JSON has it."""
+        """Return the estimate for JSON."""
         return {
             "fixed_s": self.front_end.fixed_s,
             "per_running_s": self.front_end.per_running_s,
@@ -83,7 +83,7 @@ def running_at_first(records: Records) -> Floats:
 
 
 def estimate(excess_s: Floats, running: Floats, queued_s: Floats) -> Estimate | None:
-    """The front end behind what each request's TTFT has in excess; None where too few requests went in at once.
+    """Estimate the front end from the excess of each request's TTFT; None where too few requests went in at once.
 
     All three have an entry a request; of NaN, none is used.
     """
@@ -104,7 +104,7 @@ def estimate(excess_s: Floats, running: Floats, queued_s: Floats) -> Estimate | 
 
 
 def _line(n: Floats, y: Floats) -> tuple[float, float]:
-    """Constant and slope, by least squares in which what lies far off counts less and less."""
+    """Fit constant and slope by least squares in which outliers count less and less (Huber)."""
     columns = np.column_stack([np.ones(len(n)), n])
     weight = np.ones(len(n))
     solution = np.zeros(2)

@@ -15,14 +15,14 @@ from simulator.lockstep.lockstep_limits import LockstepVerdict
 from simulator.lockstep.lockstep_run import LockstepCase
 from simulator.lockstep.step_errors import LockstepErrors, StepErrors
 from simulator.memory.blocks import BlockLedger
-from simulator.timing.executor import Executor, Predicted
+from simulator.timing.executor import Predicted
 from simulator.workload import Workload
 
 
 def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> LockstepCase:
-    """The scenario as a lockstep runs it. Raises InputError for what one device cannot be.
+    """Return the scenario as a lockstep runs it. Raises InputError for what one device cannot be.
 
-    `swap_s_per_block` is what the device takes to move a block, where that was measured.
+    `swap_s_per_block` is the time that the device takes to move a block, where that was measured.
     """
     if scenario.num_replicas != 1:
         raise scenario.error("replicas", "a lockstep has one replica", "--set replicas=1")
@@ -40,25 +40,20 @@ def lockstep_case(scenario: Scenario, swap_s_per_block: float | None = None) -> 
 
 
 def case_of(workload: Workload, parts: ReplicaParts, swap_s_per_block: float | None = None) -> LockstepCase:
-    """The parts of a scenario as a lockstep runs them: blocks get ids where counts of them would do."""
+    """Return the parts of a scenario as a lockstep runs them: blocks have ids, also where counts would do."""
     swap_s = parts.swap_s_per_block if swap_s_per_block is None else swap_s_per_block
-    caches_prefixes = parts.make_blocks is not BlockLedger
-
-    def predicted() -> Executor:
-        return Predicted(parts.cost, swap_s)
-
     return LockstepCase(
         workload=workload,
         make_policy=parts.make_policy,
         kv=parts.kv,
-        make_predicted=predicted,
+        make_predicted=lambda: Predicted(parts.cost, swap_s),
         make_blocks=parts.make_blocks_by_id,
-        caches_prefixes=caches_prefixes,
+        caches_prefixes=parts.make_blocks is not BlockLedger,
     )
 
 
 def measured_swap_s(profile: Path | None) -> float | None:
-    """Seconds to move a block, as measured.json says beside a profile; None where nothing says so."""
+    """Return the seconds to move a block, from measured.json beside a profile; None where it does not say."""
     if profile is None:
         return None
     try:
@@ -69,7 +64,7 @@ def measured_swap_s(profile: Path | None) -> float | None:
 
 
 def profile_canary(profile: Path | None) -> Canary | None:
-    """The canary that a profile was measured beside; None where it does not say."""
+    """Return the canary that a profile was measured beside; None where it does not say."""
     if profile is None:
         return None
     try:
@@ -80,7 +75,7 @@ def profile_canary(profile: Path | None) -> Canary | None:
 
 
 def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mapping[str, str]) -> dict[str, Any]:
-    """The JSON of `--json`; errors are fractions, 0.04 is 4 %."""
+    """Return the JSON of `--json`; errors are fractions, 0.04 is 4 %."""
     return {
         "verdict": verdict.outcome,
         "reasons": list(verdict.reasons),
@@ -111,16 +106,11 @@ def lockstep_json(found: LockstepErrors, verdict: LockstepVerdict, device: Mappi
 
 
 def _prefixed(errors: StepErrors) -> dict[str, float]:
-    return {
-        "step_mape": errors.mape,
-        "step_median": errors.median,
-        "step_p95": errors.p95,
-        "step_bias": errors.bias,
-    }
+    return {"step_mape": errors.mape, "step_median": errors.median, "step_p95": errors.p95, "step_bias": errors.bias}
 
 
 def verdict_words(found: LockstepErrors, verdict: LockstepVerdict) -> str:
-    """The verdict in a few sentences."""
+    """Return the verdict in a few sentences."""
     floor = "" if found.floor is None else f", two executions of the same steps differ by {found.floor:.1%}"
     plans = "plans equal" if found.plans_equal else "plans differ"
     said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]

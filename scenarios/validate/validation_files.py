@@ -6,47 +6,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scenarios.runs.storage.csv_tables import Column, write_csv
-from scenarios.runs.storage.run_folder import (
-    FREE_RUNNING,
-    LOCKSTEP,
-    LOCKSTEP_STEPS,
-    MEASURED,
-    VALIDATION,
-    to_json,
-)
-from scenarios.runs.storage.staging import unwritable
+from scenarios.runs.storage.run_folder import FREE_RUNNING, LOCKSTEP, LOCKSTEP_STEPS, MEASURED, VALIDATION, to_json
+from scenarios.runs.storage.staging import disk_errors
 from scenarios.validate.compare import Validation
 from simulator.lockstep.lockstep_csv import write_csv as write_steps
 from simulator.lockstep.step_errors import ComparedStep
 
 
 def write_validation(folder: Path, data: Mapping[str, object], found: Validation) -> None:
-    """Write validation.json and measured.csv.gz into an existing folder.
-
-    Raises InputError where the disk does not take them.
-    """
-    try:
+    """Write validation.json and measured.csv.gz into an existing folder. Raises InputError where the disk refuses."""
+    with disk_errors(folder):
         (folder / VALIDATION).write_text(to_json(data), encoding="utf-8", newline="\n")
         write_csv(folder / MEASURED, validation_columns(found))
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def write_lockstep(folder: Path, data: Mapping[str, object], steps: Sequence[ComparedStep]) -> None:
-    """Write lockstep.json and lockstep.csv into an existing folder. Raises InputError where the disk refuses them."""
-    try:
+    """Write lockstep.json and lockstep.csv into an existing folder. Raises InputError where the disk refuses."""
+    with disk_errors(folder):
         write_steps(folder / LOCKSTEP_STEPS, steps)
         (folder / LOCKSTEP).write_text(to_json(data), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def write_free_running(folder: Path, data: Mapping[str, object]) -> None:
-    """Write free-running.json into an existing folder. Raises InputError where the disk refuses it."""
-    try:
+    """Write free-running.json into an existing folder. Raises InputError where the disk refuses."""
+    with disk_errors(folder):
         (folder / FREE_RUNNING).write_text(to_json(data), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def validation_columns(found: Validation) -> dict[str, Column]:

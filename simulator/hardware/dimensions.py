@@ -24,14 +24,25 @@ def check_choice(name: str, allowed: Iterable[str], what: str) -> str:
 
 
 def fields_from(
-    cls: type[_Value], values: Mapping[str, object], defaults: Mapping[str, object], *, what: str
+    cls: type[_Value],
+    mapping: Mapping[str, object],
+    defaults: Mapping[str, object],
+    built_in: Callable[[str], _Value],
+    what: str,
 ) -> _Value:
-    """An instance of the dataclass `cls`, from the user's `values` over `defaults` over the class's own defaults.
+    """An instance of the dataclass `cls`: a user's `mapping` over `defaults`, or over the `built_in` one that its key
+    `base` names, over the class's own defaults.
 
     An int given for a float becomes one. InputError, which begins with `what`, on an unknown or missing key and on a
     value that does not fit its annotation (`Parameter.refusal`).
     """
     owner: Callable[..., object] = cls
+    values = dict(mapping)
+    if (base := values.pop("base", None)) is not None:
+        if not isinstance(base, str):
+            raise InputError(f"{what}: base must be the name of a built-in {what}, not {base!r}")
+        known_one = built_in(base)
+        defaults = {name: getattr(known_one, name) for name in parameters_of(owner)} | {"name": f"{base}{CHANGED}"}
     known = parameters_of(owner)
     for key in values:
         if key not in known:

@@ -27,7 +27,7 @@ from typing import Annotated
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
+from simulator.hardware.dimensions import check_choice, fields_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +139,18 @@ def custom_gpu(mapping: Mapping[str, object]) -> Gpu:
     those of `REQUIRED` must be there; the links default to PCIe 4.0 x16 and the price to none.
     InputError on unknown, missing, mistyped or non-positive values.
     """
-    values = dict(mapping)
-    base = values.pop("base", None)
-    defaults: dict[str, object] = {
+    defaults = {
         "name": "custom",
         "host_link_gb_s": _PCIE_4_COPY,
         "link_gb_s": _PCIE_4,
         "usd_per_hour": None,
         "source": "the scenario",
     }
-    if base is not None:
-        if not isinstance(base, str):
-            raise InputError(f"gpu: base must be the name of a built-in GPU, not {base!r}")
-        gpu = find_gpu(base)
-        defaults = {field: getattr(gpu, field) for field in Gpu.__slots__} | {"name": f"{base}{CHANGED}"}
-    custom = fields_from(Gpu, values, defaults, what="gpu")
-    for field in ("memory_gib", "bandwidth_gb_s", "bf16_tflops", "host_link_gb_s", "link_gb_s"):
-        if getattr(custom, field) <= 0:
-            raise InputError(f"gpu: {field} must be more than 0, not {getattr(custom, field)}")
-    if custom.l2_mib < 0:
-        raise InputError(f"gpu: l2_mib must not be negative, but is {custom.l2_mib}")
-    for field in ("fp8_tflops", "fp4_tflops"):
-        if (peak := getattr(custom, field)) is not None and peak <= 0:
-            raise InputError(f"gpu: {field} must be more than 0, not {peak}")
-    if custom.usd_per_hour is not None and custom.usd_per_hour < 0:
-        raise InputError(f"gpu: usd_per_hour must not be negative, but is {custom.usd_per_hour}")
+    custom = fields_from(Gpu, mapping, defaults, find_gpu, "gpu")
+    for field in (*REQUIRED, "host_link_gb_s", "link_gb_s", "fp8_tflops", "fp4_tflops"):
+        if (value := getattr(custom, field)) is not None and value <= 0:
+            raise InputError(f"gpu: {field} must be more than 0, not {value}")
+    for field in ("l2_mib", "usd_per_hour"):
+        if (value := getattr(custom, field)) is not None and value < 0:
+            raise InputError(f"gpu: {field} must not be negative, but is {value}")
     return custom

@@ -16,9 +16,8 @@ from typing import Any
 
 from simulator.errors import InputError
 from simulator.hardware.dimensions import check_choice
-from simulator.hardware.expert_precision import experts_apart
 from simulator.hardware.models import MODELS, Model, custom_model, find_model
-from simulator.hardware.quantization import PLAIN, precision_of
+from simulator.hardware.quantization import PLAIN, experts_apart, precision_of
 
 MAX_BYTES = 2**20
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Unit, doc
 
 from simulator.errors import InputError
-from simulator.hardware.dimensions import CHANGED, check_choice, fields_from
+from simulator.hardware.dimensions import check_choice, fields_from
 
 EXPERT_BYTES: Mapping[str, float] = {
     "bf16": 2, "fp8": 1, "fp8_block": 1, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
@@ -325,19 +325,11 @@ def custom_model(mapping: Mapping[str, object]) -> Model:
     those of `REQUIRED` must be there; `head_dim` is hidden / heads unless given. InputError on unknown, missing,
     mistyped or contradictory values.
     """
-    values = dict(mapping)
-    base = values.pop("base", None)
     defaults: dict[str, object] = {"name": "custom"}
-    if base is not None:
-        if not isinstance(base, str):
-            raise InputError(f"model: base must be the name of a built-in model, not {base!r}")
-        model = find_model(base)
-        defaults = {field: getattr(model, field) for field in Model.__slots__} | {"name": f"{base}{CHANGED}"}
-    elif "head_dim" not in values:
-        hidden, heads = values.get("hidden"), values.get("heads")
-        if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
-            defaults["head_dim"] = hidden // heads
-    model = fields_from(Model, values, defaults, what="model")
+    hidden, heads = mapping.get("hidden"), mapping.get("heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
+        defaults["head_dim"] = hidden // heads
+    model = fields_from(Model, mapping, defaults, find_model, "model")
     _check(model)
     return model
 

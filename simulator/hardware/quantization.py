@@ -10,6 +10,10 @@ What the files of the common quantisers look like, and what vLLM makes of them:
 
 Embeddings and head stay as wide as they were in all of them; here they count like the other weights, and the head is
 multiplied in bf16 all the same.
+
+Experts may be quantised alone: gpt-oss keeps attention, router and embeddings in bf16 beside experts in mxfp4, and so
+do files of ModelOpt (NVFP4) and compressed-tensors (int4) that leave out attention (`ignore`, `exclude_modules`). vLLM
+quantises nothing else of these either (vllm/model_executor/layers/quantization/mxfp4.py, 0.17.1).
 """
 
 from __future__ import annotations
@@ -47,6 +51,31 @@ def precision_of(config: Mapping[str, Any]) -> dict[str, object]:
     if method == "compressed-tensors":
         return _compressed_tensors(quantization)
     raise _refused("quant_method ", method)
+
+
+def experts_apart(config: Mapping[str, Any]) -> str | None:
+    """The precision of experts (`Model.expert_dtype`) where these alone are quantised; None where they are not."""
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict):
+        return None
+    method = str(quantization.get("quant_method"))
+    if method == "mxfp4":
+        return "mxfp4"
+    inner = quantization.get("quantization", quantization)
+    left_out = [name for key in ("ignore", "exclude_modules") for name in inner.get(key) or ()]
+    if not any("self_attn" in str(name) for name in left_out):
+        return None
+    if method.startswith("modelopt") and str(inner.get("quant_algo")).upper() == "NVFP4":
+        return "nvfp4"
+    groups = inner.get("config_groups")
+    weights = [group.get("weights") or {} for group in groups.values()] if isinstance(groups, dict) else []
+    if method == "compressed-tensors" and weights and all(_is_int4(each) for each in weights):
+        return "int4"
+    return None
+
+
+def _is_int4(weights: Mapping[str, Any]) -> bool:
+    return weights.get("num_bits") == 4 and weights.get("type") == "int"
 
 
 def _modelopt(quantization: Mapping[str, Any]) -> dict[str, object]:

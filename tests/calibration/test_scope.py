@@ -23,7 +23,7 @@ LLAMA = MODELS["llama-3.1-8b"]
     [
         (MODELS["mixtral-8x7b"], "no rows of experts, and mixtral-8x7b has 8 in each of 32 of its 32 layers"),
         (MODELS["qwen3-30b-a3b"], "no rows of experts"),
-        (replace(LLAMA, dtype_bytes=1), "rows are of bf16 weights, and llama-3.1-8b has fp8"),
+        (replace(LLAMA, dtype_bytes=1), "rows have bf16 weights, and llama-3.1-8b has fp8"),
         (replace(LLAMA, dtype_bytes=0.53), "has 0.53-byte weights multiplied in bf16"),
         (replace(LLAMA, kv_lora_rank=512, rope_head_dim=64), "multi-head latent attention"),
     ],
@@ -52,5 +52,5 @@ def test_a_model_is_named_in_three_ways() -> None:
     with pytest.raises(InputError, match="unknown model 'llama-9'") as found:
         model_of("llama-9")
     assert "config.json" in str(found.value.hint)
-    with pytest.raises(InputError, match="no mapping of dimensions"):
+    with pytest.raises(InputError, match="not a mapping of dimensions"):
         model_of("{layers: ")

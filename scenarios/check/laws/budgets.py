@@ -6,7 +6,6 @@ import numpy as np
 
 from scenarios.check.experiment import Breach, Experiment
 from simulator.plan import OptionalMembers
-from simulator.results.records import Ints
 from simulator.simulate import Run
 
 
@@ -17,11 +16,11 @@ def budgets(experiment: Experiment, run: Run) -> Breach | None:
     `max_num_batched_tokens` has no budget of tokens.
     """
     rows = run.records.rows
-    slots = experiment.policy.max_num_seqs
-    limits: list[tuple[str, str, Ints, str, float]] = [("runs", "requests", rows.running, "max_num_seqs", slots)]
-    budget = OptionalMembers.of(experiment.policy).max_num_batched_tokens
-    limits.append(("computes", "tokens", rows.tokens, "max_num_batched_tokens", budget))
-    for verb, noun, column, name, limit in limits:
+    slots, budget = experiment.policy.max_num_seqs, OptionalMembers.of(experiment.policy).max_num_batched_tokens
+    for verb, noun, column, name, limit in (
+        ("runs", "requests", rows.running, "max_num_seqs", slots),
+        ("computes", "tokens", rows.tokens, "max_num_batched_tokens", budget),
+    ):
         over = np.flatnonzero(column > limit)
         if len(over):
             row = over[0]
@@ -30,5 +29,5 @@ def budgets(experiment: Experiment, run: Run) -> Breach | None:
     for step in run.decisions or []:
         if len(step["scheduled"]) > slots:
             what = f"schedules {len(step['scheduled'])} requests; max_num_seqs is {slots}"
-            return Breach(what, step["step"], step["t_start_s"])
+            return Breach.at(step, what)
     return None

@@ -94,21 +94,18 @@ def blind_to(experiment: Experiment, run: Run, cut: int) -> Breach | None:
 
 
 def first_requests(workload: Workload, count: int) -> Workload:
-    """The first `count` requests."""
+    """Return the first `count` requests."""
     return replace(workload, **{name: column[:count] for name, column in workload.columns().items()})
 
 
 def oracle(experiment: Experiment, run: Run) -> Breach | None:
     """With other output lengths below the same caps, decisions differ only after a request finished at another time."""
-    for lengths in other_lengths(experiment.workload, run):
-        found = blind_to_lengths(experiment, run, lengths)
-        if found is not None:
-            return found
-    return None
+    breaches = (blind_to_lengths(experiment, run, lengths) for lengths in other_lengths(experiment.workload, run))
+    return next((found for found in breaches if found is not None), None)
 
 
 def other_lengths(workload: Workload, run: Run) -> list[Ints]:
-    """Other true lengths, within the caps and no more memory: the order of the lengths reversed; every other halved."""
+    """Return other lengths within the caps and the memory: in reversed order, and with every other one halved."""
     true = np.minimum(workload.output_tokens, workload.max_tokens)
     mirrored = np.minimum(true.max() + true.min() - true, workload.max_tokens)
     halved = np.where(np.arange(len(true)) % 2 == 0, np.maximum(true // 2, 1), true)
@@ -141,7 +138,7 @@ _EFFECTS = ("finished", "num_free_blocks_end")
 
 
 def _first_effect_s(one: list[dict[str, Any]], two: list[dict[str, Any]], replica: int) -> float:
-    """The end of the first step of the replica with which other requests finish; infinity where there is none."""
+    """Return the end of the replica's first step in which other requests finish; infinity without one."""
     mine = [[step for step in steps if step["replica"] == replica] for steps in (one, two)]
     for left, right in zip(*mine, strict=False):
         if left["finished"] != right["finished"]:

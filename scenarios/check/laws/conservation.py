@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scenarios.check.experiment import Breach, Experiment, asynchronous
 from simulator.plan import OptionalMembers
 from simulator.request_state import DecodeClock, RequestState
-from simulator.results.records import Status
+from simulator.results.records import Records, Status
 from simulator.simulate import Run
 
 
@@ -26,20 +26,18 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
     requests = records.requests
     if requests.row.tolist() != list(range(len(experiment.workload))):
         return Breach(f"{len(experiment.workload)} requests were submitted, {len(requests.row)} ended")
-    finished = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.FINISHED).tolist()}
+    finished, aborted = _names(records, Status.FINISHED), _names(records, Status.ABORTED)
     rejected = np.flatnonzero(requests.status == Status.REJECTED)
     if sorted(records.reject_reasons) != rejected.tolist() or not all(records.reject_reasons.values()):
         return Breach(f"reasons are given for {sorted(records.reject_reasons)}, rejected are {rejected.tolist()}")
     told = Counter(request_id for step in decisions for request_id in step["finished"])
     if told != Counter(finished):
         return Breach(f"finished are {sorted(finished)}, the steps tell of {dict(told)}")
-    aborted = {records.request_id(row) for row in np.flatnonzero(requests.status == Status.ABORTED).tolist()}
     told = Counter(request_id for step in decisions for request_id in step.get("aborted", []))
     if not told <= Counter(aborted):
         return Breach(f"aborted are {sorted(aborted)}, the steps tell of {dict(told)}")
     seen = {request_id for step in decisions for request_id in step["running"] + step["waiting"]}
-    turned_away = sorted(seen & {records.request_id(row) for row in rejected.tolist()})
-    if turned_away:
+    if turned_away := sorted(seen & _names(records, Status.REJECTED)):
         return Breach(f"rejected requests {turned_away} wait or run")
     done = requests.status == Status.FINISHED
     if not np.isnan(requests.scheduled_s[rejected]).all() or np.isnan(requests.last_token_s[done]).any():
@@ -48,15 +46,14 @@ def ends_once(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def one_place(experiment: Experiment, run: Run) -> Breach | None:
-    """At every step each request that has arrived, and neither finished nor was aborted, waits or runs, and not both.
+    """At every step each request that has arrived, and neither finished nor was aborted, either waits or runs.
 
-    But for those that were aborted before their replica's first step, of which no step can tell.
+    The log does not tell of requests that were aborted before their replica's first step.
     """
     records, decisions = run.records, run.decisions or []
     requests = records.requests
-    gone = {records.request_id(row) for row in records.reject_reasons}
     told = {request_id for step in decisions for request_id in step.get("aborted", [])}
-    gone |= {records.request_id(row) for row in np.flatnonzero(requests.status == Status.ABORTED).tolist()} - told
+    gone = {records.request_id(row) for row in records.reject_reasons} | (_names(records, Status.ABORTED) - told)
     unknown: dict[int, dict[str, Any]] = {}  # a replica's last step: while it runs no plan knows who finished with it
     for step in sorted(decisions, key=lambda step: float(step["t_end_s"])):
         planned_s = step.get("t_schedule_s", step["t_start_s"])
@@ -68,9 +65,9 @@ def one_place(experiment: Experiment, run: Run) -> Breach | None:
         here = Counter(step["running"] + step["waiting"])
         if here != expected:
             wrong = sorted((here - expected) + (expected - here))
-            return _at(step, f"request {wrong[0]} is in {here[wrong[0]]} places, not {expected[wrong[0]]}")
+            return Breach.at(step, f"request {wrong[0]} is in {here[wrong[0]]} places, not {expected[wrong[0]]}")
         if not set(step["scheduled"]) <= set(step["running"]):
-            return _at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
+            return Breach.at(step, f"schedules {sorted(step['scheduled'])}, running are {step['running']}")
         gone.update(step.get("aborted", []))
         if last := unknown.pop(step["replica"], None):
             gone.update(last["finished"])
@@ -157,5 +154,6 @@ def blocks(experiment: Experiment, run: Run) -> Breach | None:
     return None
 
 
-def _at(step: dict[str, Any], what: str) -> Breach:
-    return Breach(what, step["step"], step["t_start_s"])
+def _names(records: Records, status: Status) -> set[str]:
+    """The ids of the requests that ended so."""
+    return {records.request_id(row) for row in np.flatnonzero(records.requests.status == status).tolist()}

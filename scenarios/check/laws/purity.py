@@ -25,7 +25,7 @@ class ImpureError(Exception):
 
 
 def purity(experiment: Experiment, run: Run) -> Breach | None:
-    """Asked twice for the same view, and afresh, a policy makes the same plan; the view and the policy stay as is."""
+    """Asked twice for one view, and afresh, a policy makes the same plan; neither the view nor the policy changes."""
     policy = experiment.new_policy()
     try:
         experiment.run(make_policy=lambda: AskedTwice(deepcopy(policy), experiment.new_policy), fast_forward=False)
@@ -35,7 +35,7 @@ def purity(experiment: Experiment, run: Run) -> Breach | None:
 
 
 def snapshot(view: View) -> dict[str, Any]:
-    """Everything that can be seen, copied: numbers, orders, and every member of every request."""
+    """Copy everything that a policy can see: numbers, orders, and every member of every request."""
     seen: dict[str, Any] = {}
     for name in SEEN_OF_A_VIEW:
         value = getattr(view, name)
@@ -84,7 +84,7 @@ class AskedTwice:
         return again
 
     def _fresh(self, view: View, plan: StepPlan) -> Policy | None:
-        """A fresh policy; None where a note is of its file's own class: loaded again, the file has another."""
+        """Return a fresh policy; None where a note has a class of the policy's file: a new load has another class."""
         own = type(self.inner).__module__
         if self.new_policy is None or own in (type(view.note).__module__, type(plan.note).__module__):
             return None
@@ -104,8 +104,7 @@ class AskedTwice:
     def _same(self, view: View, plan: StepPlan, other: StepPlan, whose: str) -> None:
         if plan == other:
             return
-        names = [name for name in StepPlan._fields if getattr(plan, name) != getattr(other, name)]
-        name = names[0]
+        name = next(name for name in StepPlan._fields if getattr(plan, name) != getattr(other, name))
         there, here = _brief(getattr(other, name)), _brief(getattr(plan, name))
         raise self._impure(view, f"{whose} plans {name} = {there}, where it planned {here}")
 
@@ -114,7 +113,7 @@ class AskedTwice:
 
 
 def _state(policy: object) -> dict[str, str]:
-    """A policy's fields and attributes, as text: what planning must leave as it is."""
+    """Return a policy's fields and attributes, which planning must leave as they are, as text."""
     names = [each.name for each in fields(policy)] if is_dataclass(policy) and not isinstance(policy, type) else []
     names += [name for name in getattr(policy, "__dict__", ()) if name not in names]
     return {name: repr(getattr(policy, name)) for name in names}

@@ -31,7 +31,7 @@ def service(experiment: Experiment, run: Run) -> Breach | None:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A replica did nothing from one time to another; rows of the requests that waited at its end, by arrival."""
+    """A time in which a replica did nothing, and the rows of the requests that waited at its end, by arrival."""
 
     from_s: float
     to_s: float
@@ -39,7 +39,7 @@ class Rest:
 
 
 def rests(records: Records) -> Iterator[Rest]:
-    """All rests of all replicas, the one before the first step included and the one after the last."""
+    """Yield all rests of all replicas, also the one before the first step and the one after the last."""
     requests, rows = records.requests, records.rows
     for replica in range(records.replicas):
         mine = rows.replica == replica

@@ -20,13 +20,12 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if not bound.any():
         return None
     fixed = evidence.fixed_share(bound)
-    used = evidence.prices.blocks[rows.replica] - evidence.free_blocks
-    room = float(evidence.prices.blocks.mean()) / max(evidence.seen(used, bound), 1.0)
+    room = evidence.spare_memory(bound)
     if fixed < MOSTLY_FIXED or room < ROOM:
         return None
     gain = gain_of(fixed, room)
     waited = evidence.queued_s(evidence.no_slot) + evidence.queued_s(evidence.held_back)
-    waited = np.minimum(waited + evidence.resting_s(), evidence.late.begun_s - evidence.late.from_s)
+    waited = np.minimum(waited + evidence.resting_s(), evidence.late.queued_s)
     running = evidence.seen(rows.running, bound)
     slots = float(evidence.prices.slots.mean())
     full = float(evidence.seen_s[evidence.no_slot].sum()) >= float(evidence.seen_s[evidence.held_back].sum())
@@ -69,10 +68,9 @@ def _more_slots(evidence: Evidence, room: float) -> Remedy:
 
 
 def free_slots(evidence: Evidence) -> list[Remedy]:
-    """More slots, where late requests waited mostly for one and the memory has room: it costs nothing to try."""
-    rows, no_slot = evidence.records.rows, evidence.no_slot
-    used = evidence.prices.blocks[rows.replica] - evidence.free_blocks
-    room = float(evidence.prices.blocks.mean()) / max(evidence.seen(used, no_slot), 1.0)
+    """Propose more slots, where late requests waited mostly for one and memory is free: it costs nothing to try."""
+    no_slot = evidence.no_slot
+    room = evidence.spare_memory(no_slot)
     mostly = float(evidence.seen_s[no_slot].sum()) >= 0.5 * float(evidence.seen_s.sum())
     return [_more_slots(evidence, room)] if mostly and room >= ROOM and no_slot.any() else []
 

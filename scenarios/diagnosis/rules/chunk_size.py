@@ -31,16 +31,12 @@ def _small(evidence: Evidence, left_s: Floats) -> Claim | None:
         return None
     gain = gain_of(fixed, _LARGER)
     mean = float(prices.budget.mean())
-    time_full = float(evidence.row_s[full].sum()) / float(evidence.row_s.sum())
+    time_full = float(evidence.row_s[full].sum()) / evidence.busy_s
     words = (
         f"steps full of their {count(mean)} tokens take {percent(time_full)} of the busy time, and "
         f"steps without prompts would cost {percent(fixed)} of that: prompts take many times the steps they need"
     )
-    numbers = {
-        "max_num_batched_tokens": mean,
-        "busy_time_in_full_steps": time_full,
-        "step_time_without_prompts": fixed,
-    }
+    numbers = {"max_num_batched_tokens": mean, "busy_time_in_full_steps": time_full, "step_time_without_prompts": fixed}
     # The smallest chunk in which prompts cost more than the step does without: the two halves of the limit.
     even = float((prices.base_s / np.maximum(prices.token_s, 1e-12)).mean())
     larger = int(2 ** np.ceil(np.log2(max(2 * even, 2 * mean))))
@@ -65,8 +61,8 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
         """Return the share of each row's steps beyond this time, where they compute prompts beside answers."""
         return np.where(prompts, np.maximum(1 - than_s / np.maximum(step_s, 1e-12), 0.0), 0.0)
 
-    busy_s = max(float(evidence.row_s.sum()), 1e-12)
-    share = min(float(np.dot(evidence.row_s, longer(evidence.plain_step_s))) / busy_s, 0.999)
+    longer_s = float(np.dot(evidence.row_s, longer(evidence.plain_step_s)))
+    share = min(longer_s / max(evidence.busy_s, 1e-12), 0.999)
     if without / (1 - share) > limit_s:
         return None  # prompts spread evenly over the steps would make answers late too: that is the load
     slowed = evidence.after_first_s(np.where(over, longer(without), 0.0))
@@ -88,25 +84,19 @@ def _large(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def _smaller(evidence: Evidence, limit_s: float, without: float) -> list[Remedy]:
-    """A budget whose steps stay within the limit, by the price of a token; chunks, where prompts are whole."""
-    engine = evidence.scenario.engine
+    """Propose a budget whose steps stay within the limit, by the price of a token; chunks, where prompts are whole."""
+    engine, traits = evidence.scenario.engine, evidence.traits
     token_s = float(evidence.prices.token_s.mean())
     fits = max((limit_s - without) * 0.8 / max(token_s, 1e-12), 64)
     smaller = int(2 ** np.floor(np.log2(fits)))
-    found = []
-    traits = evidence.traits
-    in_chunks = not traits.whole_prompts and not traits.pauses_decodes
-    if in_chunks and "max_num_batched_tokens" in engine.takes():
-        smaller = min(smaller, int(engine.parameter("max_num_batched_tokens")) // 2)
-        slots = int(engine.parameter("max_num_seqs", 256) or 256)
-        why = "a step of so many tokens stays within the limit"
-        first = max(smaller, slots, 64)
-        found.append(Remedy({"engine.max_num_batched_tokens": first}, why))
-        if first // 4 >= max(slots, 64):
-            found.append(Remedy({"engine.max_num_batched_tokens": first // 4}, "a quarter of that"))
-    else:
+    if traits.whole_prompts or traits.pauses_decodes or "max_num_batched_tokens" not in engine.takes():
         change = {**with_chunks(evidence.scenario), "engine.max_num_batched_tokens": smaller}
-        found.append(Remedy(change, "prompts in chunks beside the answers, small enough for the limit"))
+        return [Remedy(change, "prompts in chunks beside the answers, small enough for the limit")]
+    least = max(int(engine.parameter("max_num_seqs", 256) or 256), 64)
+    first = max(min(smaller, int(engine.parameter("max_num_batched_tokens")) // 2), least)
+    found = [Remedy({"engine.max_num_batched_tokens": first}, "a step of so many tokens stays within the limit")]
+    if first // 4 >= least:
+        found.append(Remedy({"engine.max_num_batched_tokens": first // 4}, "a quarter of that"))
     return found
 
 

@@ -7,27 +7,26 @@ import numpy as np
 from scenarios.diagnosis.evidence import Evidence
 from scenarios.diagnosis.finding import Claim, Remedy, Rule
 from scenarios.diagnosis.say import count
+from simulator.hardware.gpus import GPUS
 from simulator.percent import percent
 from simulator.results.records import Floats
 from simulator.timing.cost import CostModel, StepShape
 
 LITTLE = 0.05
-"""Load over capacity below which hardware lies idle: at a peak of five times the mean it would be used by a quarter."""
+"""Below this load over capacity the hardware lies idle: a peak of five times the mean would use a quarter of it."""
 
 
 def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
-    """GPU time that the requests would take in batches that fill slots or memory, over what there was; and that batch.
+    """Return the GPU time that the requests would take in full batches, over what there was; and the largest batch.
 
-    Prompts at the price of a token in a full step, answers at that of a step of the largest batch of their mean
+    A prompt token costs what it adds to a full step. An answer's token costs a step of the largest batch of the mean
     context that fits and keeps the SLO's pace, divided by the batch.
     """
     requests = evidence.records.requests
-    served = ~np.isnan(requests.first_token_s)
+    served, replica = ~np.isnan(requests.first_token_s), requests.replica
     if not served.any() or evidence.replica_seconds <= 0:
         return 1.0, 1.0
-    replica = requests.replica
-    needed, largest = 0.0, 0.0
-    first = 0
+    needed, largest, first = 0.0, 0.0, 0
     for built in evidence.fleet:
         end = first + built.group.replicas
         mine = served & (replica >= first) & (replica < end)
@@ -46,7 +45,7 @@ def load_over_capacity(evidence: Evidence) -> tuple[float, float]:
 
 
 def _step_s(cost: CostModel, batch: int, context: float) -> float:
-    """Seconds of a step in which so many answers go on, each behind so many tokens."""
+    """Return the seconds of a step in which so many answers go on, each behind so many tokens."""
     squares = int(batch * context * context)
     return cost.step_s(StepShape(batch, int(batch * context), decode_longest=int(context), decode_squares=squares))
 
@@ -68,24 +67,19 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def _remedies(evidence: Evidence, load: float) -> list[Remedy]:
-    """Fewer replicas, at half of their capacity for bursts; else fewer GPUs to a replica, else a cheaper GPU."""
+    """Propose fewer replicas, for twice the load as bursts need; else fewer GPUs to a replica, else a cheaper GPU."""
     scenario = evidence.scenario
-    found = []
     if scenario.fleet is None and scenario.replicas > 1:
         fewer = max(1, int(np.ceil(scenario.replicas * load / 0.5)))
-        found.append(Remedy({"replicas": fewer}, "replicas for twice the load"))
-    elif scenario.hardware.tensor_parallel > 1:
-        change = {"hardware.tensor_parallel": scenario.hardware.tensor_parallel // 2}
-        found.append(Remedy(change, "half of the GPUs"))
-    if not found and (cheaper := _cheaper(evidence)) is not None:
-        found.append(Remedy({"hardware.gpu": cheaper}, "a cheaper GPU that holds the model"))
-    return found
+        return [Remedy({"replicas": fewer}, "replicas for twice the load")]
+    if (ranks := scenario.hardware.tensor_parallel) > 1:
+        return [Remedy({"hardware.tensor_parallel": ranks // 2}, "half of the GPUs")]
+    cheaper = _cheaper(evidence)
+    return [] if cheaper is None else [Remedy({"hardware.gpu": cheaper}, "a cheaper GPU that holds the model")]
 
 
 def _cheaper(evidence: Evidence) -> str | None:
-    """The cheapest GPU that costs less and holds the weights with as much again for KV."""
-    from simulator.hardware.gpus import GPUS
-
+    """Return the cheapest GPU that costs less and holds the weights with half as much again for KV."""
     scenario = evidence.scenario
     own = scenario.resolve_gpu()
     if scenario.cost.kind != "roofline" or own.usd_per_hour is None or scenario.hardware.num_gpu_blocks is not None:

@@ -34,8 +34,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     replica = requests.replica[long]
     starts = requests.scheduled_s[long]
     ends = requests.first_token_s[long] - evidence.records.front_end_of(np.flatnonzero(long))
-    behind = evidence.covered_queue_s(starts, ends, replica, until_first=True)
-    busy = float(evidence.row_s.sum())
+    behind, busy = evidence.covered_s(starts, ends, replica), evidence.busy_s
     total = sum(
         float(covered(s := starts[replica == each], e := ends[replica == each], s.min()[None], e.max()[None])[0])
         for each in np.unique(replica).tolist()
@@ -51,34 +50,32 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     blocked = int(((behind + slowed)[left_s > 0] > 0).sum())
     if not blocked:
         return None
-    mean = float(requests.input_tokens[long].mean())
+    mean, mean_s = float(requests.input_tokens[long].mean()), float((ends - starts).mean())
     behind_s = float((behind + slowed)[behind + slowed > 0].mean())
     words = (
         f"{count(long.sum())} prompts of {count(mean)} tokens on average "
-        f"(median of all: {count(median)}) took {seconds(float((ends - starts).mean()))} each to compute, and "
+        f"(median of all: {count(median)}) took {seconds(mean_s)} each to compute, and "
         f"{count(blocked)} late requests stood behind one of them, for {seconds(behind_s)} on average"
     )
     numbers = {
         "long_prompts": int(long.sum()),
         "mean_long_prompt_tokens": mean,
         "median_prompt_tokens": median,
-        "mean_seconds_of_a_long_prompt": float((ends - starts).mean()),
+        "mean_seconds_of_a_long_prompt": mean_s,
         "share_of_busy_time": total / busy if busy else 0.0,
         "requests_behind": blocked,
     }
-    return Claim(words, numbers, _remedies(evidence, mean), waited_s=behind, slowed_s=slowed)
+    return Claim(words, numbers, _remedies(evidence), waited_s=behind, slowed_s=slowed)
 
 
-def _remedies(evidence: Evidence, mean: float) -> list[Remedy]:
+def _remedies(evidence: Evidence) -> list[Remedy]:
     engine = evidence.scenario.engine
-    found = []
-    takes = engine.takes()
+    takes, found = engine.takes(), []
+    budget = int(engine.parameter("max_num_batched_tokens") or 2048)
     if "long_prefill_token_threshold" in takes and not engine.parameter("long_prefill_token_threshold"):
-        share = max(int(engine.parameter("max_num_batched_tokens") or 2048) // 4, 16)
         why = "a long prompt takes at most a quarter of a step, and others are begun beside it"
-        found.append(Remedy({"engine.long_prefill_token_threshold": share}, why))
+        found.append(Remedy({"engine.long_prefill_token_threshold": max(budget // 4, 16)}, why))
     if change := with_chunks(evidence.scenario):
-        budget = int(engine.parameter("max_num_batched_tokens") or 2048)
         if budget > 2048:
             change["engine.max_num_batched_tokens"] = 2048
         change["engine.long_prefill_token_threshold"] = 512

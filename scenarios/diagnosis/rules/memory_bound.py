@@ -11,16 +11,14 @@ from simulator.policies import DEFAULT_POLICY
 from simulator.results.records import Floats
 
 MOSTLY_FIXED = 0.5
-"""Share of the time of steps that a batch of one would cost as well, from which on a batch is small.
+"""The batch is small if a batch of one would cost at least this share of the steps' time as well.
 
 A step of b + m seconds, of which b does not depend on the batch, takes b + 2m with twice the batch, which so serves
 2 (b + m) / (b + 2m) times as much: a third more at b = m, the limit here.
 """
-
-
 ROOM = 2.0
-"""Times that the batch could be larger before slots (or memory) bound it: else the two are in balance, and more of one
-gains little."""
+"""Memory (or slots) for so many times the batch must be free. With less the two are in balance, and more of one gains
+little."""
 
 
 def gain_of(fixed: float, factor: float) -> float:
@@ -29,16 +27,14 @@ def gain_of(fixed: float, factor: float) -> float:
 
 
 def more_memory(evidence: Evidence) -> list[Remedy]:
-    """More blocks for the KV cache: what is unused of the GPUs' memory, then twice the GPUs."""
+    """Propose more blocks for the KV cache: the unused memory of the GPUs, then twice the GPUs."""
     hardware = evidence.scenario.hardware
     found = []
     if hardware.num_gpu_blocks is None and hardware.gpu_memory_utilization < 0.85:
         found.append(Remedy({"hardware.gpu_memory_utilization": 0.92}, "leave the KV cache the memory that is unused"))
-    if hardware.num_gpu_blocks is not None:
-        blocks = 4 * hardware.num_gpu_blocks
-        if blocks <= _fits(evidence):
-            why = f"the GPU has room for {count(_fits(evidence))} KV blocks, and the scenario gives fewer"
-            found.append(Remedy({"hardware.num_gpu_blocks": _fits(evidence)}, why))
+    if hardware.num_gpu_blocks is not None and 4 * hardware.num_gpu_blocks <= (fits := _fits(evidence)):
+        why = f"the GPU has room for {count(fits)} KV blocks, and the scenario gives fewer"
+        found.append(Remedy({"hardware.num_gpu_blocks": fits}, why))
     whole = 2 * hardware.tensor_parallel
     try:
         evidence.scenario.resolve_model().local_kv_heads(whole)
@@ -52,7 +48,7 @@ def more_memory(evidence: Evidence) -> list[Remedy]:
 
 
 def _fits(evidence: Evidence) -> int:
-    """KV blocks that the scenario's GPU would hold if it were not told how many."""
+    """Return the KV blocks that the scenario's GPU would hold if the scenario gave no number."""
     from scenarios.assembly.replica_parts import build
     from scenarios.schema.loader import load
 
@@ -74,7 +70,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     rows, records = evidence.records.rows, evidence.records
     running = evidence.seen(rows.running, full)
     waited = evidence.queued_s(full)
-    time_full = float(evidence.row_s[full].sum()) / max(float(evidence.row_s.sum()), 1e-9)
+    time_full = float(evidence.row_s[full].sum()) / max(evidence.busy_s, 1e-9)
     slots = float(evidence.prices.slots.mean())
     room = slots / max(running, 1.0)
     if room < ROOM:

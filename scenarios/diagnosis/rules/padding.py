@@ -23,20 +23,18 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     held = float(np.dot(rows.repeat, rows.held)) / max(float(np.dot(rows.repeat, rows.running)), 1.0)
     padding = rows.padded_tokens > 0
     lost = float(np.dot(evidence.row_s, rows.padded_tokens / np.maximum(rows.tokens, 1)))
-    running_s = np.minimum(evidence.queued_s(np.ones(len(padding))), evidence.late.begun_s - evidence.late.from_s)
-    # Whoever waits behind a batch that pads waits for it to end: its padded places are what could have been had.
+    running_s = np.minimum(evidence.queued_s(np.ones(len(padding))), evidence.late.queued_s)
+    # A request behind a batch that pads waits for its end: it could have had a padded place.
     queued = np.where(evidence.queued_s(padding) > 0, running_s, 0.0)
     words = (
         f"{percent(share)} of the computed tokens are padding, and {percent(held)} of the slots were "
         f"held by finished requests, while others waited for the batch to end"
     )
     numbers = {"padding_of_computed": share, "slots_held_by_finished": held}
+    why = "let a request leave as it finishes"
     remedies = [
-        Remedy({"engine.policy": policy}, why)
-        for policy, why in (
-            (DEFAULT_POLICY, "let a request leave as it finishes, and another take its place at the next step"),
-            (PLAIN_POLICY, "let a request leave as it finishes; prompts in steps of their own"),
-        )
+        Remedy({"engine.policy": DEFAULT_POLICY}, f"{why}, and another take its place at the next step"),
+        Remedy({"engine.policy": PLAIN_POLICY}, f"{why}; prompts in steps of their own"),
     ]
     return Claim(
         words, numbers, remedies, waited_s=queued, slowed_s=evidence.after_first_s(padding) * share,

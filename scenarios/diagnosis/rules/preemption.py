@@ -25,26 +25,24 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     again = float(requests.recomputed_tokens.sum())
     # Tokens computed again are prompt tokens, priced as such; a swap costs the time that its blocks take to move.
     lost_s = again * evidence.prompt_token_s
-    busy = float(evidence.row_s.sum())
-    lost = min(lost_s / busy, 0.99) if busy else 0.0
+    lost = min(lost_s / evidence.busy_s, 0.99) if evidence.busy_s else 0.0
     row = evidence.late.row
-    requeued = requests.requeued_s[row]
+    requeued, mean_s = requests.requeued_s[row], float(requests.requeued_s[hit].mean())
     queued = evidence.queued_s(evidence.no_memory) * evidence.relieved(1 / (1 - lost))
-    begun = ~np.isnan(requests.first_token_s[row])
+    waited = queued + np.where(np.isnan(requests.first_token_s[row]), requeued, 0.0)
     share_again = again / computed if computed else 0.0
     words = (
         f"{count(float(requests.preemptions.sum()))} preemptions of {percent(share)} of the "
         f"requests, {percent(share_again)} of all tokens computed again; the preempted waited "
-        f"{seconds(float(requests.requeued_s[hit].mean()))} more on average"
+        f"{seconds(mean_s)} more on average"
     )
     numbers = {
         "preemptions": int(requests.preemptions.sum()),
         "preempted_requests": share,
         "recomputed_tokens": int(again),
         "recomputed_of_computed": share_again,
-        "mean_wait_again_s": float(requests.requeued_s[hit].mean()),
+        "mean_wait_again_s": mean_s,
     }
-    waited = queued + np.where(begun, 0.0, requeued)
     return Claim(
         words, numbers, _remedies(evidence), waited_s=waited, slowed_s=requeued, lost=share_again,
         lost_of="tokens computed",
@@ -52,16 +50,12 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 
 def _remedies(evidence: Evidence) -> list[Remedy]:
-    rows = evidence.records.rows
-    found = []
-    # What fits without preemption: for every slot a prompt and the half of its answer that is there on average.
-    requests = evidence.records.requests
-    held = float((requests.input_tokens + requests.output_tokens / 2).mean()) / evidence.block_size + 1
-    fit = max(int(evidence.records.num_blocks / held), 1)
-    if fit < int(rows.running.max(initial=0)):
-        found.append(Remedy({"engine.max_num_seqs": fit}, "run as many requests as fit with half of their answers"))
-    found += more_memory(evidence)
-    return found
+    records, requests = evidence.records, evidence.records.requests
+    # Without preemption, a slot holds a prompt and half of its answer, which is there on average.
+    held = float((requests.input_tokens + requests.output_tokens / 2).mean()) / records.block_size + 1
+    fit = max(int(records.num_blocks / held), 1)
+    fewer = Remedy({"engine.max_num_seqs": fit}, "run as many requests as fit with half of their answers")
+    return [*([fewer] if fit < int(records.rows.running.max(initial=0)) else []), *more_memory(evidence)]
 
 
 RULE = Rule(

@@ -28,21 +28,19 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
             return None  # the trace is not there any more
     if workload.content is None or workload.loops or len(workload) != len(requests.row):
         return None  # nothing is known of the prompts, or what is asked depends on the answers
-    same, anywhere = seen_before(workload, requests.replica, evidence.block_size)
+    same, anywhere = seen_before(workload, requests.replica, evidence.records.block_size)
     begun = ~np.isnan(requests.first_token_s)
     found = np.minimum(requests.cached_tokens, requests.input_tokens)
     missed = np.where(begun, np.maximum(anywhere - found, 0), 0)
     missed_s = missed * evidence.prompt_token_s
-    busy = float(evidence.row_s.sum())
-    share = float(missed_s.sum()) / busy if busy else 0.0
+    share = float(missed_s.sum()) / evidence.busy_s if evidence.busy_s else 0.0
     if share < WASTE:
         return None
     input_tokens = float(requests.input_tokens[begun].sum())
     hit, could = float(found[begun].sum()) / input_tokens, float(anywhere[begun].sum()) / input_tokens
     here = float(same[begun].sum()) / input_tokens
     gain = 1 / (1 - min(share, 0.99))
-    row = evidence.late.row
-    queued = (evidence.late.begun_s - evidence.late.from_s) * evidence.relieved(gain)
+    waited = evidence.late.queued_s * evidence.relieved(gain) + missed_s[evidence.late.row]
     kind, why, remedies = _kind(evidence, hit, here, could)
     words = (
         f"the cache is {kind}: {percent(hit)} of the prompt tokens were found in it, {percent(could)} had been "
@@ -55,15 +53,11 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "seen_before_anywhere": could,
         "busy_time_computing_again": share,
     }
-    return Claim(words, numbers, remedies, waited_s=queued + missed_s[row], lost=share * _busy_share(evidence))
-
-
-def _busy_share(evidence: Evidence) -> float:
-    return min(1.0, float(evidence.row_s.sum()) / max(evidence.replica_seconds, 1e-9))
+    return Claim(words, numbers, remedies, waited_s=waited, lost=share * evidence.busy_share)
 
 
 def _kind(evidence: Evidence, hit: float, here: float, could: float) -> tuple[str, str, list[Remedy]]:
-    """Off, thrashing (seen on the replica, and evicted) or cold (seen on another): by which most is missed."""
+    """Tell by what most is missed: off, thrashing (seen on the replica, and evicted) or cold (seen on another)."""
     engine = evidence.scenario.engine
     if not engine.enable_prefix_caching:
         change: dict[str, bool | str] = {"engine.enable_prefix_caching": True}

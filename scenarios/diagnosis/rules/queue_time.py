@@ -18,7 +18,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     waited: Floats = np.asarray(late.first_s - late.from_s)
     if not late.waits.any() or not len(rows.repeat):
         return None
-    queued = late.begun_s - late.from_s
+    mean_s, saturated = float(late.queued_s.mean()), bool(evidence.summary.get("saturated"))
     requests = evidence.records.requests
     came_s = float(requests.arrival_s.max() - requests.arrival_s.min())
     begun = requests.scheduled_s[~np.isnan(requests.scheduled_s)]
@@ -26,23 +26,19 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     above = took_s / came_s if came_s > 0 else 1.0
     why = {"memory": evidence.no_memory, "slots": evidence.no_slot, "tokens of a step": evidence.no_tokens}
     full = max(why, key=lambda name: float(evidence.queued_s(why[name]).sum()))
-    grows = "the queue grew as long as requests came" if evidence.summary.get("saturated") else "capacity is short"
-    took = (
-        f"; it took {count(above)} times as long to begin all requests as they took to come"
-        if 1.05 < above < 20
-        else ""
-    )
     words = (
-        f"{grows}; late requests waited {seconds(float(queued.mean()))} in the queue on "
-        f"average, mostly for {full}, with the GPU busy {percent(float(evidence.summary.get('busy_fraction') or 0.0))} "
-        f"of the time{took}"
+        f"{'the queue grew as long as requests came' if saturated else 'capacity is short'}; late requests waited "
+        f"{seconds(mean_s)} in the queue on average, mostly for {full}, with the GPU busy "
+        f"{percent(float(evidence.summary.get('busy_fraction') or 0.0))} of the time"
     )
+    if 1.05 < above < 20:
+        words += f"; it took {count(above)} times as long to begin all requests as they took to come"
     numbers: dict[str, Value] = {
-        "mean_queue_time_of_late_s": float(queued.mean()),
-        "longest_queue_time_s": float(queued.max()),
+        "mean_queue_time_of_late_s": mean_s,
+        "longest_queue_time_s": float(late.queued_s.max()),
         "waited_mostly_for": full,
         "begun_over_came": above,
-        "saturated": int(bool(evidence.summary.get("saturated"))),
+        "saturated": int(saturated),
     }
     return Claim(words, numbers, [*free_slots(evidence), *more_replicas(evidence)], waited_s=waited)
 

@@ -19,7 +19,7 @@ SLOWER = 1.25
 
 
 def _rooms(evidence: Evidence) -> tuple[Floats, Floats]:
-    """Find the times at which a replica had no queue, a free slot and blocks for a late request."""
+    """Return starts and ends of the times at which a replica had no queue, a free slot and blocks for a request."""
     rows, slots = evidence.records.rows, evidence.prices.slots
     free = (rows.waiting == 0) & (rows.running < slots[rows.replica]) & ~evidence.no_memory
     starts, ends = [rows.start_s[free]], [rows.end_s[free]]
@@ -58,7 +58,6 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     starts, ends = _rooms(evidence)
     late = evidence.late
     spared = covered(starts, ends, late.from_s, late.begun_s)
-    waited = float((late.begun_s - late.from_s).sum())
     slowed = _slowed_s(evidence)
     by_replica = np.bincount(evidence.replica, minlength=records.replicas)
     served = np.bincount(
@@ -66,7 +65,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         records.replicas,
     )  # fmt: skip
     worst = int(by_replica.argmax())
-    share = float(spared.sum()) / max(waited, 1e-12)
+    share = float(spared.sum()) / max(float(late.queued_s.sum()), 1e-12)
     kind = evidence.scenario.routing.kind
     words = (
         f"under {kind}, late requests waited {percent(share)} of their time in the queue while another "
@@ -88,17 +87,13 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
 
 def _remedies(evidence: Evidence) -> list[Remedy]:
     routing = evidence.scenario.routing
-    found = []
-    if routing.signal_interval_s > 0 and RouterFeatures.of(router_class(routing.kind)).reads_loads:
-        found.append(Remedy({"router.signal_interval_s": 0.0}, "let the router see loads as they are"))
-    found += [
-        Remedy({"router": kind}, why)
-        for kind, why in (
-            ("least_loaded", "give each request to the replica with the fewest unfinished ones"),
-            ("least_kv", "give each request to the replica with the most free KV blocks"),
-        )
-        if kind != routing.kind
+    found = [
+        Remedy({"router": "least_loaded"}, "give each request to the replica with the fewest unfinished ones"),
+        Remedy({"router": "least_kv"}, "give each request to the replica with the most free KV blocks"),
     ]
+    found = [remedy for remedy in found if remedy.change["router"] != routing.kind]
+    if routing.signal_interval_s > 0 and RouterFeatures.of(router_class(routing.kind)).reads_loads:
+        found.insert(0, Remedy({"router.signal_interval_s": 0.0}, "let the router see loads as they are"))
     return found
 
 

@@ -18,7 +18,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     slow = late.paces & (left_s > 0)
     if not slow.any():
         return None
-    # As the late requests saw it: the time of one token, with the steps that only computed prompts.
+    # The time of one token as the late requests saw it, with the steps that only computed prompts.
     paced, steps = evidence.paced_s, rows.repeat * (rows.decoding > 0)
     seen_s = float(paced.sum())
     tokens = float((paced * steps / np.maximum(evidence.row_s, 1e-12)).sum())
@@ -41,8 +41,7 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if np.isfinite(limit_s) and base_s < limit_s and running >= 2 and prompts < 0.5:
         remedies.append(Remedy({"engine.max_num_seqs": max(int(running / 2), 1)}, "smaller batches have faster steps"))
     remedies += more_replicas(evidence)
-    taken: Floats = np.asarray(late.last_s - late.first_s)
-    return Claim(words, numbers, remedies, slowed_s=taken)
+    return Claim(words, numbers, remedies, slowed_s=late.last_s - late.first_s)
 
 
 RULE = Rule(

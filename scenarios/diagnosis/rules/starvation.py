@@ -33,7 +33,7 @@ def passed_over_s(evidence: Evidence) -> Floats:
 
 
 def _groups(evidence: Evidence) -> list[tuple[str, Bools]]:
-    """The groups that may starve: classes, else priorities, else long and short requests."""
+    """List the groups that may starve: classes, else priorities, else long and short requests."""
     requests, names = evidence.records.requests, evidence.records.class_names
     if len(names) > 1:
         return [(f"the class {name}", requests.class_index == index) for index, name in enumerate(names)]
@@ -52,36 +52,35 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     borne = float(of_late[left_s > 0].sum())
     if borne <= 0:
         return None
-    slowed = evidence.nothing()
-    requests = evidence.records.requests
+    requests, slowed = evidence.records.requests, evidence.nothing()
     name, members = max(_groups(evidence), key=lambda group: float(of_late[group[1][late.row]].sum()))
     starved = members[late.row]
     if float(of_late[starved].sum()) < MOSTLY * borne or members.all():
         return None
     if len(np.unique(requests.priority)) > 1 and evidence.traits.displaces:
         slowed = np.where(starved, requests.requeued_s[late.row], 0.0)  # displaced by more important ones
-    wait_s = float((late.begun_s - late.from_s)[starved].mean())
+    wait_s, passed_s = float(late.queued_s[starved].mean()), float(of_late[starved].mean())
     others = ~members & ~np.isnan(requests.scheduled_s)
     other_s = float((requests.scheduled_s - requests.arrival_s)[others].mean()) if others.any() else 0.0
+    starve = "starves" if name.startswith(("the class", "priority")) else "starve"
     words = (
-        f"{name} starve: passed over by later arrivals, its late requests waited {seconds(wait_s)} on average, the "
+        f"{name} {starve}: passed over by later arrivals, its late requests waited {seconds(wait_s)} on average, the "
         f"others {seconds(other_s)}; in order of arrival they would have waited "
-        f"{percent(float(of_late[starved].mean()) / max(wait_s, 1e-9))} less"
-    ).replace("starve", "starves" if name.startswith(("the class", "priority")) else "starve", 1)
+        f"{percent(passed_s / max(wait_s, 1e-9))} less"
+    )
     numbers: dict[str, Value] = {
         "starved": name.removeprefix("the "),
         "late_of_it": int(starved.sum()),
         "mean_wait_s": wait_s,
         "mean_wait_of_others_s": other_s,
-        "mean_passed_over_s": float(of_late[starved].mean()),
+        "mean_passed_over_s": passed_s,
     }
-    claimed = np.where(starved, of_late, 0.0)
-    return Claim(words, numbers, _remedies(evidence), waited_s=claimed, slowed_s=slowed)
+    waited = np.where(starved, of_late, 0.0)
+    return Claim(words, numbers, _remedies(evidence), waited_s=waited, slowed_s=slowed)
 
 
 def _remedies(evidence: Evidence) -> list[Remedy]:
-    engine = evidence.scenario.engine
-    found = []
+    engine, found = evidence.scenario.engine, []
     order = engine.parameter("order")
     if order == "sjf" and engine.parameter("aging_s") is None:
         limit_s = evidence.late.wait_limit_s

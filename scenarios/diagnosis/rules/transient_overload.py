@@ -33,9 +33,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if found is None or not is_transient(evidence):
         return None
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
+    started = f"only {count(found.service_rate)} were" if found.service_rate else "none was"
     words = (
         f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
-        f"{count(found.arrival_rate)} requests/s came, but only {count(found.service_rate)} were started; "
+        f"{count(found.arrival_rate)} requests/s came, but {started} started; "
         f"the queue reached {count(found.peak)}, and {count(found.late)} requests waited too long, the longest "
         f"{seconds(found.longest_s)}"
     )
@@ -47,22 +48,15 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
         "late_in_it": found.late,
         "times": found.times,
     }
-    waited: Floats = np.asarray(evidence.late.begun_s - evidence.late.from_s)
-    return Claim(
-        words,
-        numbers,
-        [*free_slots(evidence), *more_replicas(evidence)],
-        waited_s=waited,
-        from_s=found.from_s,
-        to_s=found.to_s,
-    )
+    remedies = [*free_slots(evidence), *more_replicas(evidence)]
+    return Claim(words, numbers, remedies, evidence.late.queued_s, span_s=(found.from_s, found.to_s))
 
 
 def more_replicas(evidence: Evidence) -> list[Remedy]:
     """Propose as many replicas as the worst backlog asked for, at least one more."""
-    now = evidence.scenario.num_replicas
     if evidence.scenario.fleet is not None:
         return [Remedy({"replicas": 2.0}, "twice the replicas of each group")]
+    now = evidence.scenario.num_replicas
     more = max(now + 1, int(np.ceil(now * min(evidence.pressure, 8.0))))
     return [Remedy({"replicas": more}, "replicas for what came while the queue grew")]
 

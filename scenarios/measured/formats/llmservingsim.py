@@ -8,83 +8,49 @@ engine idle. `queued_ts` itself is no arrival: a busy engine takes a request off
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count, whole
-from scenarios.traces.rows import RowError, json_object
+from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
 
 SAME_CLOCK_S = 1e5  # stamps of one request this far apart come from two clocks
 
 
-@dataclass(frozen=True, slots=True)
-class _Stamps:
-    line: int
-    request_id: str | None
-    input_tokens: int
-    output_tokens: int
-    preemptions: int | None
-    arrival_s: float
-    queued_s: float
-    scheduled_s: float
-    first_s: float
-    last_s: float
-
-
 def _read(log: LogFile, which: int | None) -> MeasuredRun:
-    file = log.name
-    stamps = [_stamps(line, text, file) for line, text in log.lines]
-    apart = [each.queued_s - each.arrival_s for each in stamps]
+    rows = list(log.objects())
+    served = [_served(row, fields) for row, fields in enumerate(rows)]
+    apart = [fields.number("queued_ts") - each.arrival_s for fields, each in zip(rows, served, strict=True)]
     two_clocks = max(map(abs, apart)) > SAME_CLOCK_S
     offset_s = min(apart) if two_clocks else 0.0
-    served = [
-        Served(
-            row=row,
-            place=each.line,
-            input_tokens=each.input_tokens,
-            output_tokens=each.output_tokens,
-            ttft_s=each.first_s - (each.arrival_s + offset_s),
-            e2el_s=each.last_s - (each.arrival_s + offset_s),
-            arrival_s=each.arrival_s + offset_s,
-            scheduled_s=each.scheduled_s,
-            request_id=each.request_id,
-            preemptions=each.preemptions,
-        )
-        for row, each in enumerate(stamps)
-    ]
     note = "arrivals are on another clock: moved by the smallest queued_ts - arrival_time"
     return assemble(
-        served,
+        [_after_arrival(each, each.arrival_s + offset_s) for each in served],
         format_="llmservingsim",
-        file=file,
+        file=log.name,
         rows=len(served),
         at_client=False,
         notes=(note,) if two_clocks else (),
     )
 
 
-def _stamps(line: int, text: str, file: str) -> _Stamps:
-    try:
-        fields = json_object(text)
-    except RowError as error:
-        raise bad_row(file, line, error.detail) from None
-    name = fields.get("request_id")
-    return _Stamps(
-        line=line,
-        request_id=name if isinstance(name, str) else None,
-        input_tokens=token_count(fields, "input_toks", file, line),
-        output_tokens=token_count(fields, "output_toks", file, line),
-        preemptions=whole(fields, "num_preemptions", file, line),
-        arrival_s=number(fields, "arrival_time", file, line),
-        queued_s=number(fields, "queued_ts", file, line),
-        scheduled_s=number(fields, "scheduled_ts", file, line),
-        first_s=number(fields, "first_token_ts", file, line),
-        last_s=number(fields, "last_token_ts", file, line),
+def _served(row: int, fields: Row) -> Served:
+    """Return the request with its first and last token by the log's clock, not yet counted from its arrival."""
+    return Served(
+        row=row,
+        place=fields.place,
+        input_tokens=fields.tokens("input_toks"),
+        output_tokens=fields.tokens("output_toks"),
+        preemptions=fields.whole("num_preemptions"),
+        arrival_s=fields.number("arrival_time"),
+        scheduled_s=fields.number("scheduled_ts"),
+        ttft_s=fields.number("first_token_ts"),
+        e2el_s=fields.number("last_token_ts"),
+        request_id=fields.text("request_id"),
     )
 
 
-FORMAT = LogFormat(
-    "llmservingsim",
-    _read,
-    keys=frozenset({"arrival_time", "first_token_ts", "last_token_ts"}),
-)
+def _after_arrival(each: Served, arrival_s: float) -> Served:
+    return replace(each, arrival_s=arrival_s, ttft_s=each.ttft_s - arrival_s, e2el_s=each.e2el_s - arrival_s)
+
+
+FORMAT = LogFormat("llmservingsim", _read, keys=frozenset({"arrival_time", "first_token_ts", "last_token_ts"}))

@@ -6,34 +6,34 @@ in the order in which requests ended, sorted here by their id.
 
 from __future__ import annotations
 
-from scenarios.measured.csv_rows import rows_of
 from scenarios.measured.log_format import LogFile, LogFormat
-from scenarios.measured.measured_run import MeasuredRun, Served, assemble, bad_row, number, token_count
+from scenarios.measured.measured_run import MeasuredRun, Served, assemble
 
 COLUMNS = ("request id", "input", "output", "arrival", "end_time", "latency", "TTFT", "TPOT")
 
 
 def _read(log: LogFile, which: int | None) -> MeasuredRun:
-    file, found = log.name, []
-    for line, fields in rows_of(log.lines, COLUMNS, file):
-        if not fields["request id"].isdecimal():
-            raise bad_row(file, line, f"request id is not a whole number: {fields['request id']!a}")
-        found.append((int(fields["request id"]), line, fields))
-    found.sort(key=lambda row: row[0])
+    found = []
+    for fields in log.csv_rows(COLUMNS):
+        identity = fields.fields["request id"]
+        if not identity.isdecimal():
+            raise fields.error(f"request id is not a whole number: {identity!a}")
+        found.append((int(identity), fields))
+    found.sort(key=lambda each: each[0])
     served = [
         Served(
             row=row,
-            place=line,
-            input_tokens=token_count(fields, "input", file, line),
-            output_tokens=token_count(fields, "output", file, line),
-            ttft_s=number(fields, "TTFT", file, line) / 1e9,
-            e2el_s=number(fields, "latency", file, line) / 1e9,
-            arrival_s=number(fields, "arrival", file, line) / 1e9,
+            place=fields.place,
+            input_tokens=fields.tokens("input"),
+            output_tokens=fields.tokens("output"),
+            ttft_s=fields.number("TTFT") / 1e9,
+            e2el_s=fields.number("latency") / 1e9,
+            arrival_s=fields.number("arrival") / 1e9,
             request_id=str(identity),
         )
-        for row, (identity, line, fields) in enumerate(found)
+        for row, (identity, fields) in enumerate(found)
     ]
-    return assemble(served, format_="llmservingsim_sim", file=file, rows=len(served), at_client=False)
+    return assemble(served, format_="llmservingsim_sim", file=log.name, rows=len(served), at_client=False)
 
 
 FORMAT = LogFormat("llmservingsim_sim", _read, columns=frozenset(COLUMNS))

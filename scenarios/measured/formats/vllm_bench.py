@@ -12,20 +12,16 @@ import math
 from typing import Any
 
 from scenarios.measured.log_format import LogFile, LogFormat, Summary
-from scenarios.measured.measured_run import MeasuredRun, Served, assemble, number, token_count
+from scenarios.measured.measured_run import MeasuredRun, Row, Served, assemble
 from simulator.errors import InputError
 
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 
 
 def _read(log: LogFile, which: int | None) -> MeasuredRun:
-    """The one result of the file, or the one that was chosen."""
+    """Read the only result of the file, or the chosen one."""
     results, file = _results(log), log.name
-    if which is None and len(results) > 1:
-        raise InputError(f"the file holds {len(results)} results", file=file, hint="choose one: --benchmark 1, ...")
-    if which is not None and not 1 <= which <= len(results):
-        raise InputError(f"the file holds no result {which}", file=file, hint=f"allowed: 1 to {len(results)}")
-    result = results[(which or 1) - 1]
+    result = results[log.chosen(results, which, "result")]
     if not isinstance(result, dict):
         raise InputError("this is not a result of `vllm bench serve`: no JSON object", file=file)
     columns = {name: _column(result, name, file) for name in _LISTS}
@@ -34,11 +30,9 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
     for name, column in {**columns, **optional}.items():
         if len(column) != rows:
             raise InputError(f"{name} has {len(column)} entries, ttfts {rows}", file=file)
-    served = []
-    for row in range(rows):
-        if (optional["errors"][row] if "errors" in optional else "") or not columns["output_lens"][row]:
-            continue
-        served.append(_served(row, columns, optional, file))
+    columns |= optional
+    failed = columns.get("errors", [""] * rows)
+    served = [_served(row, columns, file) for row in range(rows) if not failed[row] and columns["output_lens"][row]]
     duration_s = result.get("duration")
     return assemble(
         served,
@@ -48,12 +42,12 @@ def _read(log: LogFile, which: int | None) -> MeasuredRun:
         at_client=True,
         failed="they failed (`errors`), or got no token",
         duration_s=float(duration_s) if isinstance(duration_s, (int, float)) else math.nan,
-        notes=() if "start_times" in optional else ("the log has no start_times: no arrivals to compare",),
+        notes=() if "start_times" in columns else ("the log has no start_times: no arrivals to compare",),
     )
 
 
 def _results(log: LogFile) -> list[Any]:
-    """One result, or several, each on a line of its own (`--append-result`)."""
+    """Return the results: one, or several with a line each (`--append-result`)."""
     if len(log.lines) > 1:
         try:
             each = [json.loads(text) for _, text in log.lines]
@@ -64,25 +58,24 @@ def _results(log: LogFile) -> list[Any]:
     return [log.document()]
 
 
-def _served(row: int, columns: dict[str, list[Any]], optional: dict[str, list[Any]], file: str) -> Served:
-    fields = {name: column[row] for name, column in {**columns, **optional}.items()}
-    place = f"request {row}"
-    ttft_s = number(fields, "ttfts", file, place)
-    if "latencies" in fields:
-        e2el_s = number(fields, "latencies", file, place)
+def _served(row: int, columns: dict[str, list[Any]], file: str) -> Served:
+    each = Row({name: column[row] for name, column in columns.items()}, file, f"request {row}")
+    ttft_s = each.number("ttfts")
+    if "latencies" in columns:
+        e2el_s = each.number("latencies")
     else:
-        gaps = fields["itls"]
+        gaps = each.fields["itls"]
         if not isinstance(gaps, list) or not all(isinstance(gap, (int, float)) for gap in gaps):
-            raise InputError(f"{place}: itls is not a list of numbers", file=file)
+            raise each.error("itls is not a list of numbers")
         e2el_s = ttft_s + math.fsum(gaps)
     return Served(
         row=row,
-        place=place,
-        input_tokens=token_count(fields, "input_lens", file, place),
-        output_tokens=token_count(fields, "output_lens", file, place),
+        place=each.place,
+        input_tokens=each.tokens("input_lens"),
+        output_tokens=each.tokens("output_lens"),
         ttft_s=ttft_s,
         e2el_s=e2el_s,
-        arrival_s=number(fields, "start_times", file, place) if "start_times" in fields else math.nan,
+        arrival_s=each.number("start_times") if "start_times" in columns else math.nan,
     )
 
 

@@ -17,10 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from simulator.results.records import (
-    Floats,
-    Ints,
-)
+from simulator.results.records import Floats, Ints
 
 Column = Floats | Ints | list[str]
 CHUNK_ROWS = 4096  # formatted at once: as text, a row takes two kilobytes of memory
@@ -31,7 +28,7 @@ _PLAIN = (1e-4, 1e16)  # from here to there `repr` writes a float without an exp
 
 
 def parts(count: int) -> Iterator[slice]:
-    """So many rows as slices, of which one at a time is turned into text."""
+    """Cut `count` rows into slices, of which one at a time is turned into text."""
     return (slice(start, start + PART_ROWS) for start in range(0, max(count, 1), PART_ROWS))
 
 
@@ -106,7 +103,7 @@ def _chunks(table: Mapping[str, Column]) -> Iterator[str]:
 
 
 def _few_cells(columns: Iterable[list[str] | str], rows: int) -> Iterator[Iterable[str]]:
-    """The cells of so many rows, column by column; neighbouring columns that are the same throughout as one."""
+    """Yield the cells of so many rows, column by column. Neighbouring columns of one value each are joined to one."""
     for is_same, group in groupby(columns, lambda cells: isinstance(cells, str)):
         if is_same:
             yield repeat(",".join(map(str, group)), rows)
@@ -135,9 +132,9 @@ def _cells(column: Column) -> list[str] | str:
 
 
 def texts_of(numbers: Sequence[float]) -> list[str]:
-    """`repr` of each number, but for floats that have an exponent.
+    """Return `repr` of each number, but for floats with an exponent.
 
-    Both write the shortest digits that read back as the same float. This is a tenth of the time: most of a table's.
+    Both write the shortest digits that read back as the same float. This takes a tenth of the time.
     """
     text = to_json(numbers)[1:-1].decode()
     return text.split(",") if text else []

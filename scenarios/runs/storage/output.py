@@ -15,36 +15,21 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from scenarios.runs.storage.run_folder import (
-    COMPARISON,
-    EXPLANATION,
-    FREE_RUNNING,
-    LOCKSTEP,
-    MEASUREMENT,
-    PLAN,
-    REPORT,
-    SCENARIO,
-    STUDY,
-    SUMMARY,
-    VALIDATION,
-    compared_runs,
-    own_names,
-    owned_files,
-)
+from scenarios.runs.storage import run_folder
 from scenarios.runs.storage.staging import REPLACE, is_partial, staging, unwritable
 from simulator.errors import InputError
 
 SWEEP = "a sweep"
 _KINDS = {
-    COMPARISON: "a comparison",
-    STUDY: SWEEP,
-    PLAN: "a plan",
-    VALIDATION: "a validation",
-    LOCKSTEP: "a lockstep",
-    FREE_RUNNING: "a free-running lockstep",
-    MEASUREMENT: "a measurement",
-    SUMMARY: "a run",
-    EXPLANATION: "an explanation",
+    run_folder.COMPARISON: "a comparison",
+    run_folder.STUDY: SWEEP,
+    run_folder.PLAN: "a plan",
+    run_folder.VALIDATION: "a validation",
+    run_folder.LOCKSTEP: "a lockstep",
+    run_folder.FREE_RUNNING: "a free-running lockstep",
+    run_folder.MEASUREMENT: "a measurement",
+    run_folder.SUMMARY: "a run",
+    run_folder.EXPLANATION: "an explanation",
 }
 """What a folder holds, by a file that tells; the first that is there says it."""
 
@@ -58,18 +43,17 @@ def output(
     runs: Collection[Path] = (),
     owned: Collection[str] | None = None,
 ) -> Iterator[Path]:
-    """Yield a folder to write into, whose files move to `target` at the end, all or none, by the rule above.
+    """Yield a folder to write into. At the end its files move to `target`, all or none, by the rule above.
 
-    `expected` maps files to the text that they will hold, as far as it is known beforehand: where `target` has these
-    files with these texts, the output is taken to be the same one. None says that it never is (measured times).
-    `runs` are the run folders that a comparison will hold, relative to `target`; `owned` the files that `overwrite`
-    may remove, all that batchlab writes unless given.
+    `expected` maps files to the texts that they will hold, where these are known beforehand: if `target` has the same,
+    the output counts as the same. None: it never is (measured times). `runs` are the run folders that a comparison will
+    hold, relative to `target`. `owned` are the files that `overwrite` may remove; default: all that batchlab writes.
 
-    Raises InputError before the block where the rule refuses or `target` cannot be written; after it where a file
+    Raises InputError before the block where the rule refuses or `target` cannot be written, and after it where a file
     of `target` would change after all (the policy's own file or the trace did).
     """
     check_output(target, overwrite=overwrite, expected=expected, runs=runs)
-    replace = None if not overwrite else owned_files(target) if owned is None else owned
+    replace = None if not overwrite else run_folder.owned_files(target) if owned is None else owned
     with staging(target, replace=replace) as folder:
         yield folder
 
@@ -97,7 +81,7 @@ def check_output(
     if not names:
         return
     kind = kind_of(target)
-    if kind is None and (others := [name for name in names if name not in own_names()]):
+    if kind is None and (others := [name for name in names if name not in run_folder.own_names()]):
         raise InputError(
             f"the folder {target} is not empty and holds no earlier run of batchlab: {others[0]} is in it",
             hint="choose an empty or a new folder with --out; --overwrite replaces only what batchlab wrote",
@@ -107,7 +91,7 @@ def check_output(
     why = "" if expected is None else _difference(target, expected, runs)
     if expected is not None and not why:
         return
-    report = " and its report" if kind and REPORT in names else ""
+    report = " and its report" if kind and run_folder.REPORT in names else ""
     raise InputError(f"{target} holds {kind or 'a report'}{report} already{why}", hint=REPLACE)
 
 
@@ -117,7 +101,7 @@ def kind_of(target: Path) -> str | None:
 
 
 def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path]) -> str:
-    """The difference of the results in `target` to those to be written, as the end of a sentence; '' without one."""
+    """Say how the results in `target` differ from the new ones, as the end of a sentence; '' if they do not."""
     for name, text in expected.items():
         try:
             there = (target / name).read_text(encoding="utf-8")
@@ -125,7 +109,7 @@ def _difference(target: Path, expected: Mapping[str, str], runs: Collection[Path
             return f", without a readable {name}"
         if there != text:
             return f"; its {name} differs{_lines(there, text)}"
-    if expected and {*compared_runs(target)} != {*runs}:
+    if expected and {*run_folder.compared_runs(target)} != {*runs}:
         return "; its policies or seeds differ"
     return ""
 
@@ -140,4 +124,4 @@ def _lines(there: str, here: str) -> str:
 
 def same_scenario(scenario_yaml: str) -> dict[str, str]:
     """The files that `output` expects of a run of this scenario."""
-    return {SCENARIO: scenario_yaml}
+    return {run_folder.SCENARIO: scenario_yaml}

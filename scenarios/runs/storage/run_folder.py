@@ -32,7 +32,7 @@ from scenarios.runs.storage.run_tables import (
     request_columns,
     step_columns,
 )
-from scenarios.runs.storage.staging import unwritable
+from scenarios.runs.storage.staging import disk_errors
 from scenarios.schema.loader import dump
 from scenarios.show import export_files
 from simulator.columns import described, pieces_of
@@ -77,28 +77,12 @@ DECISION_KEYS: Columns = {
 }
 
 _ARRAYS: Mapping[str, tuple[str, str, str]] = {
-    "step_end_s": (
-        "s",
-        "the end of every single step, in the order of the rows of steps.csv.gz",
-        "step_end_s",
-    ),
+    "step_end_s": ("s", "the end of every single step, in the order of the rows of steps.csv.gz", "step_end_s"),
     "step_used_blocks": ("blocks", "in use during every single step", "step_used_blocks"),
-    "gap_s": (
-        "s",
-        "gaps between neighbouring tokens of a request that no row holds",
-        "gaps.gap_s",
-    ),
-    "gap_count": (
-        "requests",
-        "that had the gap; -1 takes one back, of a token that an abort dropped",
-        "gaps.count",
-    ),
+    "gap_s": ("s", "gaps between neighbouring tokens of a request that no row holds", "gaps.gap_s"),
+    "gap_count": ("requests", "that had the gap; -1 takes one back, of a token that an abort dropped", "gaps.count"),
     "gap_end_s": ("s", "when it ended", "gaps.end_s"),
-    "requeue_row": (
-        "",
-        "row of a request that was preempted: an entry a preemption",
-        "requeues.row",
-    ),
+    "requeue_row": ("", "row of a request that was preempted: an entry a preemption", "requeues.row"),
     "requeue_from_s": ("s", "when it lost its place", "requeues.from_s"),
     "requeue_to_s": ("s", "when it had one again; NaN: never", "requeues.to_s"),
     "requeue_swapped": ("", "1: its KV was on the host, 0: thrown away", "requeues.swapped"),
@@ -195,14 +179,12 @@ def write_run(
     cuts: Mapping[str, float] | None = None,
     prefixes: PrefixColumns | None = None,
 ) -> None:
-    """Write a run's files into an existing folder; `notes` are kept for a report that is drawn later.
+    """Write a run's files into an existing folder. Raises InputError where the disk does not take them.
 
-    `cuts` are those that the summary was made with, for the table of the replicas of a fleet, `prefixes` what prompts
-    share.
-
-    Raises InputError where the disk does not take the files.
+    `notes` are kept for a report that is drawn later. `cuts` are those that the summary was made with, for the table
+    of the replicas of a fleet; `prefixes` are the tokens that prompts share.
     """
-    try:
+    with disk_errors(folder):
         (folder / SCENARIO).write_text(scenario_yaml, encoding="utf-8", newline="\n")
         (folder / SUMMARY).write_text(to_json(summary), encoding="utf-8", newline="\n")
         requests, rows = parts(len(records.requests.row)), parts(len(records.rows.repeat))
@@ -217,8 +199,6 @@ def write_run(
             with open_deterministic(folder / DECISIONS) as out:
                 for decision in decisions:
                     out.write((json.dumps(decision, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def run_path(label: str, seed: int) -> Path:
@@ -232,7 +212,7 @@ def run_tables(records: Records, cuts: Mapping[str, float] | None = None) -> dic
 
 
 def _few(records: Records, cuts: Mapping[str, float] | None) -> dict[str, dict[str, Column]]:
-    """The tables that are short."""
+    """Return the short tables."""
     tables: dict[str, dict[str, Column]] = {}
     if records.replicas > 1:
         tables[REPLICAS] = replica_columns(records, **(cuts or {}))
@@ -253,14 +233,11 @@ def compared_runs(target: Path) -> list[Path]:
 def write_means(folder: Path, scenario: Scenario, means: Mapping[str, object]) -> None:
     """Write the top of a comparison's folder: the scenario that its runs share, and compare.json.
 
-    `means` has an entry for each label, whose `runs` are the run folders below. Raises InputError where the disk does
-    not take the files.
+    `means` has an entry for each label. Its `runs` are the run folders below. Raises InputError as `write_run` does.
     """
-    try:
+    with disk_errors(folder):
         (folder / SCENARIO).write_text(dump(scenario), encoding="utf-8", newline="\n")
         (folder / COMPARISON).write_text(to_json(means), encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise unwritable(folder, error) from error
 
 
 def to_json(value: object) -> str:

@@ -1,11 +1,11 @@
-"""The tables of a run: their columns, each with its unit and its meaning, and the way back to records."""
+"""The tables of a run: their columns, each with unit and meaning, and the way back to records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from simulator.results.records import (
     TransferColumns,
 )
 from simulator.results.shared_prefixes import PrefixColumns
+
+T = TypeVar("T", LifeColumns, TransferColumns, PrefixColumns, RowColumns)
 
 ALL = slice(None)
 Columns = Mapping[str, tuple[str, str]]
@@ -99,9 +101,7 @@ _REQUESTS: Mapping[str, _Told] = {
     **_recorded("arrival_s", "scheduled_s", "first_token_s", "last_token_s", "input_tokens", "output_tokens"),
     "ttft_ms": _Told("ms", "first token - arrival", attrgetter("latencies.ttft_ms")),
     "tpot_ms": _Told(
-        "ms",
-        "(last token - first token) / (output tokens - 1); empty for one token",
-        attrgetter("latencies.tpot_ms"),
+        "ms", "(last token - first token) / (output tokens - 1); empty for one token", attrgetter("latencies.tpot_ms")
     ),
     "e2el_ms": _Told("ms", "last token - arrival", attrgetter("latencies.e2el_ms")),
     "queue_time_ms": _Told("ms", "first time scheduled - arrival", attrgetter("latencies.queue_time_ms")),
@@ -117,10 +117,7 @@ _REQUESTS: Mapping[str, _Told] = {
 
 
 def request_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
-    """One row a request, in workload order: its name, its times in seconds, its latencies in milliseconds.
-
-    `part` are the requests that are wanted.
-    """
+    """Return the table of the requests in `part`, in workload order: times in seconds, latencies in milliseconds."""
     requests = records.requests.part(part)
     rows = range(len(records.requests.row))[part]
     of = _Part(rows, part, records, requests, request_latencies(replace(records, requests=requests)))
@@ -129,7 +126,7 @@ def request_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
 
 
 def calls_from(table: Mapping[str, Any]) -> CallColumns | None:
-    """The inverse, for the attempts. Raises KeyError where a first attempt is missing."""
+    """Return the attempts of the requests' table. Raises KeyError where a first attempt is missing."""
     if "attempt" not in table:
         return None
     rows = {name: row for row, name in enumerate(table["request_id"])}
@@ -138,20 +135,19 @@ def calls_from(table: Mapping[str, Any]) -> CallColumns | None:
 
 
 def sessions_from(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse, for the sessions, as `Records` has them."""
+    """Return the sessions of the requests' table, as `Records` has them."""
     if "session_id" not in table:
         return {}
     return {"session_ids": tuple(session or None for session in table["session_id"]), "turns": table["turn"]}
 
 
 def step_columns(records: Records, part: slice = ALL) -> dict[str, Column]:
-    """One row a step, or a run of `repeat` equal decode steps; counts are those of the row's first step.
-
-    `part` are the rows that are wanted.
-    """
-    table: dict[str, Column] = {field.name: getattr(records.rows, field.name)[part] for field in fields(RowColumns)}
-    table["used_blocks"] = records.step_used_blocks[records.rows.first_step[part]]
-    return table
+    """Return the rows in `part`: a step, or `repeat` equal decode steps with the counts of the first."""
+    used_blocks = records.step_used_blocks[records.rows.first_step[part]]
+    return {
+        **{field.name: getattr(records.rows, field.name)[part] for field in fields(RowColumns)},
+        "used_blocks": used_blocks,
+    }
 
 
 def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: float = 0.0) -> dict[str, Column]:
@@ -164,23 +160,13 @@ def replica_columns(records: Records, *, warmup_s: float = 0.0, cooldown_s: floa
 
 
 def plain_columns(columns: LifeColumns | TransferColumns | PrefixColumns) -> dict[str, Column]:
-    """The columns as they are: one row a life of an autoscaled replica, a transfer of KV, or a shared prefix."""
+    """Return the columns as they are: a row a life of an autoscaled replica, a transfer of KV, or a shared prefix."""
     return {field.name: getattr(columns, field.name) for field in fields(columns)}
 
 
-def lives_from(table: Mapping[str, Any]) -> LifeColumns:
-    """The inverse, for lives. Raises KeyError for another table."""
-    return LifeColumns(**{field.name: table[field.name] for field in fields(LifeColumns)})
-
-
-def transfers_from(table: Mapping[str, Any]) -> TransferColumns:
-    """The inverse, for transfers. Raises KeyError for another table."""
-    return TransferColumns(**{field.name: table[field.name] for field in fields(TransferColumns)})
-
-
-def prefixes_from(table: Mapping[str, Any]) -> PrefixColumns:
-    """The inverse, for prefixes. Raises KeyError for another table."""
-    return PrefixColumns(**{field.name: table[field.name] for field in fields(PrefixColumns)})
+def columns_from(kind: type[T], table: Mapping[str, Any]) -> T:
+    """The inverse of `plain_columns` and of `step_columns`. Raises KeyError for another table."""
+    return kind(**{field.name: table[field.name] for field in fields(kind)})
 
 
 def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> RequestColumns:
@@ -196,11 +182,6 @@ def requests_from(table: Mapping[str, Any], class_names: tuple[str, ...]) -> Req
         special["aborted_tokens"] = np.zeros(len(table["request_id"]), dtype=np.int64)
     names = [field.name for field in fields(RequestColumns)]
     return RequestColumns(**{name: special[name] if name in special else table[name] for name in names})
-
-
-def rows_from(table: Mapping[str, Any]) -> RowColumns:
-    """The inverse of `step_columns`. Raises KeyError for another table."""
-    return RowColumns(**{field.name: table[field.name] for field in fields(RowColumns)})
 
 
 def _named(index: Ints, names: tuple[str, ...]) -> list[str]:

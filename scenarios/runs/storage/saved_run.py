@@ -29,40 +29,25 @@ from scenarios.runs.storage.run_folder import (
     SUMMARY,
     TRANSFERS,
 )
-from scenarios.runs.storage.run_tables import (
-    calls_from,
-    lives_from,
-    prefixes_from,
-    requests_from,
-    rows_from,
-    sessions_from,
-    transfers_from,
-)
+from scenarios.runs.storage.run_tables import calls_from, columns_from, requests_from, sessions_from
 from simulator.errors import InputError
 from simulator.results.records import (
     GapColumns,
     GroupSizes,
+    LifeColumns,
     Records,
     RequestColumns,
     RequeueColumns,
     RowColumns,
+    TransferColumns,
 )
 from simulator.results.shared_prefixes import PrefixColumns
 
 T = TypeVar("T")
+Rare = TypeVar("Rare", LifeColumns, TransferColumns, PrefixColumns)
 
-_SPOILT = (
-    OSError,
-    EOFError,
-    zlib.error,
-    zipfile.BadZipFile,
-    csv.Error,
-    KeyError,
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-)
+_UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+_SPOILT = (*_UNREADABLE, csv.Error, LookupError, ValueError, TypeError, AttributeError)
 _HINT = "a run folder is what `batchlab run` and `batchlab compare` write"
 
 
@@ -81,48 +66,45 @@ class SavedRun:
 def read_run(folder: Path) -> SavedRun:
     """Read a run folder. Raises InputError for another folder, and where a file is missing or damaged."""
     if not folder.is_dir():
-        near = difflib.get_close_matches(folder.name, [path.name for path in _neighbours(folder)], n=1)
-        raise InputError(
-            f"no such folder: {folder}", hint=f"did you mean {folder.parent / near[0]}?" if near else _HINT
-        )
-    for name in (SCENARIO, SUMMARY, REQUESTS, STEPS, REST):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
+        beside = sorted(path.name for path in folder.parent.glob("*") if path.is_dir())
+        near = difflib.get_close_matches(folder.name, beside, n=1)
+        hint = f"did you mean {folder.parent / near[0]}?" if near else _HINT
+        raise InputError(f"no such folder: {folder}", hint=hint)
+    _check_files(folder, SCENARIO, SUMMARY, REQUESTS, STEPS, REST)
     scenario_yaml = _read(folder / SCENARIO, lambda path: path.read_text(encoding="utf-8"))
-    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
+    summary = _read(folder / SUMMARY, _read_object)
     rest = _read(folder / REST, _read_arrays)
     about = _read(folder / REST, lambda _: _about(rest))
-    names = tuple(about["class_names"])
     table = _read(folder / REQUESTS, read_csv)
-    requests = _read(folder / REQUESTS, lambda _: requests_from(table, names))
-    rows = _read(folder / STEPS, lambda path: rows_from(read_csv(path)))
-    parts = (requests, rows, rest, about, names, table)
-    records = _read(folder / REST, lambda _: _assemble(*parts))
-    if (lives := folder / LIVES).is_file():
-        records = replace(records, lives=_read(lives, lambda path: lives_from(read_csv(path))))
-    if (transfers := folder / TRANSFERS).is_file():
-        records = replace(records, transfers=_read(transfers, lambda path: transfers_from(read_csv(path))))
-    known = (folder / PREFIXES).is_file()
-    prefixes = _read(folder / PREFIXES, lambda path: prefixes_from(read_csv(path))) if known else None
+    requests = _read(folder / REQUESTS, lambda _: requests_from(table, tuple(about["class_names"])))
+    rows = _read(folder / STEPS, lambda path: columns_from(RowColumns, read_csv(path)))
+    records = _read(folder / REST, lambda _: _assemble(requests, rows, rest, about, table))
+
+    def optional(name: str, kind: type[Rare]) -> Rare | None:
+        path = folder / name
+        return _read(path, lambda path: columns_from(kind, read_csv(path))) if path.is_file() else None
+
+    records = replace(records, lives=optional(LIVES, LifeColumns), transfers=optional(TRANSFERS, TransferColumns))
+    prefixes = optional(PREFIXES, PrefixColumns)
     return SavedRun(folder, scenario_yaml, summary, records, tuple(about["notes"]), prefixes)
 
 
-def _neighbours(folder: Path) -> list[Path]:
-    """The folders beside it."""
-    try:
-        return sorted(path for path in folder.parent.iterdir() if path.is_dir())
-    except OSError:
-        return []
-
-
 def read_summary(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
-    for name in (SUMMARY, REST):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
-    summary = _read(folder / SUMMARY, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))))
+    """Read the summary and the notes of a run folder alone. Raises InputError where they cannot be read."""
+    _check_files(folder, SUMMARY, REST)
+    summary = _read(folder / SUMMARY, _read_object)
     about = _read(folder / REST, lambda path: _about(_read_arrays(path, "about")))
     return summary, tuple(about["notes"])
+
+
+def _check_files(folder: Path, *names: str) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is not a run folder of batchlab: it has no {name}", hint=_HINT)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def is_comparison(folder: Path) -> bool:
@@ -131,11 +113,10 @@ def is_comparison(folder: Path) -> bool:
 
 
 def read_runs(folder: Path) -> dict[str, list[Path]]:
-    """A comparison's run folders by label, in the order of the seeds. Raises InputError where it cannot be read."""
+    """Return a comparison's run folders by label, in the order of the seeds. Raises InputError for a damaged file."""
 
     def runs(path: Path) -> dict[str, list[Path]]:
-        comparison = json.loads(path.read_text(encoding="utf-8"))
-        return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in comparison.items()}
+        return {label: [folder / _below(run) for run in entry["runs"]] for label, entry in _read_object(path).items()}
 
     found = _read(folder / COMPARISON, runs)
     if not found or not all(found.values()):
@@ -144,7 +125,7 @@ def read_runs(folder: Path) -> dict[str, list[Path]]:
 
 
 def single_run(folder: Path, verb: str) -> Path:
-    """The folder, unless it holds several runs. Raises InputError for these, and names them."""
+    """Return the folder of a single run. Raises InputError for a folder of several, and names these."""
     if not is_comparison(folder):
         return folder
     places = [str(place) for runs in read_runs(folder).values() for place in runs[:1]]
@@ -152,7 +133,7 @@ def single_run(folder: Path, verb: str) -> Path:
 
 
 def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
-    """The steps of a decision log, one after the other. Raises InputError where one cannot be read."""
+    """Yield the steps of a decision log. Raises InputError where one cannot be read."""
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line in file:
@@ -162,7 +143,7 @@ def read_decisions(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _below(run: str) -> Path:
-    """A run's path in compare.json, which must not lead out of the folder."""
+    """Return a run's path in compare.json. Raises ValueError where it leads out of the folder."""
     path = Path(run)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{run} is not below the folder")
@@ -181,7 +162,6 @@ def _assemble(
     rows: RowColumns,
     rest: Mapping[str, Any],
     about: Mapping[str, Any],
-    class_names: tuple[str, ...],
     table: Mapping[str, Any],
 ) -> Records:
     if len(rest["step_end_s"]) != rows.repeat.sum() or len(rest["step_used_blocks"]) != rows.repeat.sum():
@@ -190,16 +170,11 @@ def _assemble(
         requests=requests,
         rows=rows,
         gaps=GapColumns(gap_s=rest["gap_s"], count=rest["gap_count"], end_s=rest["gap_end_s"]),
-        requeues=RequeueColumns(
-            row=rest["requeue_row"],
-            from_s=rest["requeue_from_s"],
-            to_s=rest["requeue_to_s"],
-            swapped=rest["requeue_swapped"],
-        ),
+        requeues=RequeueColumns(**{name: rest[f"requeue_{name}"] for name in ("row", "from_s", "to_s", "swapped")}),
         step_end_s=rest["step_end_s"],
         step_used_blocks=rest["step_used_blocks"],
         reject_reasons={row: reason for row, reason in enumerate(table["reject_reason"]) if reason},
-        class_names=class_names,
+        class_names=tuple(about["class_names"]),
         request_ids=tuple(table["request_id"]) if about["named"] else None,
         calls=calls_from(table),
         **sessions_from(table),

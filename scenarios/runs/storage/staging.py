@@ -25,20 +25,16 @@ REPLACE = "--overwrite (in Python overwrite=True) replaces them, --out writes so
 def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[Path]:
     """Yield a fresh folder to write into; at the end its files move to `target`.
 
-    Without `replace`, nothing in `target` changes: the block may add files, and write again those that are there with
-    the same bytes. Another content for one of them raises InputError, and none is moved.
-    With it, files of the same names are replaced, and those paths among `replace` that the block did not write are
-    removed. All else in `target` stays.
-
-    Raises InputError at once where `target` cannot be written.
+    Without `replace`, nothing in `target` changes: the block may add files, and write equal ones again. If one would
+    change, that is an InputError, and none is moved. With it, files of the same names are replaced, and the paths of
+    `replace` that the block did not write are removed. All else in `target` stays. Raises InputError at once where
+    `target` cannot be written.
     """
     made = _make_folder(target)
     folder = target / f"{_PARTIAL}{os.getpid()}"
     try:
-        try:
+        with disk_errors(target):
             folder.mkdir()
-        except OSError as error:
-            raise unwritable(target, error) from error
         yield folder
         files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
         if replace is None:
@@ -54,12 +50,12 @@ def staging(target: Path, *, replace: Iterable[str] | None = None) -> Iterator[P
 
 
 def is_partial(name: str) -> bool:
-    """Return whether a name is that of a staging folder, as a killed process leaves behind."""
+    """Return whether a name is that of a staging folder, which a killed process leaves behind."""
     return name.startswith(_PARTIAL)
 
 
 def unwritable(target: Path, error: OSError) -> InputError:
-    """The error for a folder that cannot be written; a staging folder is named by its target."""
+    """Return the error for a folder that cannot be written; a staging folder is named by its target."""
     for path in (target, *target.parents):
         if is_partial(path.name):
             target = path.parent
@@ -67,8 +63,17 @@ def unwritable(target: Path, error: OSError) -> InputError:
     return InputError(f"cannot write to the folder {target}: {reason}", hint="choose another one with --out")
 
 
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise InputError for what the disk refuses inside the block."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
 def _make_folder(target: Path) -> list[Path]:
-    """Make `target` and what it lies in; returns the folders that were missing, innermost first."""
+    """Make `target` and the folders above it. Returns those that were missing, innermost first."""
     missing = []
     path = target
     try:
@@ -96,14 +101,12 @@ def _refuse_changes(folder: Path, target: Path, files: Sequence[Path]) -> None:
 
 def _move(folder: Path, target: Path, files: Sequence[Path], replace: Iterable[str]) -> None:
     stale = [target / name for name in replace if Path(name) not in files]
-    try:
+    with disk_errors(target):
         for path in stale:
             path.unlink(missing_ok=True)
         for name in files:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).replace(target / name)
-    except OSError as error:
-        raise unwritable(target, error) from error
     emptied = {parent for path in stale for parent in path.parents if target in parent.parents}
     for empty in sorted(emptied, reverse=True):
         with suppress(OSError):  # not empty, or never there

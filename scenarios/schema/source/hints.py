@@ -156,16 +156,20 @@ def _split_unit(key: str) -> tuple[str, str | None]:
 _QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Z%/]+)")
 
 
+def as_number(text: object) -> float | None:
+    """The number that a text spells; None for another text, and for what is no text."""
+    try:
+        return float(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
 def number_hint(key: str, value: object) -> str | None:
     """A hint for a value that should have been a number: quotes, or a unit written with it."""
     if not isinstance(value, str):
         return None
     text = value.strip()
-    try:
-        float(text)
-    except ValueError:
-        pass
-    else:
+    if as_number(text) is not None:
         return f"write it without quotes: {text}"
     if not (match := _QUANTITY.fullmatch(text)):
         return None

@@ -133,10 +133,3 @@ class ArrivalSums:
             zero_gap_share=self.zero_gaps / self._gaps if self._gaps else None,
             peak_minute=sixty.peak,
         )
-
-
-def arrival_facts(arrival_s: Floats) -> ArrivalFacts:
-    """The facts about sorted arrivals, in seconds."""
-    sums = ArrivalSums()
-    sums.add(arrival_s)
-    return sums.facts()

@@ -148,20 +148,3 @@ class PairSums:
             self._products / self._rows / (sd_a * sd_b),
             self._rank_products / self._rows / (self._rank_sds[0] * self._rank_sds[1]),
         )
-
-
-def length_facts(lengths: Ints) -> LengthFacts:
-    """The facts about token counts of 1 and more."""
-    table = LengthTable()
-    table.add(lengths)
-    return table.facts()
-
-
-def correlations(a: Ints, b: Ints) -> tuple[float | None, float | None]:
-    """Pearson's and Spearman's; None for fewer than two values, or where all are equal."""
-    tables = LengthTable(), LengthTable()
-    for table, lengths in zip(tables, (a, b), strict=True):
-        table.add(lengths)
-    pairs = PairSums(*tables)
-    pairs.add(a, b)
-    return pairs.facts()

@@ -17,6 +17,7 @@ from scenarios.traces.rows import (
     RowError,
     integers,
     json_object,
+    messages_text,
     plural,
     text_tokens,
     ticks_ns,
@@ -24,7 +25,6 @@ from scenarios.traces.rows import (
     word,
 )
 from scenarios.traces.sessions import Turns
-from scenarios.traces.texts import messages_text
 
 
 class _Rows:

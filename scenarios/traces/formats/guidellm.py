@@ -7,8 +7,7 @@ whole numbers in steps of `MS_STEP` and more are milliseconds, anything else is 
 from __future__ import annotations
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TimeUnit, TraceFormat
-from scenarios.traces.formats.mooncake import LENGTHS, MS_STEP, given_unit, open_as
-from scenarios.traces.tick_units import sampled_stamps, usual_step
+from scenarios.traces.formats.mooncake import LENGTHS, MS_STEP, given_unit, open_as, sampled_stamps, usual_step
 from simulator.errors import InputError
 
 

@@ -5,27 +5,15 @@ The unit of the timestamps is told as in its JSON Lines (`scenarios.traces.forma
 
 from __future__ import annotations
 
-from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
+from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
 from scenarios.traces.formats.guidellm import stamps_unit
 from scenarios.traces.formats.mooncake import LENGTHS
-from scenarios.traces.rows import Row, csv_fields, ticks_ns, tokens
+from scenarios.traces.formats.vidur import lengths_csv
 
 
 def _open(head: Head) -> OpenTrace:
     unit, note = stamps_unit(head)
-    when, prompt, output = (head.positions[name] for name in LENGTHS)
-    width, unit_ns, answer = len(head.names), UNIT_NS[unit], head.answer
-
-    def parse(text: str) -> Row:
-        fields = csv_fields(text, width)
-        return (
-            ticks_ns(fields[when], "timestamp", unit_ns),
-            tokens(fields[prompt], "input_length"),
-            answer(fields[output], "output_length"),
-            None,
-        )
-
-    return OpenTrace(head.rows, parse, "ticks", unit, note=note)
+    return lengths_csv(head, LENGTHS, unit, note)
 
 
 FORMAT = TraceFormat(

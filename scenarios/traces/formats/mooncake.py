@@ -6,11 +6,13 @@ and including that block. GuideLLM's trace_synthetic has the same keys without h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, Source, TimeUnit, TraceFormat
-from scenarios.traces.rows import Row, RowError, integers, json_object, ticks_ns, tokens, word
-from scenarios.traces.tick_units import sampled_stamps, usual_step
+from scenarios.traces.rows import Row, RowError, integers, json_object, split_csv, ticks_ns, tokens, word
 from simulator.errors import InputError
 
 LENGTHS = ("timestamp", "input_length", "output_length")
@@ -62,6 +64,25 @@ def _unit(head: Head) -> tuple[TimeUnit, str | None]:
     if step is None or step >= MS_STEP:
         return "ms", None
     return "ms", f"timestamps read as ms, though the usual step is {step:g}: were they seconds, give time_unit: s"
+
+
+def sampled_stamps(head: Head, key: str) -> list[float]:
+    """The finite numbers under `key` in the sampled lines; what is wrong with others is said when they are read."""
+    stamps: list[float] = []
+    place = head.positions.get(key)
+    for _, text in head.sample:
+        try:
+            value: Any = json_object(text).get(key) if place is None else split_csv(text)[place]
+            stamps.append(float(value))
+        except (RowError, TypeError, ValueError, OverflowError, IndexError):
+            continue
+    return [stamp for stamp in stamps if stamp - stamp == 0.0]
+
+
+def usual_step(stamps: Sequence[float]) -> float | None:
+    """The median of the steps between different stamps; None where all are equal."""
+    steps = [abs(b - a) for a, b in pairwise(stamps) if b != a]
+    return median(steps) if steps else None
 
 
 def _extra(fields: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,8 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios.traces.format import Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.rows import CHARACTERS_A_TOKEN, Row, RowError, integers, json_object, text_tokens, tokens, word
-from scenarios.traces.texts import messages_text
+from scenarios.traces.rows import (
+    CHARACTERS_A_TOKEN,
+    Row,
+    RowError,
+    integers,
+    json_object,
+    messages_text,
+    text_tokens,
+    tokens,
+    word,
+)
 
 _CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 

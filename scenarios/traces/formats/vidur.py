@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
+from collections.abc import Sequence
+
+from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TimeUnit, TraceFormat
 from scenarios.traces.rows import Row, csv_fields, ticks_ns, tokens
 
 LENGTHS = ("num_prefill_tokens", "num_decode_tokens")
@@ -10,19 +12,21 @@ DERIVED = ("num_total_tokens", "pd_ratio")  # what follows from the two, and is 
 
 
 def _open(head: Head) -> OpenTrace:
-    when, prefill, decode = (head.positions[name] for name in ("arrived_at", *LENGTHS))
-    width, unit_ns, answer = len(head.names), UNIT_NS[head.time_unit or "s"], head.answer
+    return lengths_csv(head, ("arrived_at", *LENGTHS), head.time_unit or "s")
+
+
+def lengths_csv(head: Head, columns: Sequence[str], unit: TimeUnit, note: str | None = None) -> OpenTrace:
+    """The rows of a CSV file whose `columns` are a time in `unit`, the tokens of the prompt and those of the answer."""
+    stamp, inputs, outputs = columns
+    when, prompt, output = (head.positions[name] for name in columns)
+    width, unit_ns, answer = len(head.names), UNIT_NS[unit], head.answer
 
     def parse(text: str) -> Row:
         fields = csv_fields(text, width)
-        return (
-            ticks_ns(fields[when], "arrived_at", unit_ns),
-            tokens(fields[prefill], "num_prefill_tokens"),
-            answer(fields[decode], "num_decode_tokens"),
-            None,
-        )
+        arrival = ticks_ns(fields[when], stamp, unit_ns)
+        return arrival, tokens(fields[prompt], inputs), answer(fields[output], outputs), None
 
-    return OpenTrace(head.rows, parse, "ticks", head.time_unit or "s")
+    return OpenTrace(head.rows, parse, "ticks", unit, note=note)
 
 
 FORMAT = TraceFormat(

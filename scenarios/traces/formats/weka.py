@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from scenarios.traces.format import UNIT_NS, Head, OpenTrace, Signature, TraceFormat
-from scenarios.traces.json_array import array_items
+from scenarios.traces.lines import array_items
 from scenarios.traces.rows import Row, RowError, integers, json_object, ticks_ns, tokens, word
 from scenarios.traces.sessions import Turns
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from reports.drawing.axes import log_times, plain_times, time_text
+from reports.drawing.axes import height, highest, log_times, plain_times, time_text
 from reports.drawing.coincide import coinciding, said
-from reports.drawing.percentile_axis import height, highest
 from reports.drawing.style import look, styles
 from reports.plots.bars import latency_bars
 from reports.plots.cdf import Curve, cdf, quantities, top_percent

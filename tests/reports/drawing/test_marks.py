@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from reports.drawing.marks import Mark, Painted, Series, in_series, some
 from reports.drawing.style import Picture, draw
 from reports.html.inline_svg import inline
-from reports.interactive.packed import json_text
-from reports.interactive.pointed import marks_data
+from reports.interactive.packed import json_text, marks_data
 
 NASTY = "</script><script>alert(1)</script>"
 CORNERS = ((1.0, 3.0), (2.0, 4.0))

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from reports.drawing.percentile_axis import highest
+from reports.drawing.axes import highest
 from reports.drawing.style import draw, styles
 from reports.html import pieces as html
 from reports.html.inline_svg import inline

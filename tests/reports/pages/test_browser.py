@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reports.drawing.report_run import ReportRun
+from reports.drawing.plot import ReportRun
 from reports.pages.lockstep_report import LockstepReport, write_lockstep
 from reports.pages.plan_report import PlanPage, Searched
 from reports.pages.plan_report import write_report as write_plan_report

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from markupsafe import Markup
 
-from reports.drawing.report_run import ReportRun
+from reports.drawing.plot import ReportRun
 from reports.drawing.style import Picture, draw, styles
 from reports.files import write
 from reports.html import pieces as html
 from reports.html.inline_svg import inline
 from reports.pages import run_report as build
-from reports.pages.pictures import plots
-from reports.pages.run_report import write_report
+from reports.pages.run_report import plots, write_report
 from reports.tables.definitions import METRICS_TABLE, OTHER_TOOLS
 from reports.tables.request_tables import TableRows
 from simulator.errors import InputError

@@ -251,7 +251,7 @@ def test_tick_labels_do_not_touch(low: float, high: float) -> None:
     with look():
         figure = Figure(figsize=(5.6, 3.0), layout="constrained")
         axes = figure.subplots()
-        latency_axis(axes, low, high)
+        latency_axis(axes.xaxis, low, high)
         figure.draw_without_rendering()
         labels = [label for label in axes.get_xticklabels() if label.get_text()]
         boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: float(box.x0))

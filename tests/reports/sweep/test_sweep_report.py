@@ -11,8 +11,8 @@ import pytest
 
 from reports.drawing.shades import printed, shading
 from reports.sweep.best import best_points
-from reports.sweep.colours import colours
 from reports.sweep.heatmap import heatmaps
+from reports.sweep.lines import colours
 from reports.sweep.load import load_picture
 from reports.sweep.points import SweepAxis
 from reports.sweep.sweep_report import best_table, best_words, write_sweep_report

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reports.drawing.report_run import ReportRun
+from reports.drawing.plot import ReportRun
 from tests.command import batchlab, small, tree
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}

@@ -10,7 +10,7 @@ import pytest
 
 from scenarios.plan.bounds import Bounds, _redrawn, bounds_of_seeds, bounds_of_trace, crossing, difference, moved
 from scenarios.plan.goal import Goal
-from scenarios.plan.trial import Tail, Trial
+from scenarios.plan.trial import Trial
 
 GOAL = Goal("p99_ttft_ms", 100.0)
 
@@ -18,7 +18,7 @@ GOAL = Goal("p99_ttft_ms", 100.0)
 def trial(rate: float, latencies: np.ndarray) -> Trial:
     value = float(np.percentile(latencies, 99))
     excess = GOAL.excess(value)
-    return Trial(rate, 1, 0, GOAL.holds(value), excess, GOAL, (GOAL,), (value,), (Tail(latencies),))
+    return Trial(rate, 1, 0, GOAL.holds(value), excess, GOAL, (GOAL,), (value,), (latencies,))
 
 
 def runs(count: int = 4000, power: float = 2.0, at: tuple[float, ...] = (8.0, 9.0, 10.0, 11.0, 12.0)) -> list[Trial]:

@@ -38,4 +38,4 @@ def test_settings_that_change_nothing_are_tried_once() -> None:
     sizes = [answer.candidate.settings["engine.max_num_seqs"] for answer in plan.answers]
     assert 256 in sizes
     assert not {128, 512, 1024} & {*sizes}
-    assert any("came out as another did in short runs" in note for note in plan.notes)
+    assert any("had the same short runs as another" in note for note in plan.notes)

@@ -14,7 +14,7 @@ from scenarios.plan.candidate import firsts, make_candidate
 from scenarios.plan.experience import Experience, Known
 from scenarios.plan.goal import Goal, chosen_goals
 from scenarios.plan.plan import make_plan
-from scenarios.plan.trial import Tail, Trial
+from scenarios.plan.trial import Trial
 from simulator.policies import rules_of
 from tests.scenarios.plan.cases import CHAT, chat
 
@@ -81,7 +81,7 @@ def test_the_order_of_the_candidates_changes_no_answer() -> None:
 def known(latencies: list[float], rate: float = 10.0) -> tuple[Trial, Answer]:
     candidate = make_candidate(chat(), {"engine.policy": "chunked_prefill"})
     goal = Goal("p99_ttft_ms", 300.0)
-    trial = Trial(rate, 1, 0, True, -0.1, goal, (goal,), (250.0,), (Tail(np.array(latencies)),))
+    trial = Trial(rate, 1, 0, True, -0.1, goal, (goal,), (250.0,), (np.array(latencies),))
     return trial, Answer(candidate, True, 1, 10.0, trials=(trial,))
 
 

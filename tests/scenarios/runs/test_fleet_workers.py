@@ -95,6 +95,8 @@ class Near:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
+    def close(self) -> None: ...
+
     def ask(self, method: str, *arguments: Any) -> Callable[[], Any]:
         given = pickle.loads(pickle.dumps(arguments))
         if method == "begin":

@@ -20,8 +20,11 @@ from hypothesis import strategies as st
 from scenarios.traces import TraceOptions, inspect, read_trace
 from scenarios.traces import store as row_store
 from scenarios.traces.convert import convert_trace
-from scenarios.traces.facts import PERCENTS, ArrivalSums, LengthTable, arrival_facts, length_facts, prefix
+from scenarios.traces.facts import prefix
+from scenarios.traces.facts.arrivals import ArrivalSums
+from scenarios.traces.facts.lengths import PERCENTS, LengthTable
 from scenarios.traces.inspect import inspect_trace
+from tests.scenarios.traces.facts_of import arrival_facts, length_facts
 from tests.scenarios.traces.test_fixtures import FIXTURE
 from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, mooncake, write
 from tests.shared_data import shared
