@@ -13,8 +13,8 @@ from enum import IntEnum
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulator.metrics.window import Bools
 from simulator.results.records import Floats, Ints, Records
 
 
@@ -50,7 +50,7 @@ class Stays:
         """The stays that touch the open interval."""
         return self.pick((self.start_s < to_s) & (self.end_s > from_s))
 
-    def pick(self, which: NDArray[np.bool_] | Ints) -> Stays:
+    def pick(self, which: Bools | Ints) -> Stays:
         return Stays(*(getattr(self, name)[which] for name in self.__slots__))
 
 
@@ -152,7 +152,7 @@ def _assigned(records: Records, replica: int) -> Stays:
 
 
 def _batches(row: Ints, start: Floats) -> tuple[Ints, Ints]:
-    """Which stays began together: a number of the batch for each, and the stays in order of batch, then row."""
+    """Number the batch of each stay: stays of one batch began together. Also the stays in order of batch, then row."""
     batch = np.unique(start, return_inverse=True)[1]
     return batch, np.lexsort((row, batch))
 
@@ -174,7 +174,7 @@ def _useful(records: Records, steps: _Steps, row: Ints, start: Floats, prefilled
 
 
 def _unseen(records: Records, steps: _Steps, row: Ints, start: Floats) -> tuple[Floats, Floats]:
-    """When prefill and computing ended where the client only sees the whole batch return.
+    """The ends of prefill and of computing, where the client only sees the whole batch return.
 
     Prompts are computed one after the other in the order of the batch; then each request computes a token a step.
     """
@@ -198,17 +198,13 @@ def _unseen(records: Records, steps: _Steps, row: Ints, start: Floats) -> tuple[
 
 
 def _phases(
-    records: Records,
-    steps: _Steps,
-    row: Ints,
-    start: Floats,
-    end: Floats,
-    first: NDArray[np.bool_],
-    swapped: NDArray[np.bool_],
+    records: Records, steps: _Steps, row: Ints, start: Floats, end: Floats, first: Bools, swapped: Bools
 ) -> tuple[Floats, Floats]:
-    """When each stay's prefill ended and when its computing ended."""
+    """The end of each stay's prefill, and the end of its computing."""
     requests = records.requests
-    first_token, last_token = _or_never(requests.first_token_s[row]), _or_never(requests.last_token_s[row])
+    tokens = (requests.first_token_s[row], requests.last_token_s[row])
+    # A token of a request that was aborted during its prompt never came.
+    first_token, last_token = (np.where(np.isnan(times_s), np.inf, times_s) for times_s in tokens)
     released = requests.released_s[row]
     final = ~np.isnan(released) & (released <= end)
     last_token = np.where(final, last_token, np.inf)
@@ -226,13 +222,8 @@ def _phases(
     return prefilled, np.clip(last_token, prefilled, end)
 
 
-def _or_never(times_s: Floats) -> Floats:
-    """Infinity for what never came: a token of a request that was aborted during its prompt."""
-    return np.where(np.isnan(times_s), np.inf, times_s)
-
-
 def stalls(records: Records, from_s: float, to_s: float, replica: int = 0) -> tuple[Floats, Floats]:
-    """When decodes stood still because a step computed prompts alone: starts and ends, neighbours merged."""
+    """The starts and ends of the times at which decodes stood still for a step of prompts alone, neighbours merged."""
     steps = _steps(records, replica)
     stalled = (steps.prefilling > 0) & (steps.decoding == 0) & (steps.running > steps.prefilling)
     which = np.flatnonzero(stalled & (steps.start_s < to_s) & (steps.end_s > from_s))
@@ -263,14 +254,13 @@ def assign(stay: Stays) -> Ints:
 
 def integral(start: Floats, end: Floats, at: Floats) -> Floats:
     """Slot-seconds spent in the intervals up to each time of `at`."""
-    return _ramp(start, at) - _ramp(end, at)
 
+    def since(edges: Floats) -> Floats:
+        ordered = np.sort(edges)
+        before = np.searchsorted(ordered, at)
+        return before * at - np.concatenate(([0.0], np.cumsum(ordered)))[before]
 
-def _ramp(edges: Floats, at: Floats) -> Floats:
-    ordered = np.sort(edges)
-    total = np.concatenate(([0.0], np.cumsum(ordered)))
-    before = np.searchsorted(ordered, at)
-    return before * at - total[before]
+    return since(start) - since(end)
 
 
 def window(runs: Sequence[Stays], max_stays: int = 1500, candidates: int = 60) -> tuple[float, float]:

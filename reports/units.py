@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MISSING = "-"
 LONG_FROM_MS = 10_000.0
@@ -14,8 +14,7 @@ FAR_APART = 100.0
 """Latencies that differ by this factor have no unit in common that suits both: each says its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The unit of a time axis, and how many seconds it has."""
 
     unit: str
@@ -91,8 +90,7 @@ def fitted(label: str, most: int) -> str:
     return f"{clean[: most - 1 - tail]}…{clean[len(clean) - tail :]}"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeUnit:
+class TimeUnit(NamedTuple):
     """A unit of time, and how many milliseconds it has."""
 
     unit: str
@@ -124,5 +122,5 @@ def latency(milliseconds: float) -> str:
 
 
 def tied(text: str) -> str:
-    """No-break spaces between numbers and their units."""
+    """Put no-break spaces between numbers and their units."""
     return re.sub(r"(\d) (%|(?:ms|s|min|h|tok/s|req/s|seeds)\b)", "\\1\u00a0\\2", text)

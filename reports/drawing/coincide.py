@@ -22,7 +22,10 @@ def coinciding(curves: Mapping[str, Floats], span: float) -> list[list[str]]:
     for label, values in curves.items():
         for group in groups:
             first = curves[group[0]]
-            if first.shape == values.shape and _near(first, values, NEAR * span):
+            if first.shape != values.shape or not len(values):
+                continue
+            gap = np.where(np.isnan(first) & np.isnan(values), 0.0, np.abs(first - values))
+            if (gap <= NEAR * span).all():
                 group.append(label)
                 break
         else:
@@ -41,10 +44,3 @@ def equal(found: Mapping[str, Hashable]) -> list[list[str]]:
 def said(groups: list[list[str]], where: str = "") -> str:
     """The sentence for a caption; nothing where no curves coincide."""
     return "".join(f" {joined(shorten(label) for label in group)} coincide{where}." for group in groups)
-
-
-def _near(one: Floats, other: Floats, most: float) -> bool:
-    if not len(one):
-        return False
-    gap = np.where(np.isnan(one) & np.isnan(other), 0.0, np.abs(one - other))
-    return bool((gap <= most).all())

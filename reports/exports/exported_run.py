@@ -54,7 +54,7 @@ class Exported:
 
     @cached_property
     def end_s(self) -> float:
-        """When the last step of all ended; 0 without steps."""
+        """The end of the last step; 0 without steps."""
         return float(self.records.step_end_s.max(initial=0.0))
 
     @cached_property
@@ -62,7 +62,7 @@ class Exported:
         return [self.records.request_id(row) for row in range(len(self.records.requests.row))]
 
     def failure(self, row: int) -> str:
-        """Why a request has no answer; '' where it has one."""
+        """The reason why a request has no answer; '' where it has one."""
         status = Status(int(self.records.requests.status[row]))
         if status is Status.FINISHED:
             return ""

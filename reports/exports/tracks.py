@@ -19,7 +19,8 @@ def _us(ns: int) -> int | float:
     return ns // 1000 if ns % 1000 == 0 else ns / 1000
 
 
-def _ns(seconds: float) -> int:
+def as_ns(seconds: float) -> int:
+    """Seconds as whole nanoseconds."""
     return round(1e9 * seconds)
 
 
@@ -42,8 +43,14 @@ class Track:
         **ends: bool,
     ) -> Event:
         """A slice; with `flow`, an arrow of that number comes `in` or goes `out`."""
-        start = _ns(start_s)
-        event: Event = {"ph": "X", "pid": self.pid, "tid": self.tid, "ts": _us(start), "dur": _us(_ns(end_s) - start)}
+        start = as_ns(start_s)
+        event: Event = {
+            "ph": "X",
+            "pid": self.pid,
+            "tid": self.tid,
+            "ts": _us(start),
+            "dur": _us(as_ns(end_s) - start),
+        }
         event |= {"name": name, "cat": category}
         if told:
             event["args"] = dict(told)
@@ -54,7 +61,7 @@ class Track:
 
     def instant(self, name: str, category: str, time_s: float, told: Mapping[str, Any]) -> Event:
         """A moment."""
-        event: Event = {"ph": "i", "s": "t", "pid": self.pid, "tid": self.tid, "ts": _us(_ns(time_s))}
+        event: Event = {"ph": "i", "s": "t", "pid": self.pid, "tid": self.tid, "ts": _us(as_ns(time_s))}
         return event | {"name": name, "cat": category, "args": dict(told)}
 
 
@@ -82,7 +89,13 @@ class Tracks:
         for place, (time_s, value) in enumerate(zip(times_s.tolist(), values.tolist(), strict=True)):
             last = place + 1 == count or times_s[place + 1] > time_s
             if last and value != shown:
-                yield {"ph": "C", "pid": process, "ts": _us(_ns(time_s)), "name": name, "args": {"value": value}}
+                yield {
+                    "ph": "C",
+                    "pid": process,
+                    "ts": _us(as_ns(time_s)),
+                    "name": name,
+                    "args": {"value": value},
+                }
                 shown = value
 
     def names(self) -> Iterator[Event]:

@@ -16,6 +16,8 @@ _COLORS = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: 
 _RUN = re.compile(r'<g id="run-(\d+)[^"]*"')
 _STYLE = re.compile(r'\sstyle="([^"]*)"')
 _PATH = re.compile(r'(?<=\sd=")[^"]*')
+# The style element has joins and caps: report.css says the same.
+_NEEDLESS = re.compile(r"(?:<metadata>.*?</metadata>|<!--.*?-->|<style\b.*?</style>)\s*", re.DOTALL)
 _BETWEEN = re.compile(r">\s+<")  # matplotlib's indentation: half of what a browser would have to keep
 _LONG = re.compile(r"(\d\.\d\d)\d+")
 
@@ -23,9 +25,7 @@ _LONG = re.compile(r"(\d\.\d\d)\d+")
 def inline(svg: str, name: str) -> str:
     """The `<svg>` element alone; `name` goes in front of its ids, and what is of a run gets its class."""
     text = svg[svg.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    text = re.sub(r"<style\b.*?</style>\s*", "", text, flags=re.DOTALL)  # joins and caps: report.css says the same
+    text = _NEEDLESS.sub("", text)
     text = re.sub(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"', "", text, count=3)
     text = _BETWEEN.sub("><", text.replace("xlink:href=", "href="))
     text = _RUN.sub(r'<g class="run-\1"', text)

@@ -155,7 +155,7 @@ def _width(svg: str) -> float:
 def latencies(
     runs: Sequence[Mapping[str, str]], titles: Mapping[str, str], lines: Sequence[Mapping[str, Curve]]
 ) -> Markup:
-    """Which `runs` (label and color) are shown, and their latencies at a percentile of the reader's choice.
+    """Controls for the `runs` (label and color) on the page, and their latencies at a percentile that readers choose.
 
     `titles` names the latencies, `lines` has the curve of each for every run. Choosing needs the page's data.
     """

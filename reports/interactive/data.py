@@ -22,7 +22,7 @@ Runs = Sequence[tuple[str, Records]]
 
 
 def page_data(runs: Runs, style: Mapping[str, Style], lines: Sequence[Mapping[str, Curve]]) -> Json:
-    """All of it, in the order of the runs. `lines` are each run's curves by their names."""
+    """The page's data, in the order of the runs. `lines` are each run's curves by their names."""
     return {
         "runs": [{"label": label, "color": style[label].color} for label, _ in runs],
         "curves": curves_data(quantities(None), lines),
@@ -49,18 +49,17 @@ def curves_data(shown: Sequence[Quantity], lines: Sequence[Mapping[str, Curve]])
 
 def timeline_data(panels: Sequence[Strip], labels: Sequence[str], end_s: float) -> Json:
     """The panels over [0, end_s], a line in each for every label."""
-    return {"end": end_s, "panels": [_panel(panel, labels) for panel in panels]}
-
-
-def _panel(panel: Strip, labels: Sequence[str]) -> Json:
-    bands = [panel.bands[label] for label in labels]
-    return {
-        "title": panel.title.replace("\n", " "),
-        "limit": panel.limit,
-        "linear": apart(panel.bands),
-        "mean": [rounded(band.mean) for band in bands],
-        "high": [rounded(band.high) for band in bands],
-    }
+    found = [
+        {
+            "title": panel.title.replace("\n", " "),
+            "limit": panel.limit,
+            "linear": apart(panel.bands),
+            "mean": [rounded(panel.bands[label].mean) for label in labels],
+            "high": [rounded(panel.bands[label].high) for label in labels],
+        }
+        for panel in panels
+    ]
+    return {"end": end_s, "panels": found}
 
 
 def _slots(runs: Runs) -> Json:

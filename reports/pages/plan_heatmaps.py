@@ -38,23 +38,13 @@ class OverKeys:
 
 def over_keys_picture(grid: OverKeys) -> Picture:
     """A map for each of the two that has values; lighter is better."""
-    maps = [
-        (title, cells, better)
-        for title, cells, better in (
-            ("largest rate (req/s)", grid.rates, 1),
-            ("cost (USD/M output tokens)", grid.costs, -1),
-        )
-        if cells
-    ]
+    both = (("largest rate (req/s)", grid.rates, 1), ("cost (USD/M output tokens)", grid.costs, -1))
+    maps = [(title, cells, better) for title, cells, better in both if cells]
     size = (max(5.0, 1.9 + 0.7 * len(grid.x_labels)) * max(len(maps), 1), max(3.2, 1.3 + 0.45 * len(grid.y_labels)))
 
     def paint(figure: Figure) -> Painted:
-        marks: list[Mark] = []
-        for axes, (title, cells, better) in zip(
-            figure.subplots(1, max(len(maps), 1), squeeze=False)[0], maps, strict=False
-        ):
-            marks += _paint(axes, grid, cells, better, title)
-            axes.set_title(title)
+        panels = figure.subplots(1, max(len(maps), 1), squeeze=False)[0]
+        marks = [mark for axes, each in zip(panels, maps, strict=False) for mark in _paint(axes, grid, *each)]
         others = " Each cell has the best over the other settings." if grid.best_of_others else ""
         said = "Lighter is better. A dash: limits not kept, load not carried, or settings that do not fit."
         return Painted(said + others, marks)
@@ -62,7 +52,7 @@ def over_keys_picture(grid: OverKeys) -> Picture:
     return draw("settings", size, paint)
 
 
-def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int, title: str) -> list[Mark]:
+def _paint(axes: Axes, grid: OverKeys, title: str, cells: Cells, better: int) -> list[Mark]:
     """The map of a quantity; gives what its cells say."""
     values = np.full((len(grid.y_labels), len(grid.x_labels)), np.nan)
     for (x, y), value in cells.items():
@@ -82,13 +72,9 @@ def _paint(axes: Axes, grid: OverKeys, cells: Cells, better: int, title: str) ->
     axes.tick_params(length=0)
     axes.set_xlabel(grid.x)
     axes.set_ylabel(grid.y)
-    return [
-        Mark(
-            axes,
-            x + 0.5,
-            y + 0.5,
-            f"{grid.x} {grid.x_labels[x]}, {grid.y} {grid.y_labels[y]}: {title} {short(values[y, x])}",
-            y,
-        )
-        for x, y in sorted(cells, key=lambda cell: (cell[1], cell[0]))
-    ]
+    axes.set_title(title)
+    marks = []
+    for x, y in sorted(cells, key=lambda cell: (cell[1], cell[0])):
+        words = f"{grid.x} {grid.x_labels[x]}, {grid.y} {grid.y_labels[y]}: {title} {short(values[y, x])}"
+        marks.append(Mark(axes, x + 0.5, y + 0.5, words, y))
+    return marks

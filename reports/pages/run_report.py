@@ -164,21 +164,18 @@ def _differences(runs: Sequence[ReportRun], summaries: Summaries, paired: bool) 
 
 
 def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[str, Picture]) -> list[Markup]:
-    """The sections of plots."""
+    """The sections of plots. Where a script can draw, an element to zoom into takes the place of two pictures."""
+    zooms = {
+        "timeline": html.explorer("timeline", html.title_of("timeline")),
+        "gantt": html.explorer("slots", html.title_of("gantt"), steps=True),
+    }
     found = []
     for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
         of_section = list(group)
         small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
-        large = [html.figure(pictures[plot.name], _explorer(plot.name)) for plot in of_section if not plot.small]
+        large = [html.figure(pictures[p.name], zooms.get(p.name, Markup())) for p in of_section if not p.small]
         found.append(html.section(title, small, *large))
     return found
-
-
-def _explorer(name: str) -> Markup:
-    """The element that replaces a picture where a script can draw, and zooms."""
-    if name == "timeline":
-        return html.explorer(name, html.title_of(name))
-    return html.explorer("slots", html.title_of(name), steps=True) if name == "gantt" else Markup()
 
 
 def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequence[dict[str, Curve]]) -> Markup:
@@ -189,14 +186,10 @@ def _controls(runs: Sequence[ReportRun], style: dict[str, Style], lines: Sequenc
 
 
 def _title(runs: Sequence[ReportRun]) -> str:
-    names = list(dict.fromkeys(filter(None, (_name(run.scenario_yaml) for run in runs))))
+    found = (re.search(r"^name:[ \t]*(\S.*)$", run.scenario_yaml, flags=re.MULTILINE) for run in runs)
+    names = list(dict.fromkeys(filter(None, (one_line(each[1].strip("'\""), 60) for each in found if each))))
     what = joined(run.label for run in runs[:6]) + (f" and {len(runs) - 6} more" if len(runs) > 6 else "")
     return f"{names[0]}: {what}" if len(names) == 1 else what
-
-
-def _name(scenario_yaml: str) -> str:
-    found = re.search(r"^name:[ \t]*(\S.*)$", scenario_yaml, flags=re.MULTILINE)
-    return one_line(found.group(1).strip("'\""), 60) if found else ""
 
 
 def _subtitle(runs: Sequence[ReportRun]) -> str:
@@ -224,11 +217,8 @@ def _scenarios(runs: Sequence[ReportRun]) -> list[Markup]:
     if not first.scenario_yaml:
         return []
     parts = [html.details(f"Resolved scenario of {first.label}", first.scenario_yaml)]
+    base = first.scenario_yaml.splitlines()
     for run in runs[1:]:
-        lines = difflib.unified_diff(
-            first.scenario_yaml.splitlines(), run.scenario_yaml.splitlines(), first.label, run.label, "", "", 0, ""
-        )
-        changed = "\n".join(lines)
-        if changed:
-            parts.append(html.details(f"What differs for {run.label}", changed))
-    return parts
+        lines = difflib.unified_diff(base, run.scenario_yaml.splitlines(), first.label, run.label, n=0, lineterm="")
+        parts.append(html.details(f"What differs for {run.label}", "\n".join(lines)))
+    return [part for part in parts if part]

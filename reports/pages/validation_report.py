@@ -137,23 +137,20 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
 
     def paint(figure: Figure) -> Painted:
         axes = figure.subplots()
-        names, values = list(errors), [100.0 * error for error in errors.values()]
+        parts = (name.partition(" ") for name in errors)
+        names = [f"{TITLES.get(metric, metric)} {statistic}".strip() for metric, _, statistic in parts]
+        values = [100.0 * error for error in errors.values()]
         reach = max([*map(abs, values), 1.0])
         for place, value in enumerate(values):
+            sign, side = (1, "left") if value >= 0 else (-1, "right")
             size = abs(value) / 100.0
             shade = "#9ecae1" if size <= GOOD else "#0072b2" if size <= FAIR else "#d55e00"
             axes.barh(place, value, height=0.66, color=shade, zorder=2)
-            axes.annotate(
-                f"{value:+.1f}" if round(value, 1) else "0.0",
-                (value, place),
-                xytext=(4 if value >= 0 else -4, 0),
-                textcoords="offset points",
-                ha="left" if value >= 0 else "right",
-                va="center",
-                fontsize=8.5,
-            )
+            text = f"{value:+.1f}" if round(value, 1) else "0.0"
+            axes.annotate(text, (value, place), xytext=(4 * sign, 0), textcoords="offset points", ha=side, va="center",
+                          fontsize=8.5)  # fmt: skip
         axes.axvline(0.0, color=INK, linewidth=0.9)
-        axes.set_yticks(range(len(names)), [_named(name) for name in names])
+        axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
         axes.set_xlim(-1.22 * reach, 1.22 * reach)
         axes.grid(visible=False, axis="y")
@@ -166,7 +163,7 @@ def error_bars(errors: Mapping[str, float]) -> Picture:
             f"Pale within {100 * GOOD:.0f} %, orange beyond {100 * FAIR:.0f} %."
         )
         marks = [
-            Mark(axes, value, place, f"{_named(name)}: {percent(value / 100.0, 1, signed=True)}", place)
+            Mark(axes, value, place, f"{name}: {percent(value / 100.0, 1, signed=True)}", place)
             for place, (name, value) in enumerate(zip(names, values, strict=True))
         ]
         return Painted(said, marks)
@@ -239,11 +236,6 @@ def _data(facing: Facing) -> Json:
 
 def _curve(label: str, values_ms: Floats) -> Curve:
     return Curve(label, np.percentile(values_ms, GRID) if len(values_ms) else np.zeros(0), samples=len(values_ms))
-
-
-def _named(name: str) -> str:
-    metric, _, statistic = name.partition(" ")
-    return f"{TITLES.get(metric, metric)} {statistic}".strip()
 
 
 def parts_table(parts: Sequence[tuple[str, float, float, float, float]]) -> TableRows | None:

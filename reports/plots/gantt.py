@@ -78,7 +78,7 @@ def gantt(runs: Sequence[tuple[str, Records]], style: Mapping[str, Style]) -> Pi
 
 
 def _window_words(from_s: float, to_s: float, end_s: float) -> str:
-    """Which stretch is shown, and why this one."""
+    """Say what stretch is shown, and why."""
     clock = clock_for(to_s, from_s)
     places = decimals([to_s / clock.seconds - from_s / clock.seconds], 3)
     ends = [number(at / clock.seconds, places) for at in (from_s, to_s, end_s)]

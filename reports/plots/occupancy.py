@@ -106,7 +106,7 @@ def _largest_words(records: Records, each: Occupied) -> str:
 def _panel(axes: Axes, each: Occupied, scale: float, color: str, clock: Clock) -> None:
     time = each.time_s / clock.seconds
     floor = np.zeros(len(time))
-    parts = [*((row, mix(color, -0.35 + 0.09 * place)) for place, row in enumerate(each.largest))]
+    parts = [(row, mix(color, -0.35 + 0.09 * place)) for place, row in enumerate(each.largest)]
     for row, shade in [*parts, (each.others, mix(color, 0.62))]:
         top = floor + row * scale
         axes.fill_between(time, floor, top, facecolor=shade, edgecolor=CARD, linewidth=0.4, zorder=2)

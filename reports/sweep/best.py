@@ -33,7 +33,7 @@ def best_points(result: SweepResult) -> list[Best]:
     With several seeds a point is equal to the best if the paired 95 % interval of their difference holds 0; with one
     seed, if it is within 2 %, which is a rule of thumb and no interval.
     """
-    able = [point for point in result.done if not point.is_saturated] or list(result.done)
+    able = result.eligible
     found = [] if (kept := _cheapest_within_slo(result, able)) is None else [kept]
     for key in MEASURES:
         if result.varies(key) and (one := _best(column(key).title, key, able)) is not None:

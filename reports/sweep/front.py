@@ -14,7 +14,7 @@ from reports.drawing.axes import scaled_numbers
 from reports.drawing.marks import Mark, Painted, Series, in_series
 from reports.drawing.style import CARD, INK, MUTED, Picture, draw, shorten
 from reports.sweep.lines import MARKS, colours
-from reports.sweep.pareto import Trade, eligible, trades
+from reports.sweep.pareto import Trade, trades
 from reports.sweep.points import SweepPoint, SweepResult
 from reports.tables.request_tables import TableRows
 from reports.units import short
@@ -31,7 +31,7 @@ def front_pictures(result: SweepResult) -> list[Picture]:
 
 
 def _picture(result: SweepResult, trade: Trade) -> Picture:
-    front = trade.front(eligible(result))
+    front = trade.front(result.eligible)
     by = _coloured(result)
 
     def paint(figure: Figure) -> Painted:
@@ -73,17 +73,13 @@ def _picture(result: SweepResult, trade: Trade) -> Picture:
 
 def _marks(axes: Axes, result: SweepResult, trade: Trade, by: int | None) -> list[Mark]:
     """Each point with both of its values."""
-    return [
-        Mark(
-            axes,
-            trade.x(point),
-            trade.y(point),
-            f"{point.label}: {short(trade.x(point))} {trade.x_title}, {short(trade.y(point))} {trade.y_title}"
-            + (", saturated" if point.is_saturated else ""),
-            0 if by is None else point.places[by],
-        )
-        for point in result.done
-    ]
+    marks = []
+    for point in result.done:
+        x, y = trade.x(point), trade.y(point)
+        saturated = ", saturated" if point.is_saturated else ""
+        words = f"{point.label}: {short(x)} {trade.x_title}, {short(y)} {trade.y_title}{saturated}"
+        marks.append(Mark(axes, x, y, words, 0 if by is None else point.places[by]))
+    return marks
 
 
 def _series(result: SweepResult, by: int | None) -> list[Series]:
@@ -152,7 +148,7 @@ def _numbers(axes: Axes, front: Sequence[SweepPoint], trade: Trade) -> None:
 
 def front_table(result: SweepResult, trade: Trade) -> TableRows:
     """The points of a front as the picture numbers them."""
-    front = trade.front(eligible(result))
+    front = trade.front(result.eligible)
     body = tuple(
         (str(place), point.label, short(trade.x(point)), short(trade.y(point)))
         for place, point in enumerate(front[:MOST_ROWS], start=1)

@@ -34,10 +34,12 @@ def goodput_picture(result: SweepResult) -> Picture | None:
             plain_numbers(axes.yaxis)
             axes.set_title(titled(key))
             axes.set_xlabel(title)
-        if _is_rate(lines):
-            _all_of_it(panels[0], lines)
-        ideal = " On the dashed line every request keeps the SLO." if _is_rate(lines) else ""
-        return f"Goodput is what is left when late requests do not count.{ideal}"
+        said = "Goodput is what is left when late requests do not count."
+        if result.axes[lines.along].keys[0].rpartition(".")[2] != "rate":
+            return said
+        ends = [0.0, max(lines.numbers)]  # the load is in requests per second, as goodput is
+        panels[0].plot(ends, ends, color=MUTED, linewidth=1.0, linestyle=(0, (5.0, 3.0)), zorder=1.2)
+        return f"{said} On the dashed line every request keeps the SLO."
 
     return lines_picture("goodput", lines, shown, paint, lines.load)
 
@@ -71,16 +73,6 @@ def _top(axes: Axes, lines: Lines, key: str) -> float:
     """The end of the axis: an interval that reaches far beyond all means is cut off, or it would flatten them."""
     most = max(mean for line in lines.drawn for point in line.points if math.isfinite(mean := mean_of(point, key)))
     return min(float(axes.get_ylim()[1]), 1.6 * most)
-
-
-def _is_rate(lines: Lines) -> bool:
-    """Return whether the load is in requests per second, as goodput is."""
-    return lines.result.axes[lines.along].keys[0].rpartition(".")[2] == "rate"
-
-
-def _all_of_it(axes: Axes, lines: Lines) -> None:
-    top = max(lines.numbers)
-    axes.plot([0.0, top], [0.0, top], color=MUTED, linewidth=1.0, linestyle=(0, (5.0, 3.0)), zorder=1.2)
 
 
 def _sideways(axes: Axes, points: Sequence[SweepPoint], tint: str, key: str) -> None:

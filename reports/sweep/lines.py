@@ -70,15 +70,14 @@ class Lines:
     def coinciding(self, keys: Sequence[str]) -> list[list[str]]:
         """Groups of lines that lie on each other in all of these metrics."""
         whole = [each for each in self.drawn if len(each.points) == len(self.numbers)]
-        return coinciding(
-            {
-                each.label: np.array(
-                    [mean_of(point, key) / _top(self.result, key) for key in keys for point in each.points]
-                )
-                for each in whole
-            },
-            1.0,
-        )
+        done = self.result.done
+        known = {key: [mean for point in done if math.isfinite(mean := mean_of(point, key))] for key in keys}
+        tops = {key: max(means, default=0.0) for key, means in known.items()}
+        shares = {
+            each.label: np.array([mean_of(point, key) / (tops[key] or 1.0) for key in keys for point in each.points])
+            for each in whole
+        }
+        return coinciding(shares, 1.0)
 
 
 def lines_over_load(result: SweepResult) -> Lines | None:
@@ -98,16 +97,13 @@ def load_axis(result: SweepResult) -> int | None:
     return next(found, None)
 
 
-def _top(result: SweepResult, key: str) -> float:
-    return max((mean for point in result.done if math.isfinite(mean := mean_of(point, key))), default=0.0) or 1.0
-
-
 def _lines(result: SweepResult, along: int) -> list[tuple[str, list[SweepPoint]]]:
     """The lines to draw: of many those that carry most at their knee."""
     found = list(result.lines(along))
     others = [axis for at, axis in enumerate(result.axes) if at != along]
     if len(others) == 1:  # the legend's title says which key it is
-        found = [(others[0].labels[_other(points[0], along)], points) for _, points in found]
+        (other,) = (at for at in range(len(result.axes)) if at != along)
+        found = [(others[0].labels[points[0].places[other]], points) for _, points in found]
     if len(found) <= MOST_LINES:
         return found
 
@@ -117,10 +113,6 @@ def _lines(result: SweepResult, along: int) -> list[tuple[str, list[SweepPoint]]
 
     kept = sorted(range(len(found)), key=lambda place: -carried(found[place]))[:MOST_LINES]
     return [found[place] for place in sorted(kept)]
-
-
-def _other(point: SweepPoint, along: int) -> int:
-    return next(place for at, place in enumerate(point.places) if at != along)
 
 
 def _tints(result: SweepResult, along: int, lines: Sequence[tuple[str, list[SweepPoint]]]) -> list[str]:

@@ -52,7 +52,7 @@ def lines_picture(
 
     def painted(figure: Figure) -> Painted:
         panels = figure.subplots(1, len(shown), squeeze=False)[0]
-        said = paint(panels)
+        words = paint(panels)
         figure.legend(handles=lines.handles(), loc="outside lower center", ncols=3, title=lines.title or None)
         marks = [
             Mark(axes, x_of(point), mean_of(point, key), f"{point.label}: {value_words(point, key)}", place)
@@ -60,17 +60,13 @@ def lines_picture(
             for place, line in enumerate(lines.drawn)
             for point in line.points
         ]
-        return Painted(said + foot(lines, shown), marks, [Series(line.label, line.tint) for line in lines.drawn])
+        bars = "Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else "One seed: no intervals."
+        rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
+        text = f"{words} {bars}{said(lines.coinciding(shown))}{rest}"
+        return Painted(text, marks, [Series(line.label, line.tint) for line in lines.drawn])
 
     rows = math.ceil((len(lines.drawn) + 2) / 3)
     return draw(name, (5.6 * len(shown), 3.6 + 0.24 * rows), painted)
-
-
-def foot(lines: Lines, shown: Sequence[str]) -> str:
-    """The last words of the caption of every picture of lines."""
-    bars = " Bars are 95 % intervals over seeds." if lines.result.seeds > 1 else " One seed: no intervals."
-    rest = f" {lines.hidden:,} more lines are in table.csv." if lines.hidden else ""
-    return f"{bars}{said(lines.coinciding(shown))}{rest}"
 
 
 def value_words(point: SweepPoint, key: str) -> str:

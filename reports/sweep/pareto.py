@@ -73,16 +73,10 @@ TRADES = (
 )
 
 
-def eligible(result: SweepResult) -> list[SweepPoint]:
-    """The points that may be on a front: those that are not saturated, or all if all are."""
-    steady = [point for point in result.done if not point.is_saturated]
-    return steady or list(result.done)
-
-
 def trades(result: SweepResult) -> list[Trade]:
     """The trades that this sweep has to offer: both quantities vary."""
-    return [trade for trade in TRADES if all(_varies(of, result.done) for of in (trade.x, trade.y))]
 
+    def varies(of: Quantity) -> bool:
+        return len({value for point in result.done if math.isfinite(value := of(point))}) > 1
 
-def _varies(of: Quantity, points: Sequence[SweepPoint]) -> bool:
-    return len({value for point in points if math.isfinite(value := of(point))}) > 1
+    return [trade for trade in TRADES if varies(trade.x) and varies(trade.y)]

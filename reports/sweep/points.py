@@ -71,6 +71,11 @@ class SweepResult:
         """The points with a result."""
         return tuple(point for point in self.points if point.summaries)
 
+    @cached_property
+    def eligible(self) -> list[SweepPoint]:
+        """The points that may be best or on a front: those that are not saturated, or all if all are."""
+        return [point for point in self.done if not point.is_saturated] or list(self.done)
+
     def known(self, key: str) -> bool:
         """Return whether any point has a value of this metric."""
         return any(math.isfinite(point.estimate(key).mean) for point in self.done)

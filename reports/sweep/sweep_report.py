@@ -67,7 +67,8 @@ def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
     """The basis of the table of the best points, in words."""
     if not found:
         return ["All points came to the same results." if len(result.done) > 1 else "There is one point only."]
-    words = [f"{found[0].title}: {points_named([found[0].point])}{_as_good(found[0])}."]
+    equal = f"; equal to it: {points_named(found[0].equal)}" if found[0].equal else ""
+    words = [f"{found[0].title}: {points_named([found[0].point])}{equal}."]
     if result.seeds > 1:
         words.append(
             "Two points are equal if the paired 95 % interval of their difference over the same seeds holds 0. The "
@@ -84,10 +85,6 @@ def best_words(result: SweepResult, found: Sequence[Best]) -> list[str]:
     elif not steady:
         words.append("All points are saturated, so that their latencies depend on how long the runs are.")
     return words
-
-
-def _as_good(best: Best) -> str:
-    return f"; equal to it: {points_named(best.equal)}" if best.equal else ""
 
 
 def best_table(found: Sequence[Best], named: int = 5) -> TableRows | None:

@@ -16,7 +16,7 @@ KINDS = {
     "linear": ("given", "the scenario's coefficients"),
     "roofline": ("assumed", "bytes and operations over the GPU's datasheet"),
 }
-"""How a step is priced that has no parts."""
+"""The source of a step's time, by the kind of its costs, where it has no parts."""
 
 Row = tuple[str, str, str]
 
@@ -44,11 +44,10 @@ def cost_rows(found: Mapping[str, Any]) -> list[Row]:
     if not isinstance(cost, Mapping):
         return []
     parts = cost.get("composed") or cost.get("fitted")
-    rows = (
-        [_row(name, how) for name, how in parts.items()]
-        if parts
-        else [("step", *KINDS.get(str(cost["kind"]), ("", "")))]
-    )
+    rows: list[Row] = [] if parts else [("step", *KINDS.get(str(cost["kind"]), ("", "")))]
+    for name, how in (parts or {}).items():
+        word, _, words = how.partition(", ")
+        rows.append((one_line(name, 120), word, words))
     return [*rows, _host(found.get("host")), _front_end(found.get("front_end"))]
 
 
@@ -59,11 +58,6 @@ def _groups(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
         yield str(group.get("name", "")), group
     if not groups:
         yield "", found
-
-
-def _row(name: str, how: str) -> Row:
-    word, _, words = how.partition(", ")
-    return one_line(name, 120), word, words
 
 
 def _host(host: Mapping[str, Any] | None) -> Row:
@@ -77,11 +71,8 @@ def _front_end(front_end: Mapping[str, Any] | None) -> Row:
     if front_end is None:
         return "front end", "nothing", "times count from the arrival at the engine"
     how, of = _source(str(front_end["from"]))
-    return (
-        "front end",
-        how,
-        f"{_ms(front_end['fixed_s'])} and {_us(front_end['per_running_s'])} for each running request{of}",
-    )
+    fixed, each = _ms(front_end["fixed_s"]), _us(front_end["per_running_s"])
+    return "front end", how, f"{fixed} and {each} for each running request{of}"
 
 
 def _source(text: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What the numbers mean: the definitions of the metrics that a report shows, and what other tools call them."""
+"""The definitions of the metrics that a report shows, and the names that other tools have for them."""
 
 from __future__ import annotations
 

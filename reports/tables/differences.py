@@ -39,10 +39,8 @@ def differences(
             for label in others
         }
     keys = [key for key in KEYS if key in PERCENTILE_KEYS]
-    return {
-        label: percentile_differences(records[label], records[baseline], keys, warmup_s=warmup_s, cooldown_s=cooldown_s)
-        for label in others
-    }
+    cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
+    return {label: percentile_differences(records[label], records[baseline], keys, **cuts) for label in others}
 
 
 def difference_table(found: Mapping[str, Mapping[str, Interval]]) -> TableRows | None:

@@ -68,7 +68,7 @@ def _names(by_run: ByClass) -> list[str]:
 
 
 def class_words(by_run: ByClass, of: str = "") -> str:
-    """Which run keeps the SLO for most requests of each class, and by how much; empty without an SLO.
+    """Name the run that keeps the SLO for most requests of each class, and its lead; '' without an SLO.
 
     `of` says which of several seeds the summaries are of.
     """
@@ -204,7 +204,7 @@ def _telling(rows: TableRows, optional: Sequence[str]) -> TableRows | None:
 
 
 def rejection_table(runs: Sequence[tuple[str, Records]], most: int = 5) -> TableRows | None:
-    """Why requests were rejected, by how often, and one of them as an example; None where none was."""
+    """The reasons of rejections, the most frequent first, each with a request as an example; None without any."""
     body = []
     for label, records in runs:
         counts = Counter(records.reject_reasons.values())

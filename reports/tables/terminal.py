@@ -65,19 +65,20 @@ def wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def in_columns(columns: Sequence[Sequence[str]], width: int, *, keep: int = 1) -> str:
+def in_columns(cells: Sequence[Sequence[str]], width: int, *, keep: int = 1) -> str:
     """Columns of equally long texts side by side, two spaces apart.
 
     Where they are wider than `width`, those that do not fit follow below, after the first `keep` columns again. A row
     without text is left out.
     """
-    first, rest = list(columns[:keep]), list(columns[keep:])
+    first, rest = list(cells[:keep]), list(cells[keep:])
     groups: list[list[Sequence[str]]] = [list(first)]
     for column in rest:
         if len(groups[-1]) > keep and _width([*groups[-1], column]) > width:
             groups.append(list(first))
         groups[-1].append(column)
-    return "\n\n".join(map(_lines, groups))
+    texts = [("  ".join(row).rstrip() for row in zip(*columns, strict=True)) for columns in groups]
+    return "\n\n".join("\n".join(filter(None, rows)) for rows in texts)
 
 
 def aligned(rows: Sequence[Sequence[str]], text_columns: int, width: int = PLAIN.width) -> str:
@@ -92,11 +93,6 @@ def aligned(rows: Sequence[Sequence[str]], text_columns: int, width: int = PLAIN
 def visible(text: str) -> int:
     """The number of characters that show."""
     return len(_ESCAPE.sub("", text))
-
-
-def _lines(columns: Sequence[Sequence[str]]) -> str:
-    rows = ("  ".join(row).rstrip() for row in zip(*columns, strict=True))
-    return "\n".join(row for row in rows if row)
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

@@ -167,7 +167,7 @@ def shown(
 
 
 def _tells_nothing(summaries: Summaries, column: Column) -> bool:
-    """Whether no run has a value, or the value is a loss (rejections, preemptions, padding) and 0 in every run."""
+    """Return whether no run has a value, or every run has 0 of a loss (rejections, preemptions, padding)."""
     known = [value for runs in summaries.values() for value in values(runs, column.key) if math.isfinite(value)]
     return not known or (column.better < 0 and not column.flag and not any(known))
 

@@ -1,4 +1,4 @@
-"""Which run to take, why, and at what price: the first sentences of the verdict.
+"""The choice of a run, the reason for it, and its price: the first sentences of the verdict.
 
 A run that is saturated wins nothing, for its latencies are those of the run's length. Runs that are equal, or that the
 seeds cannot tell apart, count as one.
@@ -59,7 +59,7 @@ def _tail(summaries: Summaries, label: str, among: Sequence[str]) -> float:
 
 
 def choice(summaries: Summaries, against: Mapping[str, Judged], first: str | None) -> list[str]:
-    """Which run to take and why, then what it costs; nothing for a run alone."""
+    """Recommend a run and give the reason, then the price; say nothing for a run alone."""
     if len(summaries) < 2:
         return []
     if first is None:
@@ -103,7 +103,7 @@ def _without_slo(summaries: Summaries, first: str, same: Sequence[str], price: S
 
 
 def _best(summaries: Summaries, first: str, rivals: Sequence[str]) -> str:
-    """In which tails the first is better than every rival: the reason to prefer it among those that keep the SLO."""
+    """Name the tails in which the first beats every rival: the reason to prefer it among those that keep the SLO."""
     better = []
     for key in TAILS:
         mean = estimate(summaries[first], key).mean

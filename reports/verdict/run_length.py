@@ -25,7 +25,7 @@ def own_intervals(summaries: Summaries, facts: Mapping[str, Facts] | None) -> Ow
 
 
 def too_few_words(summaries: Summaries, facts: Mapping[str, Facts]) -> list[str]:
-    """Which percentiles stand on too few requests, for how many runs; nothing where all are bounded.
+    """Name the percentiles that stand on too few requests, and their runs; say nothing where all are bounded.
 
     A mean over seeds is too low as well if each run is too short, so there the requests of a run alone are counted.
     """

@@ -52,7 +52,7 @@ def verdict_words(
 
 
 def _slo(summaries: Summaries, slo: Slo | None, against: Mapping[str, Judged], facts: Mapping[str, Facts]) -> list[str]:
-    """Which runs keep the SLO, and by which limit and how much the others miss it; equal runs once."""
+    """Name the runs that keep the SLO, and the limits that the others miss and by how much; equal runs once."""
     if slo is None or not any(found.outcomes for found in against.values()):
         return []
     keep: list[str] = []
@@ -160,9 +160,10 @@ def _whole(each: Overload) -> str:
     share = f"({100 * each.all_late / each.requests:.1f} %)"
     if each.times > 1:
         share = f"({each.all_late:,} of all {each.requests:,} in all such times, {share[1:]}"
+    started = f"only {short(each.service_rate)} were" if each.service_rate else "none was"
     return (
         f"was overloaded from {_time(each.from_s)} to {_time(each.to_s)}{again}: "
-        f"{short(each.arrival_rate)} requests/s came, but only {short(each.service_rate)} were started. The queue "
+        f"{short(each.arrival_rate)} requests/s came, but {started} started. The queue "
         f"reached {each.peak:,} at {_time(each.peak_s)}. {each.late:,} requests waited longer than "
         f"{latency(each.limit_s * 1e3)} {share}, the longest {latency(each.longest_s * 1e3)}."
     )

@@ -74,13 +74,8 @@ def best(summaries: Summaries, column: Column) -> tuple[str, ...]:
     first = summaries[order[0]]
     equals = [label for label in order if values(summaries[label], column.key) == values(first, column.key)]
     others = [summaries[label] for label in order if label not in equals]
-    if (
-        not others
-        or len(equals) > 2
-        or (len(first) > 1 and not all(is_real(first, other, column.key) for other in others))
-    ):
-        return ()
-    return tuple(equals)
+    beats = len(first) == 1 or all(is_real(first, other, column.key) for other in others)
+    return tuple(equals) if others and len(equals) <= 2 and beats else ()
 
 
 def seeds(summaries: Summaries) -> int:

@@ -40,8 +40,8 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the records of a run say beside its summary: its worst overload, the limits that requests missed, and how
-    sure the percentiles of the verdict table are, by key."""
+    """Facts that a run's summary lacks: its worst overload, the limits that requests missed, and the intervals of the
+    verdict table's percentiles, by key."""
 
     overload: Overload | None = None
     misses: tuple[Miss, ...] = ()
@@ -54,12 +54,9 @@ def facts(records: Records, slo: Slo | None, *, warmup_s: float = 0.0, cooldown_
     if slo is not None:
         targets = (slo.targets.get(f"p{p}_ttft_ms") for p in (99, 95, 90))
         limit_ms = slo.ttft_ms or next((target for target in targets if target is not None), None)
-    found = overload(
-        records, limit_s=None if limit_ms is None else limit_ms / 1e3, warmup_s=warmup_s, cooldown_s=cooldown_s
-    )
-    percentiles = run_percentiles(
-        records, [key for key in COLUMNS if key in PERCENTILE_KEYS], warmup_s=warmup_s, cooldown_s=cooldown_s
-    )
+    cuts = {"warmup_s": warmup_s, "cooldown_s": cooldown_s}
+    found = overload(records, limit_s=None if limit_ms is None else limit_ms / 1e3, **cuts)
+    percentiles = run_percentiles(records, [key for key in COLUMNS if key in PERCENTILE_KEYS], **cuts)
     return Facts(found, () if slo is None else _misses(records, slo, warmup_s, cooldown_s), percentiles)
 
 
@@ -100,7 +97,7 @@ class Judged:
 
     @property
     def worst(self) -> float:
-        """By which share of its limit the target that is worst off lies beyond it; negative where all are met."""
+        """The share of its limit by which the worst target lies beyond it; negative where all are met."""
         return max((_severity(outcome) for outcome in self.outcomes), default=math.inf)
 
     @property

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat, write_json, write_lines
+from reports.exports.tracks import as_ns
 from simulator.metrics.token_times import token_times_s
 from simulator.results.records import Floats, Status
 
 RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 _MS, _TOKENS = "ms", "tokens"
-_CODES = {Status.REJECTED: 503, Status.UNFINISHED: 504, Status.ABORTED: 499}  # HTTP's; 499 is AIPerf's own
-_TYPES = {
-    Status.REJECTED: "RequestRejectedError",
-    Status.UNFINISHED: "RequestTimeoutError",
-    Status.ABORTED: "RequestCancellationError",
+_ERRORS = {  # HTTP's codes; 499 is AIPerf's own
+    Status.REJECTED: {"code": 503, "type": "RequestRejectedError"},
+    Status.UNFINISHED: {"code": 504, "type": "RequestTimeoutError"},
+    Status.ABORTED: {"code": 499, "type": "RequestCancellationError"},
 }
 
 
@@ -42,18 +42,19 @@ def _record(run: Exported, place: int, row: int, token_s: Floats | None) -> dict
     status = Status(int(requests.status[row]))
     arrival_s = float(requests.arrival_s[row])
     left_s = requests.released_s[row] if token_s is None else token_s[-1]
-    end_ns = _ns(run.end_s if np.isnan(left_s) else float(left_s))
+    end_ns = as_ns(run.end_s if np.isnan(left_s) else float(left_s))
     name = run.request_ids[row]
+    session = (sessions[row] if sessions else None) or name
     cancelled = status is Status.ABORTED
     return {
         "metadata": {
             "session_num": place,
             "x_request_id": name,
-            "x_correlation_id": (sessions[row] if sessions else None) or name,
-            "conversation_id": (sessions[row] if sessions else None) or name,
+            "x_correlation_id": session,
+            "conversation_id": session,
             "turn_index": max(int(turns[row]) - 1, 0) if turns is not None else 0,
-            "request_start_ns": _ns(arrival_s),
-            "request_ack_ns": None if token_s is None else _ns(float(token_s[0])),
+            "request_start_ns": as_ns(arrival_s),
+            "request_ack_ns": None if token_s is None else as_ns(float(token_s[0])),
             "request_end_ns": end_ns,
             "worker_id": f"replica_{int(requests.replica[row])}",
             "record_processor_id": "batchlab",
@@ -62,9 +63,7 @@ def _record(run: Exported, place: int, row: int, token_s: Floats | None) -> dict
             "cancellation_time_ns": end_ns if cancelled else None,
         },
         "metrics": _metrics(run, row, token_s),
-        "error": None
-        if token_s is not None
-        else {"code": _CODES[status], "type": _TYPES[status], "message": run.failure(row)},
+        "error": None if token_s is not None else {**_ERRORS[status], "message": run.failure(row)},
     }
 
 
@@ -147,10 +146,6 @@ def _statistic(unit: str, values: Floats) -> dict[str, Any]:
 def _ms(seconds: float) -> float:
     """Milliseconds, to the nanosecond."""
     return round(1e3 * seconds, 6)
-
-
-def _ns(seconds: float) -> int:
-    return round(1e9 * seconds)
 
 
 FORMAT = ExportFormat(

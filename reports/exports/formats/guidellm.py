@@ -8,17 +8,12 @@ an answer stand in it too, with the length that they were allowed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from reports.exports.exported_run import Exported, ExportFormat, write_lines
 from simulator.results.records import Status
 
 FILE = "guidellm-trace.jsonl"
-
-
-def _write(run: Exported, folder: Path) -> None:
-    write_lines(folder / FILE, _rows(run))
 
 
 def _rows(run: Exported) -> Iterator[dict[str, Any]]:
@@ -36,5 +31,5 @@ FORMAT = ExportFormat(
     title="GuideLLM's trace_synthetic: the same requests again",
     note="the requests that came, at their times: `guidellm benchmark --data kind=trace_synthetic,path=FILE`",
     files=(FILE,),
-    write=_write,
+    write=lambda run, folder: write_lines(folder / FILE, _rows(run)),
 )

@@ -7,28 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from reports.exports.exported_run import Exported, ExportFormat, Table
+from reports.exports.exported_run import Exported, ExportFormat
 
 NAMES = ("requests", "steps", "replicas", "lives", "transfers")
 
 
 def _write(run: Exported, folder: Path) -> None:
+    import pyarrow
     from pyarrow import parquet
 
+    def column(values: Any) -> Any:
+        if isinstance(values, np.ndarray):
+            return pyarrow.array(values, from_pandas=True)  # NaN is null
+        return pyarrow.array([text or None for text in values], pyarrow.string())
+
     for name, table in run.tables.items():
-        parquet.write_table(_arrow(table), folder / f"{name}.parquet")
-
-
-def _arrow(table: Table) -> Any:
-    import pyarrow
-
-    return pyarrow.table({name: _column(pyarrow, column) for name, column in table.items()})
-
-
-def _column(pyarrow: Any, column: Any) -> Any:
-    if isinstance(column, np.ndarray):
-        return pyarrow.array(column, from_pandas=True)  # NaN is null
-    return pyarrow.array([text or None for text in column], pyarrow.string())
+        columns = {title: column(values) for title, values in table.items()}
+        parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
 
 
 FORMAT = ExportFormat(

@@ -20,18 +20,17 @@ from typing import Any
 import numpy as np
 
 from reports.exports.exported_run import Exported, ExportFormat
-from reports.exports.tracks import Tracks
+from reports.exports.tracks import Event, Track, Tracks
 from reports.slots import Phase, Stays, assign, stays
 from simulator.results.records import Floats, Records, Status
 
 FILE = "trace.json"
 _PHASES = {Phase.PREFILL: "prefill", Phase.PADDING: "padding", Phase.DECODE: "decode", Phase.HELD: "held"}
 
-Event = dict[str, Any]
-
 
 def _write(run: Exported, folder: Path) -> None:
-    head = {"displayTimeUnit": "ms", "otherData": _about(run)}
+    names = ("scenario", "policy", "model", "gpu", "replicas", "seed", "version")  # of the trace's info page
+    head = {"displayTimeUnit": "ms", "otherData": {name: str(run.about[name]) for name in names}}
     with (folder / FILE).open("w", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(head, ensure_ascii=False)[:-1] + ', "traceEvents": [')
         before = "\n"
@@ -39,13 +38,6 @@ def _write(run: Exported, folder: Path) -> None:
             file.write(before + json.dumps(event, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
             before = ",\n"
         file.write("\n]}\n")
-
-
-def _about(run: Exported) -> dict[str, str]:
-    """The text of the trace's info page."""
-    about = run.about
-    names = ("scenario", "policy", "model", "gpu", "replicas", "seed", "version")
-    return {name: str(about[name]) for name in names}
 
 
 def _events(run: Exported) -> Iterator[Event]:
@@ -56,9 +48,8 @@ def _events(run: Exported) -> Iterator[Event]:
     for replica, group in enumerate(groups):
         name = f"replica {replica}" + (f" ({group})" if records.groups else "")
         process = tracks.process(name)
-        yield from _steps(run, records, replica, tracks, process)
-        stay = stays(records, replica)
-        yield from _slots(run, stay, tracks, process, replica, chunks)
+        yield from _steps(records, replica, tracks, process)
+        yield from _slots(run, stays(records, replica), tracks, process, replica, chunks)
         yield from _preempted(run, records, replica, tracks, process)
         yield from _counters(records, replica, tracks, process)
     yield from _clients(run, records, tracks)
@@ -66,7 +57,7 @@ def _events(run: Exported) -> Iterator[Event]:
     yield from tracks.names()
 
 
-def _steps(run: Exported, records: Records, replica: int, tracks: Tracks, process: int) -> Iterator[Event]:
+def _steps(records: Records, replica: int, tracks: Tracks, process: int) -> Iterator[Event]:
     """A slice a row of the steps; its argument `steps` says how many it stands for."""
     rows = records.rows
     track = tracks.track(process, "steps")
@@ -83,18 +74,24 @@ def _steps(run: Exported, records: Records, replica: int, tracks: Tracks, proces
         yield track.slice(name, "step", float(rows.start_s[row]), float(rows.end_s[row]), told)
 
 
+def _lanes(tracks: Tracks, process: int, word: str, stay: Stays) -> list[Track]:
+    """The track of each stay, in as few tracks as stays at a time need."""
+    lane = assign(stay)
+    lanes = [tracks.track(process, f"{word} {number}") for number in range(int(lane.max(initial=-1)) + 1)]
+    return [lanes[each] for each in lane.tolist()]
+
+
 def _slots(
     run: Exported, stay: Stays, tracks: Tracks, process: int, replica: int, chunks: _Chunks | None
 ) -> Iterator[Event]:
     """A slice a stay in a slot, and inside it its phases, or the chunks of its prefill."""
     requests, classes = run.records.requests, run.records.class_names
-    slot = assign(stay)
-    lanes = [tracks.track(process, f"slot {number}") for number in range(int(slot.max(initial=-1)) + 1)]
+    lanes = _lanes(tracks, process, "slot", stay)
     last = {row: place for place, row in enumerate(stay.row.tolist())}
     seen, leaves = _moved(run.records, replica)
     bounds = {phase: stay.bounds(phase) for phase in Phase}
-    for place, (row, lane) in enumerate(zip(stay.row.tolist(), slot.tolist(), strict=True)):
-        track, name = lanes[lane], run.request_ids[row]
+    for place, (row, track) in enumerate(zip(stay.row.tolist(), lanes, strict=True)):
+        name = run.request_ids[row]
         told: dict[str, Any] = {"request": name}
         if requests.scheduled_s[row] == stay.start_s[place]:
             told |= {
@@ -127,7 +124,7 @@ def _moved(records: Records, replica: int) -> tuple[set[int], set[int]]:
 
 
 def _preempted(run: Exported, records: Records, replica: int, tracks: Tracks, process: int) -> Iterator[Event]:
-    """A slice a wait after a preemption, in as few tracks as waits at a time need."""
+    """A slice a wait after a preemption."""
     again = records.requeues
     mine = np.flatnonzero(records.requests.replica[again.row] == replica)
     released = records.requests.released_s[again.row[mine]]
@@ -135,12 +132,11 @@ def _preempted(run: Exported, records: Records, replica: int, tracks: Tracks, pr
     order = np.lexsort((again.row[mine], again.from_s[mine]))
     mine, start_s, end_s = mine[order], again.from_s[mine][order], until[order]
     end_s = np.maximum(end_s, start_s)
-    lane = assign(Stays(again.row[mine], start_s, start_s, start_s, end_s, end_s))
-    lanes = [tracks.track(process, f"preempted {number}") for number in range(int(lane.max(initial=-1)) + 1)]
-    for place, entry in enumerate(mine.tolist()):
+    lanes = _lanes(tracks, process, "preempted", Stays(again.row[mine], start_s, start_s, start_s, end_s, end_s))
+    for track, entry, start, end in zip(lanes, mine.tolist(), start_s.tolist(), end_s.tolist(), strict=True):
         word = "swapped out" if again.swapped[entry] else "preempted"
         told = {"request": run.request_ids[int(again.row[entry])]}
-        yield lanes[int(lane[place])].slice(word, "preemption", float(start_s[place]), float(end_s[place]), told)
+        yield track.slice(word, "preemption", start, end, told)
 
 
 def _counters(records: Records, replica: int, tracks: Tracks, process: int) -> Iterator[Event]:
@@ -191,17 +187,16 @@ def _transfers(run: Exported, records: Records, tracks: Tracks) -> Iterator[Even
     start_s, end_s = moved.start_s[order], np.fmax(moved.end_s, moved.start_s)[order]
     known = ~np.isnan(start_s)
     order, start_s, end_s = order[known], start_s[known], np.fmin(end_s[known], run.end_s)
-    lane = assign(Stays(moved.row[order], start_s, start_s, start_s, end_s, end_s))
-    process = tracks.process("KV link")
-    lanes = [tracks.track(process, f"transfer {number}") for number in range(int(lane.max(initial=-1)) + 1)]
-    for place, entry in enumerate(order.tolist()):
+    stay = Stays(moved.row[order], start_s, start_s, start_s, end_s, end_s)
+    lanes = _lanes(tracks, tracks.process("KV link"), "transfer", stay)
+    for track, entry, start, end in zip(lanes, order.tolist(), start_s.tolist(), end_s.tolist(), strict=True):
         told = {
             "request": run.request_ids[int(moved.row[entry])],
             "from_replica": int(moved.from_replica[entry]),
             "to_replica": int(moved.to_replica[entry]),
             "bytes": int(moved.bytes[entry]),
         }
-        yield lanes[int(lane[place])].slice("transfer", "transfer", float(start_s[place]), float(end_s[place]), told)
+        yield track.slice("transfer", "transfer", start, end, told)
 
 
 class _Chunks:

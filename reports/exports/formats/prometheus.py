@@ -34,7 +34,7 @@ class _Families:
         self._run = run
 
     def collect(self) -> Iterator[Any]:
-        """All of them, each with a sample a replica."""
+        """Yield all families, each with a sample a replica."""
         yield from _gauges(self._run)
         yield from _counters(self._run)
         yield from _histograms(self._run)
@@ -44,9 +44,7 @@ def _gauges(run: Exported) -> Iterator[Any]:
     """The gauges at the end of the run, when unfinished requests still run or wait."""
     from prometheus_client.core import GaugeMetricFamily
 
-    running, waiting, kv = _at_end(run)
-    values = (running, waiting, kv)
-    for (name, told), of in zip(names.GAUGES.items(), values, strict=True):
+    for (name, told), of in zip(names.GAUGES.items(), _at_end(run), strict=True):
         family = GaugeMetricFamily(names.PREFIX + name, told, labels=names.LABELS)
         for replica in range(run.records.replicas):
             family.add_metric([run.model, str(replica)], float(of[replica]))
@@ -122,14 +120,10 @@ def _histograms(run: Exported) -> Iterator[Any]:
             mine = values[replica == engine]
             counts = np.bincount(np.searchsorted(bounds, mine), minlength=len(bounds) + 1)
             below = np.cumsum(counts).tolist()
-            labels = [*map(_bound, bounds), "+Inf"]
+            labels = [*map(repr, bounds), "+Inf"]
             pairs = [(bound, float(count)) for bound, count in zip(labels, below, strict=True)]
             family.add_metric([run.model, str(engine)], pairs, float(mine.sum()))
         yield family
-
-
-def _bound(value: float) -> str:
-    return repr(value)
 
 
 def _observed(run: Exported) -> dict[str, tuple[Floats | Ints, Ints]]:
@@ -140,6 +134,7 @@ def _observed(run: Exported) -> dict[str, tuple[Floats | Ints, Ints]]:
     all_ = np.flatnonzero(requests.replica >= 0)
     several = done[requests.output_tokens[done] > 1]
     decode_s = engine.last_token_s - engine.first_token_s
+    tpot_s = decode_s[several] / (requests.output_tokens[several] - 1)
     gaps = [(np.diff(times), row) for row, times in token_times_s(run.records)]
     gap_s = np.concatenate([gap for gap, _ in gaps]) if gaps else np.zeros(0)
     gap_row = np.repeat([row for _, row in gaps], [len(gap) for gap, _ in gaps]).astype(np.int64)
@@ -147,10 +142,7 @@ def _observed(run: Exported) -> dict[str, tuple[Floats | Ints, Ints]]:
     return {
         "time_to_first_token_seconds": ((requests.first_token_s - requests.arrival_s)[first], of[first]),
         "inter_token_latency_seconds": (gap_s, of[gap_row]),
-        "request_time_per_output_token_seconds": (
-            decode_s[several] / (requests.output_tokens[several] - 1),
-            of[several],
-        ),
+        "request_time_per_output_token_seconds": (tpot_s, of[several]),
         "e2e_request_latency_seconds": ((requests.last_token_s - requests.arrival_s)[done], of[done]),
         "request_queue_time_seconds": ((requests.scheduled_s - requests.arrival_s)[done], of[done]),
         "request_inference_time_seconds": ((engine.last_token_s - engine.scheduled_s)[done], of[done]),

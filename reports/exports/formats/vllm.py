@@ -8,7 +8,6 @@ the requests that came. Figures over requests are those of summary.json.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,6 @@ FILE = "vllm-bench.json"
 _STATISTICS = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _LEAST_CV = 1e-3  # of arrivals as regular as a clock
 _KEYS = [f"{statistic}_{name}_ms" for name in ("ttft", "tpot", "itl", "e2el") for statistic in _STATISTICS]
-
-
-def _write(run: Exported, folder: Path) -> None:
-    write_json(folder / FILE, result(run))
 
 
 def result(run: Exported) -> dict[str, Any]:
@@ -102,5 +97,5 @@ FORMAT = ExportFormat(
     title="whatever reads a result of `vllm bench serve`",
     note="every field of `vllm bench serve --save-result --save-detailed`, so `batchlab validate` reads it too",
     files=(FILE,),
-    write=_write,
+    write=lambda run, folder: write_json(folder / FILE, result(run)),
 )

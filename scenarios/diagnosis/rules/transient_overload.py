@@ -33,9 +33,10 @@ def _find(evidence: Evidence, left_s: Floats) -> Claim | None:
     if found is None or not is_transient(evidence):
         return None
     again = f", the worst of {found.times} such times" if found.times > 1 else ""
+    started = f"only {count(found.service_rate)} were" if found.service_rate else "none was"
     words = (
         f"for {seconds(found.duration_s)}, from {moment(found.from_s)} to {moment(found.to_s)}{again}: "
-        f"{count(found.arrival_rate)} requests/s came, but only {count(found.service_rate)} were started; "
+        f"{count(found.arrival_rate)} requests/s came, but {started} started; "
         f"the queue reached {count(found.peak)}, and {count(found.late)} requests waited too long, the longest "
         f"{seconds(found.longest_s)}"
     )

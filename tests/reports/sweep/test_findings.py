@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reports.sweep.best import best_points, keeps_slo
 from reports.sweep.knee import knee
 from reports.sweep.load import knee_table
-from reports.sweep.pareto import TRADES, eligible, trades
+from reports.sweep.pareto import TRADES, trades
 from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
 from reports.verdict.shown_metrics import Summary
 from tests.reports.sweep.results import POLICIES, RATES, SEATS, made, summary
@@ -101,13 +101,13 @@ def test_a_front_is_what_no_other_point_beats(values: list[tuple[int, int]]) -> 
 
 def test_saturated_points_are_on_no_front_unless_all_are() -> None:
     result = made()
-    assert len(eligible(result)) == 7
-    assert all(not point.is_saturated for point in eligible(result))
+    assert len(result.eligible) == 7
+    assert all(not point.is_saturated for point in result.eligible)
 
     def jammed(places: tuple[int, ...], seed: int) -> Summary:
         return summary(saturated=True, p50_tpot_ms=1.0 + places[0])
 
-    assert len(eligible(made(of=jammed))) == 8
+    assert len(made(of=jammed).eligible) == 8
     assert [trade.name for trade in trades(result)] == ["speed", "cost"]
     assert trades(made(of=jammed)) == []
 
