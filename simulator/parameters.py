@@ -61,7 +61,7 @@ class Parameter:
 
     @property
     def is_float(self) -> bool:
-        """Whether it takes any number: an int then stands for a float."""
+        """Return whether the parameter takes any number: an int then stands for a float."""
         return _fits(self.annotation, 0.5)
 
     @property
@@ -142,7 +142,7 @@ def _literals(annotation: Any) -> tuple[Any, ...]:
 
 
 def _fits(annotation: Any, value: object) -> bool:
-    """Whether a value has the type and keeps the limits. An int may stand for a float, a bool for no number."""
+    """Return whether a value has the type and keeps the limits. An int may stand for a float, a bool for no number."""
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *limits = get_args(annotation)

@@ -53,5 +53,5 @@ def _ranks(config: LengthConfig, tokens: Ints, stream: Callable[[str], np.random
 
 
 def _inside(uniform: Floats) -> Floats:
-    """Without 0, which a normal variable never has for its CDF."""
+    """Raise 0 to the least number above it: 0 is the CDF of no normal variable."""
     return np.maximum(uniform, 2.0**-54)

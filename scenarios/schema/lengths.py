@@ -55,7 +55,7 @@ class _Bounded(Strict):
         return self.cdf(self.lowest - 0.5), self.cdf(self.highest + 0.5)
 
     def check_bounds(self) -> None:
-        """Raises ValueError for bounds that contradict each other or leave almost nothing."""
+        """Raise ValueError for bounds that contradict each other or leave almost nothing."""
         if self.lowest > self.highest:
             raise ValueError(f"min {self.lowest} is above max {self.highest}")
         low, high = self.limits()

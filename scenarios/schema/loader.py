@@ -301,7 +301,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc] # a base class chosen at run time
-    """Quotes what YAML 1.1 or our reading of 1.2 would take for something else than text."""
+    """Write YAML; text that YAML 1.1 or our reading of 1.2 would take for something else gets quotes."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

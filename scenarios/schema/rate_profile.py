@@ -126,7 +126,7 @@ def period_of(profile: RateProfile) -> float | None:
 
 
 def check(profile: RateProfile) -> None:
-    """Raises ValueError, beginning with the key `profile`, for points that make no rate."""
+    """Raise ValueError, beginning with the key `profile`, for points that make no rate."""
     points = points_of(profile)
     for (before, _), (after, _) in itertools.pairwise(points):
         if after < before:

@@ -42,7 +42,7 @@ __all__ = ["Cost", "Engine", "Hardware", "Measure", "Scenario", "TraceConfig", "
 
 
 def _by_shape(name: str, mapping: str) -> Discriminator:
-    """Chooses the tag `mapping` for mappings, `name` for everything else."""
+    """Choose the tag `mapping` for mappings, `name` for everything else."""
     return Discriminator(lambda value: mapping if isinstance(value, Mapping) else name)
 
 

@@ -77,7 +77,7 @@ class ClassSlo(_Targets):  # type: ignore[valid-type,misc] # a base class made f
 
     @model_serializer(mode="wrap")
     def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the targets and classes that are not given: there are too many to show that they are not there."""
+        """Leave out the targets and classes that are not given: there are too many to list."""
         return {key: value for key, value in handler(self).items() if key in self._shown or value not in (None, {})}
 
 

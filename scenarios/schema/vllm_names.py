@@ -27,7 +27,7 @@ BELONGS: Mapping[str, str] = {
     "scheduler_reserve_full_isl": "is `engine.reserve_full_isl`",
     "seed": "is the top-level `seed`",
 }
-"""By argument, the end of the sentence that begins with it."""
+"""The end of the sentence that begins with the argument, by argument."""
 
 
 def where(argument: str) -> str | None:

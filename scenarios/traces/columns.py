@@ -86,7 +86,7 @@ def kept_rows(trace: OpenTrace, options: TraceOptions, skipped: Tally, cut: Cut)
 
 
 class _Sample:
-    """Keeps a share of the requests, from a stream of its own; a session is kept or left out as a whole.
+    """Keep a share of the requests, from a stream of its own; a session is kept or left out as a whole.
 
     A session's draw is a hash of its name and the seed, so that no session has to be remembered.
     """

@@ -28,7 +28,7 @@ class Contents:
 
 
 def contents(columns: Columns, inputs: Ints, options: TraceOptions, file: str) -> Contents | None:
-    """Do what `part_contents` does, for all rows of a trace."""
+    """Return `part_contents` for all rows of a trace, with the notes about its block hashes."""
     inferred, dropped = BlockSizes(), Tally(file, options.strict)
     inferred.add_rows(columns.inputs, columns.extra)
     found = part_contents(columns, inputs, options, file, inferred, dropped)

@@ -75,7 +75,7 @@ def _columns(store: RowStore) -> frozenset[str]:
 
 
 def _part(columns: Columns, names: frozenset[str], zero: float) -> dict[str, Sequence[Any]]:
-    """Some rows as native columns."""
+    """Native columns of some rows."""
     absent: list[Any] = [None] * len(columns.inputs)
     part: dict[str, Sequence[Any]] = {name: columns.extra.get(name, absent) for name in names}
     part["arrival_time_s"] = _seconds(np.asarray(columns.arrival), zero, columns.in_ns).tolist()

@@ -49,7 +49,7 @@ def detect(lines: Iterator[Line], options: TraceOptions, file: str) -> Detected:
     if not _is_text(first):
         raise InputError("the first line is not UTF-8 text", file=file, line=number)
     kind = _kind(first, sample, options)
-    names = {"text": _no_names, "jsonl": _keys, "csv": _header}[kind](first, file, number)
+    names = () if kind == "text" else (_keys if kind == "jsonl" else _header)(first, file, number)
     rows: Iterator[Line] = chain(sample[1:] if kind == "csv" else sample, lines)
     if options.columns:
         names = renamed(names, options.columns, kind, file, number)
@@ -152,10 +152,6 @@ def _beginning_so(sample: Sequence[Line], given: str) -> list[str]:
     text = "\n".join(text for _, text in sample[:_BEGINNING_LINES])[:_BEGINNING_CHARACTERS]
     formats = [each for name, each in trace_formats().items() if given in ("auto", name)]
     return [each.name for each in formats if each.begins is not None and each.begins.match(text)]
-
-
-def _no_names(first: str, file: str, line: int) -> tuple[str, ...]:
-    return ()
 
 
 def _keys(first: str, file: str, line: int) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some requests in order: arrivals in seconds, lengths, contents where there are any."""
+    """A part of the requests, in order: arrivals in seconds, lengths, contents where there are any."""
 
     arrival_s: Floats
     inputs: Ints
@@ -56,7 +56,7 @@ class _Part:
 
 
 Parts = Callable[[], Iterator[_Part]]
-"""Gives all requests, each time from the first on."""
+"""A function that gives all requests, each time from the first on."""
 
 
 def inspect_trace(path: Path, options: TraceOptions | None = None) -> TraceFacts:
@@ -124,7 +124,7 @@ def _of_workload(path: Path, options: TraceOptions) -> TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """All that is summed up of the requests."""
+    """The sums over all requests."""
 
     arrivals: ArrivalSums
     input: LengthTable

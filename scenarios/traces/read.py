@@ -45,7 +45,7 @@ class Reading:
 
 
 def load(path: Path, options: TraceOptions) -> Reading:
-    """Do what `read_trace` does, and return the facts about the file beside the workload."""
+    """Read a trace as `read_trace` does; return the facts about its file too."""
     file = str(path)
     skipped, cut = Tally(file, options.strict), Cut()
     with open_trace(path, options) as found:

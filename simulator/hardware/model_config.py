@@ -125,7 +125,7 @@ def named_model(name: str) -> Model:
 
 
 def is_config(name: str) -> bool:
-    """Whether a model is named by the path of a config.json."""
+    """Return whether a model is named by the path of a config.json."""
     return name.endswith(".json")
 
 

@@ -304,7 +304,7 @@ HUGGING_FACE: Mapping[str, str] = {model.name: name for name, model in _TABLE.it
 
 
 NVFP4_BYTES = 0.5625
-"""Of a weight in nvfp4: 4 bits, and a byte of scale for each 16."""
+"""Bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights."""
 
 FEWEST_WEIGHT_BYTES = 0.1
 """Weights of a bit have 0.125 bytes."""

@@ -70,7 +70,7 @@ class ArrivalSums:
 
     _first: float | None = None
     _last: float = 0.0
-    _gaps: int = 0
+    gaps: int = 0  # between the arrivals so far
     _mean: float = 0.0  # of the gaps
     _deviations: float = 0.0  # sum of their squared deviations from it
     _longest: float = 0.0
@@ -93,22 +93,17 @@ class ArrivalSums:
 
     def _add_gaps(self, gaps: Floats) -> None:
         # Means and deviations of the two parts put together (Chan, Golub and LeVeque, 1979).
-        mean, both = float(gaps.mean()), self._gaps + len(gaps)
+        mean, both = float(gaps.mean()), self.gaps + len(gaps)
         apart = mean - self._mean
-        self._deviations += float(((gaps - mean) ** 2).sum()) + apart**2 * self._gaps * len(gaps) / both
+        self._deviations += float(((gaps - mean) ** 2).sum()) + apart**2 * self.gaps * len(gaps) / both
         self._mean += apart * len(gaps) / both
-        self._gaps = both
+        self.gaps = both
         self._longest = max(self._longest, float(gaps.max()))
         self.zero_gaps += int(np.count_nonzero(gaps == 0))
         if len(self._steps) <= _MOST_STEPS:
             steps, counts = np.unique(gaps[gaps > 0], return_counts=True)
             for step, count in zip(steps.tolist(), counts.tolist(), strict=True):
                 self._steps[step] = self._steps.get(step, 0) + count
-
-    @property
-    def gaps(self) -> int:
-        """The number of gaps between the arrivals."""
-        return self._gaps
 
     def steps(self) -> Floats:
         """The gaps above 0, in order; none of them where they are too many to be those of ticks."""
@@ -124,12 +119,12 @@ class ArrivalSums:
         one, ten, sixty = self._windows
         return ArrivalFacts(
             duration_s=duration,
-            rate=self._gaps / duration if moving else None,
-            interarrival_cv=math.sqrt(self._deviations / self._gaps) / self._mean if moving else None,
+            rate=self.gaps / duration if moving else None,
+            interarrival_cv=math.sqrt(self._deviations / self.gaps) / self._mean if moving else None,
             idc_1s=one.dispersion(),
             idc_10s=ten.dispersion(),
             idc_60s=sixty.dispersion(),
             max_gap_s=self._longest,
-            zero_gap_share=self.zero_gaps / self._gaps if self._gaps else None,
+            zero_gap_share=self.zero_gaps / self.gaps if self.gaps else None,
             peak_minute=sixty.peak,
         )

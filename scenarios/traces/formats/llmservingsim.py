@@ -31,7 +31,7 @@ def _open(head: Head) -> OpenTrace:
     if head.kind == "csv":
         return OpenTrace(head.rows, _csv_parser(head), "ticks", "ns")
     rows = _JsonRows(head)
-    return OpenTrace(rows.items(), rows.parse, "ticks", "ns", remarks=rows.remarks)
+    return OpenTrace(rows.items(), rows.parse, "ticks", "ns", remarks=rows.turns.remarks)
 
 
 def _csv_parser(head: Head) -> ParseRow:
@@ -58,7 +58,7 @@ class _JsonRows:
     def __init__(self, head: Head) -> None:
         self._lines = head.rows
         self._answer = head.answer
-        self._turns = Turns()
+        self.turns = Turns()
         self._tool_ns: dict[str, int] = {}  # how long the tool runs that a session's last call asked for
 
     def items(self) -> Iterator[tuple[int, Any]]:
@@ -89,7 +89,7 @@ class _JsonRows:
         tool = ticks_ns(call.get("tool_duration_ns") or 0, "tool_duration_ns", 1)
         content = _token_ids(call)
         wait = self._tool_ns.get(name)
-        arrival, extra = self._turns.turn(name, start if wait is None else None, wait)
+        arrival, extra = self.turns.turn(name, start if wait is None else None, wait)
         self._tool_ns[name] = tool
         return arrival, inputs, outputs, extra | content
 
@@ -100,9 +100,6 @@ class _JsonRows:
             self._answer(fields.get("output_toks"), "output_toks"),
             _token_ids(fields) or None,
         )
-
-    def remarks(self) -> list[str]:
-        return self._turns.remarks()
 
 
 def _token_ids(fields: dict[str, Any]) -> dict[str, Any]:

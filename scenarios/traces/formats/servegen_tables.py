@@ -129,7 +129,7 @@ def _renewals(windows: Sequence[_Window], rng: np.random.Generator) -> Iterator[
 
 
 def _gaps(window: _Window, rng: np.random.Generator) -> Sequence[float]:
-    """Some gaps of mean 1."""
+    """Draw gaps of mean 1, as many as a window needs or `_DRAWN_AT_ONCE`."""
     count = min(_DRAWN_AT_ONCE, math.ceil((window.end_s - window.start_s) * window.rate) + 1)
     if window.family == "Gamma":
         drawn: Any = rng.gamma(window.shape, 1.0 / window.shape, count)
@@ -185,7 +185,7 @@ def _dataset(path: Path) -> list[tuple[float, tuple[_Lengths, _Lengths]]]:
 
 
 def _pair(fields: dict[str, str]) -> tuple[_Lengths, _Lengths] | None:
-    """None where a distribution is empty: a window without requests."""
+    """Read the two distributions; None where one is empty: a window without requests."""
     inputs, outputs = (_lengths(ast.literal_eval(fields[name])) for name in ("input_tokens", "output_tokens"))
     return None if inputs is None or outputs is None else (inputs, outputs)
 

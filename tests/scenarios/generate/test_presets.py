@@ -273,7 +273,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
             "requests": 5,
             "classes": [{"name": "a", "preset": "chat", "corr": 0.5, "input": {"dist": "fixed", "value": 4}}],
         },
-        "classes.0.corr: a corr needs lengths that differ",
+        "classes.0.corr: corr needs lengths that vary",
     ),
     "nothing at all": ({"requests": 5}, "give classes, or a preset: chat, code"),
     "a key of a class": ({"preset": "chat", "input": {"dist": "fixed", "value": 4}}, "`input` belongs under"),
