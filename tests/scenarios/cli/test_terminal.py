@@ -57,8 +57,8 @@ def test_no_color(tmp_path: Path) -> None:
 
 
 def test_errors_are_red_in_a_terminal_only(tmp_path: Path) -> None:
-    assert in_terminal("run", "quikstart", cwd=tmp_path).startswith("\x1b[1;31merror:\x1b[0m no scenario")
-    assert batchlab("run", "quikstart", cwd=tmp_path).err.startswith("error: no scenario")
+    assert in_terminal("run", "quikstart", cwd=tmp_path).startswith("\x1b[1;31merror:\x1b[0m no shipped scenario")
+    assert batchlab("run", "quikstart", cwd=tmp_path).err.startswith("error: no shipped scenario")
 
 
 def test_a_pipe_does_not_know_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
