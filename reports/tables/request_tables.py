@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reports.tables.terminal import aligned
 from reports.units import MISSING, column_unit, decimals, latency, number, short
 from reports.verdict.shown_metrics import Column, Summary, column_of
 from reports.verdict.significance import joined
@@ -28,6 +29,10 @@ class TableRows:
     head: tuple[str, ...]
     body: tuple[tuple[str, ...], ...]
     text_columns: int = 1
+
+    def text(self, width: int) -> str:
+        """Write the table in lines of at most `width` characters."""
+        return aligned([self.head, *self.body], self.text_columns, width)
 
 
 ByClass = Mapping[str, Mapping[str, Summary]]

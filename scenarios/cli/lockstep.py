@@ -10,7 +10,6 @@ import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
 from scenarios.cli.measure import Device, Layers
-from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario as ScenarioModel
@@ -206,7 +205,7 @@ def _tell(
             console.note("drawing the report")
             title = f"{scenario.name}: predicted and executed"
             write_lockstep(folder, LockstepReport(title, steps, fingerprint, [words], resolved_yaml(scenario)))
-    table = table_text(lockstep_rows(found), console.terminal)
+    table = lockstep_rows(found).text(console.terminal.width)
     console.out(to_json(data) if json else f"{table}\n\n{words}\n\n")
     console.written(f"steps: {target / LOCKSTEP_STEPS}", target if report else None, json=json)
     code = {"within": 0, "not within": NOT_WITHIN, "cannot tell": CANNOT_TELL}[verdict.outcome]

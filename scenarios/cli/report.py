@@ -16,7 +16,6 @@ from scenarios.cli.flags import Console, Out, Overwrite, Quiet
 from simulator.errors import InputError
 
 if TYPE_CHECKING:
-    from reports.tables.request_tables import TableRows
     from reports.tables.terminal import Terminal
     from scenarios.show import Shown
 
@@ -49,17 +48,10 @@ def tables(runs: Sequence[Shown], terminal: Terminal) -> str:
     lines = [(fitted(run.label, MOST_OF_A_LABEL), run.records) for run in runs]
     for title, rows in (("By class", class_table(lines, slo, **cuts)), ("By replica", replica_table(lines, **cuts))):
         if rows is not None:
-            parts.append(f"{_title(title, runs, terminal)}\n{table_text(rows, terminal)}\n")
+            parts.append(f"{_title(title, runs, terminal)}\n{rows.text(terminal.width)}\n")
     if basis := provenance_words(summaries):
         parts.append(terminal.paint(wrapped(basis, terminal.prose_width), "dim") + "\n")
     return "\n".join(parts)
-
-
-def table_text(rows: TableRows, terminal: Terminal) -> str:
-    """Return a table as lines of a terminal."""
-    from reports.tables.terminal import aligned
-
-    return aligned([rows.head, *rows.body], rows.text_columns, terminal.width)
 
 
 def _title(text: str, runs: Sequence[Shown], terminal: Terminal) -> str:
@@ -109,7 +101,7 @@ def _difference_lines(runs: Sequence[Shown], cuts: Mapping[str, float], terminal
     title = terminal.paint(f"Differences to {labels[runs[0].label]}", "title")
     basis = OVER_SEEDS if len(runs[0].summaries) > 1 else WITHIN_RUNS
     basis = terminal.paint(wrapped(basis, terminal.prose_width), "dim")
-    return [f"{title}\n{table_text(rows, terminal)}\n{basis}\n"]
+    return [f"{title}\n{rows.text(terminal.width)}\n{basis}\n"]
 
 
 def report(

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.cli.report import table_text
-
 if TYPE_CHECKING:
     from reports.sweep.points import SweepAxis, SweepPoint, SweepResult
     from reports.tables.terminal import Terminal
@@ -40,7 +38,7 @@ def best(result: SweepResult, terminal: Terminal) -> str:
     found = best_points(result)
     rows = best_table(found, named=0)
     words = "\n".join(wrapped(text, terminal.prose_width) for text in best_words(result, found))
-    table = "" if rows is None else f"{table_text(rows, terminal)}\n\n"
+    table = "" if rows is None else f"{rows.text(terminal.width)}\n\n"
     return f"\n{table}{words}\n\n"
 
 

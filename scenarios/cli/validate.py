@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from scenarios.cli.flags import Console, Json, NoReport, Out, Overwrite, Quiet, Scenario, Seed, Set, overrides
-from scenarios.cli.report import table_text
 
 if TYPE_CHECKING:
     from reports.pages.validation_report import Facing
@@ -118,7 +117,7 @@ def _text(facing: Facing, terminal: Terminal) -> str:
     from reports.tables.verdict_table import wrapped
 
     tables = [error_table(facing), *([facing.parts] if facing.parts is not None else [])]
-    texts = [table_text(table, terminal) for table in tables]
+    texts = [table.text(terminal.width) for table in tables]
     words = "\n".join(wrapped(text, terminal.prose_width) for text in facing.words)
     return "\n\n".join([*texts, words]) + "\n\n"
 
