@@ -74,7 +74,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(tmp_path: Path) -> Path:
     """The interpreter of an empty environment, from which a package index can be reached."""
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "empty")], check=True)
-    found = next((tmp_path / "empty").glob("*/python*"))
+    found = next(path for path in (tmp_path / "empty").glob("*/python*") if path.is_file())
     asked = subprocess.run(
         [found, "-m", "pip", "download", "-q", "--no-deps", "-d", tmp_path, f"simpy=={pins()['simpy']}"],
         capture_output=True,

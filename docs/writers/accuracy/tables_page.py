@@ -51,7 +51,8 @@ Where prompts and decodes were measured apart, a step with both is their sum. On
 take (query heads / KV heads)^power times as long beside prompts as alone (`simulator/timing/tables/decodes_beside.py`):
 the form was found on the cards that measured both together, each predicted with the power of the other, for attention
 alone. It is applied to the A100 and to the tables of L40S and RTX PRO 6000 with a bf16 cache. FlashInfer (B200 to
-GB300, and an fp8 cache on those) has a kernel for each, and they add up. """
+GB300, and an fp8 cache on those) has a kernel for each, and they add up.
+"""
 
 
 _UNEVEN = """### Unequal contexts, a card left out
