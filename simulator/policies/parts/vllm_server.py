@@ -56,7 +56,8 @@ def _flags(policy: object, at: Deployment, chunks: Sequence[str], priority: bool
         "--scheduling-policy": "priority" if priority or value("order") == "priority" else None,
         "--long-prefill-token-threshold": value("long_prefill_token_threshold") or None,
         "--enable-expert-parallel": at.enable_expert_parallel,
-        "--async-scheduling": bool(value("async_scheduling")),
+        "--async-scheduling": value("async_scheduling") is True,
+        "--no-async-scheduling": value("async_scheduling") is False,  # left out: as the version does by default
     }
     return command_line(f"vllm serve {at.model}", options)
 
