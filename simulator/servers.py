@@ -6,9 +6,9 @@ are vLLM's and say so: the form is known to fit, the numbers are a default to be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from simulator.front_end import FrontEnd
 from simulator.timing.host import Host
@@ -19,23 +19,52 @@ _NEWEST: Since = (10**9,)
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
-    """The settings of a server besides its policy's parameters. `model` is the value of its model flag."""
+class Flag:
+    """A flag of a server and the key of the scenario that says the same, in both directions.
 
+    `names` are separated by spaces: the first is written, all are read; of an option in a file they are keys, dotted
+    where they lie deeper. A flag takes a value, unless it `means` one. `default` is what the server does without the
+    flag; None where that depends on something else. It is then left out when it is written, unless it is `always`
+    written. `words` are the server's own words for values of the scenario.
+    """
+
+    names: str
+    key: str
+    default: object = None
+    means: object = None
+    always: bool = False
+    is_written: bool = True
+    words: Mapping[object, object] = field(default_factory=dict)
+
+    def says(self, value: object) -> bool:
+        """Return whether this flag is to be written for a value of its key."""
+        if value is None or not self.is_written or (value == self.default and not self.always):
+            return False
+        return self.means is None or self.means == value
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A server's command line: the first of `programs` is written, all are recognised, also by the name of an `image`.
+
+    `model` is the flag of the model, '' where it is the first argument. `options` are keys of a YAML file which
+    `options_flag` names. `without_effect` are flags that change no schedule, by why; `not_modelled` those that may, by
+    what they ask for. Flags of `missing` have no effect here unless they ask for more than one.
+    """
+
+    policy: str
+    programs: Sequence[str]
+    images: Sequence[str]
     model: str
-    tensor_parallel: int
-    gpu_memory_utilization: float
-    swap_space_gib: float
-    block_size: int
-    enable_prefix_caching: bool
-    enable_expert_parallel: bool
-
-
-class Command(NamedTuple):
-    """A command line, and remarks on what it cannot say."""
-
-    text: str
-    remarks: Sequence[str] = ()
+    flags: Sequence[Flag]
+    without_effect: Mapping[str, str]
+    not_modelled: Mapping[str, str]
+    options: Sequence[Flag] = ()
+    options_flag: str = ""
+    port: int = 8000
+    image: str = ""  # of a container that starts it
+    defaults: Callable[[float, str, str | None], Mapping[str, object]] | None = None
+    remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +73,7 @@ class Server:
 
     An engine that schedules one way only has a host of that way alone. `asynchronous_before` is the host of versions
     before one; `overlaps_since` the version from which on an engine schedules asynchronously by default, None for none.
-    `command` writes the command line for a policy; None: no server has the policy.
+    `launch` is its command line; None: no server has the policy.
     """
 
     front_end: FrontEnd
@@ -54,7 +83,7 @@ class Server:
     asynchronous_before: tuple[Since, Host] | None = None
     overlaps_since: Since | None = ()
     overload_status: int = 503  # HTTP status where the queue is full: 503 of vLLM (`QueueOverflowError`) and SGLang
-    command: Callable[[Any, Deployment], Command] | None = None
+    launch: Launch | None = None
 
     def host(self, version: str | None = None, async_scheduling: bool | None = None) -> Host:
         """Return what the host adds to a step.

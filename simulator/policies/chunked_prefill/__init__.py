@@ -58,8 +58,7 @@ class ChunkedPrefill:
         bool, doc("raise the threshold to an even share of the budget")
     ] = False
     async_scheduling: Annotated[
-        bool | None,
-        doc("plan a step while the one before runs, as vLLM does; null: in turn, with the host of the version's default"),
+        bool | None, doc("plan a step while one runs, as vLLM does; null: in turn, with the version's host")
     ] = None
     version: Version = NEWEST
     _limits: VllmLimits = field(init=False, repr=False, compare=False)
