@@ -60,7 +60,7 @@ def _refusing(check: Callable[[Any], object]) -> AfterValidator:
 
 
 class Hardware(Strict):
-    """What the server runs on, and how much of its memory the KV cache gets."""
+    """The GPUs of the server, and the share of their memory for the KV cache."""
 
     gpu: Annotated[
         Annotated[str, _refusing(find_gpu), Tag("<name>")]

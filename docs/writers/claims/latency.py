@@ -214,7 +214,7 @@ def _preemption() -> ClaimResult:
 
 
 def _outcome(result: Result) -> dict[str, float]:
-    """What claim 14 asks of one run, in the order of `_MEANS`."""
+    """The figures of one run that claim 14 needs, in the order of `_MEANS`."""
     by_class = summarize_by_class(result.records, slo=result.scenario.resolve_slo())
     urgent, other = by_class[_URGENT], by_class[_OTHER]
     found = (

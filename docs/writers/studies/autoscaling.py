@@ -26,7 +26,7 @@ def _fixed(count: int) -> Result:
 
 
 def measure() -> StudyResult:
-    """The same spike before fleets of fixed size, autoscaled ones, and one with some replicas in reserve."""
+    """Runs one spike on fleets of fixed size, on autoscaled fleets, and on one with replicas in reserve."""
     scaled = {startup_s: run(SCENARIO, POLICY, f"{_RULE}.startup_s={startup_s}") for startup_s in STARTUPS_S}
     fixed = {count: _fixed(count) for count in (FEWEST, 4, MOST)}
     reserve = run(SCENARIO, POLICY, f"{_RULE}.min_replicas=4")

@@ -21,7 +21,7 @@ _AT_ONCE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What was measured of one kind of traffic."""
+    """Measurements of one kind of traffic."""
 
     alone_s: float  # mean time of a request that is served alone
     cv: float  # its coefficient of variation

@@ -84,7 +84,7 @@ def measure() -> StudyResult:
 
 
 def _served_share(result: Result, within_s: tuple[float, float]) -> float:
-    """Of the requests that were asked first in this time, those that an attempt served."""
+    """Share of the requests first sent in this time that one of their attempts served."""
     records = result.records
     requests, calls = records.requests, records.calls
     first = np.arange(len(requests.row)) if calls is None else calls.first_row
@@ -113,7 +113,7 @@ def _drained_s(result: Result) -> float:
 
 
 def _wasted_share(result: Result) -> float:
-    """Of the tokens computed, those of attempts that were abandoned."""
+    """Share of the computed tokens that went to abandoned attempts."""
     requests = result.records.requests
     done = requests.status == Status.FINISHED
     useful = float((requests.input_tokens + requests.output_tokens - 1)[done].sum())

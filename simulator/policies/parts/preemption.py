@@ -17,7 +17,7 @@ PreemptionMode = Annotated[Literal["recompute", "swap", "auto", "pause"], doc("h
 
 
 def needs_host(mode: object) -> bool:
-    """Whether a preemption mode moves KV to host memory."""
+    """True if a preemption mode moves KV to host memory."""
     return mode in ("swap", "auto")
 
 
@@ -35,9 +35,9 @@ def swap_pays(view: View, request: RequestView, ahead: Iterable[RequestView], *,
 
 
 def waits_long(view: View, request: RequestView, ahead: Iterable[RequestView]) -> bool:
-    """Whether a whole batch must come and go before `request` can resume.
+    """True if a whole batch must come and go before `request` can resume.
 
-    It must when more requests wait `ahead` of it than run now, or when they and it need more blocks than there are.
+    That is so if more requests wait `ahead` of it than run now, or if they and it need more blocks than there are.
     """
     most = len(view.running)
     blocks = cdiv(request.num_tokens, view.block_size)
