@@ -11,8 +11,10 @@ from simulator.division import cdiv
 from simulator.plan import View
 from simulator.request import RequestView
 
-SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("how a victim leaves the batch")]
-PreemptionMode = Annotated[Literal["recompute", "swap", "auto", "pause"], doc("how a victim leaves the batch")]
+SwapMode = Annotated[Literal["recompute", "swap", "auto"], doc("what happens to a preempted request's KV")]
+PreemptionMode = Annotated[
+    Literal["recompute", "swap", "auto", "pause"], doc("what happens to a preempted request's KV")
+]
 """The parameter `preemption_mode` of a policy without and with `pause`."""
 
 
