@@ -20,12 +20,12 @@ _NEWEST: Since = (10**9,)
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of a server and the key of the scenario that says the same, in both directions.
+    """A flag of a server and the key of the scenario that says the same, for writing it and for reading it.
 
-    `names` are separated by spaces: the first is written, all are read; of an option in a file they are keys, dotted
-    where they lie deeper. A flag takes a value, unless it `means` one. `default` is what the server does without the
-    flag; None where that depends on something else. It is then left out when it is written, unless it is `always`
-    written. `words` are the server's own words for values of the scenario.
+    `names` are separated by spaces: the first is written, all are read. In a file of options they are keys, dotted
+    where they lie deeper. A flag takes a value unless it `means` one. `default` is what the server does without it;
+    None where that depends. A flag is left out where its default is meant, unless it is `always` written. `words` are
+    the server's own words for values of the scenario, the first of several being written.
     """
 
     names: str
@@ -34,37 +34,52 @@ class Flag:
     means: object = None
     always: bool = False
     is_written: bool = True
-    words: Mapping[object, object] = field(default_factory=dict)
+    words: Mapping[Any, Any] = field(default_factory=dict)
 
     def says(self, value: object) -> bool:
-        """Return whether this flag is to be written for a value of its key."""
+        """Return whether this flag is written for a value of its key."""
         if value is None or not self.is_written or (value == self.default and not self.always):
             return False
-        return self.means is None or self.means == value
+        return value in self.words if self.words else self.means is None or self.means == value
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A server's command line: the first of `programs` is written, all are recognised, also by the name of an `image`.
+    """A server's command line, for writing it and for reading it.
 
-    `model` is the flag of the model, '' where it is the first argument. `options` are keys of a YAML file which
-    `options_flag` names. `without_effect` are flags that change no schedule, by why; `not_modelled` those that may, by
-    what they ask for. Flags of `missing` have no effect here unless they ask for more than one.
+    The first of `programs` is written, all are recognised, and so is an image whose name holds one of `images`.
+    `model` is the flag of the model, '' where it is the first argument; `model_names` are read too. `options` stand in
+    a YAML file that `options_flags` name. `without_effect` are flags that change neither schedule nor step times, by
+    what they are about; `not_modelled` those that may, by why they do not here; `*` in a name stands for anything.
+    `defaults` are the server's own where they depend on memory and name of the GPU and on the version; `fixed` is
+    written for a policy without these keys; `written` are values that differ from the policy's parameters when they are
+    written, and `joined` makes keys of the policy that no flag says from those that one
+    does. `is_own` says that the policy is the server's own, and not only near to it. `container` is an image that
+    starts the server. A server of the same program from before a version says so: `until` is that version, `switch` a
+    variable that asks for it, `told_by` the remark on its commands.
     """
 
-    policy: str
     programs: Sequence[str]
     images: Sequence[str]
-    model: str
     flags: Sequence[Flag]
     without_effect: Mapping[str, str]
     not_modelled: Mapping[str, str]
+    container: str
+    model: str = ""
+    model_names: Sequence[str] = ()
     options: Sequence[Flag] = ()
-    options_flag: str = ""
+    options_flags: Sequence[str] = ()
     port: int = 8000
-    image: str = ""  # of a container that starts it
+    version: str | None = None
+    is_own: bool = True
+    fixed: Mapping[str, object] = field(default_factory=dict)
     defaults: Callable[[float, str, str | None], Mapping[str, object]] | None = None
     remarks: Callable[[Any, Mapping[str, object]], Sequence[str]] | None = None
+    joined: Callable[[Mapping[str, Any]], Mapping[str, object]] | None = None
+    written: Callable[[Any, Mapping[str, object]], Mapping[str, object]] | None = None
+    until: Since = ()
+    switch: str = ""
+    told_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
