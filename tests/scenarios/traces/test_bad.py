@@ -123,7 +123,7 @@ BAD: dict[str, tuple[str | bytes, TraceOptions, tuple[str, ...]]] = {
         TraceOptions(),
         (":3:", "the request_id '1' occurs twice", "named by its number"),
     ),
-    "unit for date-times": (AZURE, TraceOptions(time_unit="ms"), ("time_unit does not apply to the format azure",)),
+    "unit for date-times": (AZURE, TraceOptions(time_unit="ms"), ("time_unit cannot be given for the format azure",)),
     "unit for native": (NATIVE + OK, TraceOptions(time_unit="ms"), ("time_unit does not apply", "in seconds")),
     "unit for native json": (
         jsonl({"arrival_time_s": 0, "input_tokens": 1, "output_tokens": 1}),
@@ -266,7 +266,7 @@ def test_a_line_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 OPTIONS: list[tuple[Callable[[], TraceOptions], str]] = [
     (lambda: TraceOptions(format="azur"), "unknown trace format 'azur'\n.*did you mean azure"),
     (lambda: TraceOptions(format="csv"), f"allowed: auto, {', '.join(trace_formats())}"),
-    (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is no unit of time"),  # type: ignore[arg-type]  # on purpose
+    (lambda: TraceOptions(time_unit="min"), "time_unit: 'min' is not a unit of time"),  # type: ignore[arg-type]  # on purpose
     (lambda: TraceOptions(rate_scale=0), "rate_scale: 0 is not above 0"),
     (lambda: TraceOptions(rate_scale=float("nan")), "rate_scale: nan is not above 0"),
     (lambda: TraceOptions(duration_s=0), "duration_s: 0 is not above 0"),

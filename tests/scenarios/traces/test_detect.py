@@ -55,7 +55,7 @@ def test_hashes_make_milliseconds_with_a_doubt_where_steps_are_small(tmp_path: P
     text = jsonl(*({"timestamp": t, "input_length": 9, "output_length": 2, "hash_ids": [1]} for t in (0, 1, 2, 3)))
     workload = read_trace(write(tmp_path, text))
     assert workload.arrival_s.tolist() == [0, 1e-3, 2e-3, 3e-3]
-    assert "were they seconds, give time_unit: s" in notes(workload)
+    assert "if they are seconds, give time_unit: s" in notes(workload)
 
 
 def test_given_format_must_fit(tmp_path: Path) -> None:
