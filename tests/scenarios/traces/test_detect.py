@@ -16,7 +16,9 @@ from tests.scenarios.traces.test_read import FIXTURES, NATIVE, jsonl, notes, wri
 def test_every_fixture_is_known_and_only_tables_without_lengths_are_refused() -> None:
     for path in sorted(FIXTURES.iterdir()):
         if path.name == "servegen_chunk-1-trace.csv":  # a generator's table, whose lengths stand in another file
-            with pytest.raises(InputError, match=r"chunk-1-dataset\.json: the lengths of a ServeGen client lie here"):
+            with pytest.raises(
+                InputError, match=r"chunk-1-dataset\.json: a ServeGen client's lengths should be in this file"
+            ):
                 read_trace(path)
         else:
             assert inspect_trace(path).format in trace_formats()

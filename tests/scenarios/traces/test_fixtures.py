@@ -293,7 +293,7 @@ def test_aiperf_rows(tmp_path: Path) -> None:
     assert workload.arrival_s.tolist() == [0, 0.2, 0.5, 0.5]
     assert workload.input_tokens.tolist() == [10, 600, 2, 1]
     assert followed(workload) == [(-1, 0), (-1, 0), (0, 0.5), (2, 0)]
-    assert "2 turns without times of their own arrive as though" in notes(workload)
+    assert "2 turns without times of their own arrive as if" in notes(workload)
     assert "2 prompts given as text: tokens estimated as characters / 4" in notes(workload)
     assert "a delay without a session_id: it does not say after which answer (line 5)" in notes(workload)
     assert "block hashes of 512 tokens each" in notes(workload)
