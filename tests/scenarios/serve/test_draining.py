@@ -41,7 +41,7 @@ def listening(talk: Callable[[int], Coroutine[object, object, None]]) -> None:
     talks: list[asyncio.Task[None]] = []
 
     def ready(url: str) -> None:
-        talks.append(asyncio.get_running_loop().create_task(talk(int(url.rpartition(":")[2]))))  # type: ignore[arg-type]
+        talks.append(asyncio.get_running_loop().create_task(talk(int(url.rpartition(":")[2]))))
 
     serving.listen(Address(port=0), ready)
     assert talks[0].done()

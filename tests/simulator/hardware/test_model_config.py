@@ -302,11 +302,11 @@ def test_what_is_not_understood_is_refused_by_its_field(config: Config, said: li
 
 def test_the_advice_for_several_modalities_is_not_refused() -> None:
     """A language model that is understood goes into a file of its own; of another, the dimensions are told."""
-    known = {"model_type": "llava", "text_config": llama(), "vision_config": {"hidden_size": 1024}}
+    known: Config = {"model_type": "llava", "text_config": llama(), "vision_config": {"hidden_size": 1024}}
     with pytest.raises(InputError, match="text_config as a file of its own"):
         model_from_config(known, "x")
     assert model_from_config(known["text_config"], "x").name == "llama-3.1-8b"
-    fields = {**llama(), "model_type": "gemma9_text"}
+    fields: Config = {**llama(), "model_type": "gemma9_text"}
     at_top = {**fields, "model_type": "qwen9_vl", "vision_config": {"hidden_size": 1024}}
     for config in ({"model_type": "gemma9", "text_config": fields}, at_top):
         with pytest.raises(InputError, match="dimensions as a mapping") as caught:
