@@ -81,16 +81,16 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What a picture shows, and that its bytes are equal each time, has tests in tests/reports.
     """
-    from reports.drawing import style
+    from matplotlib.figure import Figure
 
-    class Blank(style.Figure):
+    class Blank(Figure):
         def draw_without_rendering(self) -> None:
             pass
 
         def savefig(self, fname: Any, **options: Any) -> None:
             fname.write("<svg></svg>" if options["format"] == "svg" else b"\x89PNG")
 
-    monkeypatch.setattr(style, "Figure", Blank)
+    monkeypatch.setattr("reports.drawing.style.Figure", Blank)
 
 
 NEEDS: dict[str, Callable[[], str | None]] = {"gpu": no_gpu, "vllm": no_vllm, "browser": no_browser}
