@@ -65,7 +65,7 @@ tables: $(VENV)/.dev
 test: $(VENV)/.dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
-	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy -n $(JOBS)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -rs $(PYTEST_ARGS)
 
