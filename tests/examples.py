@@ -14,8 +14,8 @@ from hypothesis import settings
 PROFILES = ("default", "long", "more")
 PROFILE = os.environ.get("BATCHLAB_HYPOTHESIS", "default")
 # `make test` takes one example of so many, and at least so many of each law: it ends within 6 minutes on two cores.
-ONE_OF = 20
-FEWEST = 3
+ONE_OF = 30
+FEWEST = 2
 # `make long-tests` takes one of so many: it ends within 17 minutes.
 LONG_ONE_OF = 3
 
