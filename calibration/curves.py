@@ -11,8 +11,7 @@ from simulator.timing.tables.make_curves import make_curve
 TILED = ("qkv", "output_projection", "gate_up", "down", "lm_head")
 """Matrix products: their kernels pad to a tile, so a count between two others costs as much as the upper one."""
 
-TILE = 16
-"""Their kernels pad rows to at least this many."""
+TILE = 16  # their kernels pad rows to at least this many
 
 
 def curve(counts: Array, us: Array, *, tiled: bool = False) -> Curve:

@@ -51,8 +51,7 @@ launches that cannot be hidden. The same figure as the roofline's."""
 
 ASSUMED_HOST = {"step_s": DEFAULT_HOST_S, "seq_s": 0.0, "from": "assumed"}
 NO_HOST = {"step_s": 0.0, "seq_s": 0.0, "from": "left out"}
-FEWEST_STEPS = 12
-"""Whole steps from which the host's part is fitted."""
+FEWEST_STEPS = 12  # whole steps from which the host's part is fitted
 
 
 def fit_profile(

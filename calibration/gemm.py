@@ -13,8 +13,7 @@ from calibration.surface_fit import Kernel, fit_surface
 from simulator.timing.profile.surface import Array, Surface
 from simulator.timing.tables.products import WEIGHT_BYTES, product_features
 
-SMALLEST = 1024
-"""No layer of a served model has products narrower than this in n or k: they are left out of the fit."""
+SMALLEST = 1024  # no layer of a served model has products narrower than this in n or k: they are left out of the fit
 
 
 def gemm_kernel(precision: str = "bf16") -> Kernel:

@@ -34,8 +34,7 @@ SMALL = 2000
 
 FEW = 20
 SEED = 0
-REPEATS_OF_FEW = 5
-"""Few rows are drawn so many times; the errors of all draws count together."""
+REPEATS_OF_FEW = 5  # few rows are drawn so many times; the errors of all draws count together
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ DECODE = Kernel(("seqs", "context"), Shape(("seqs",), (("keys",), ("chain",))), 
 """Decodes alone: the longer of reading the whole cache once and one sequence's keys one after another."""
 
 
-PREFILL = Kernel(("chunks", "each"), Shape(("tiles",), (("pairs", "tokens"), ("chain",))), _prefill)
-"""Prompts alone."""
+PREFILL = Kernel(("chunks", "each"), Shape(("tiles",), (("pairs", "tokens"), ("chain",))), _prefill)  # prompts alone
 
 EXPERTS = Kernel(("tokens", "activated"), Shape(("tokens",), (("tokens",), ("activated",))), expert_features)
 """Routed experts: the longer of reading the activated weights and the tokens' operations."""

@@ -44,8 +44,7 @@ FEWEST = 12
 
 TERMS = ("rows", "keys", "pairs", "chain", "tiles")
 NO_CORRECTION = (0.0,) * 4
-FEWEST_BETWEEN = 3
-"""Rows between two counts of tokens for the line between them to have a slope of its own."""
+FEWEST_BETWEEN = 3  # rows between two counts of tokens for the line between them to have a slope of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,10 @@ from simulator.timing.tables.grid import fill, steadiness
 DENSE = 0.5
 """From this share of the grid's cells on, the rows are a table: the correction is theirs, and holes are filled."""
 
-CLAMP = 0.5
-"""A correction learnt from scattered rows is at most this much (log)."""
-
-REACH = 1.2
-"""How far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)."""
-
-NOISE = 0.1
-"""Variance of a scattered row's error, as a share of the correction's."""
-
-MOST_SCATTERED = 600
-"""Most scattered rows that the correction uses, taken evenly from all; the physics uses all."""
+CLAMP = 0.5  # a correction learnt from scattered rows is at most this much (log)
+REACH = 1.2  # how far a scattered row's correction reaches, in log units of an axis (the length of a Gaussian process)
+NOISE = 0.1  # variance of a scattered row's error, as a share of the correction's
+MOST_SCATTERED = 600  # most scattered rows that the correction uses, taken evenly from all; the physics uses all
 
 
 @dataclass(frozen=True, slots=True)

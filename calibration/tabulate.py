@@ -50,11 +50,8 @@ M = (
 )  # fmt: skip
 """Sizes of m that are kept where they were measured; of n and k, all are."""
 
-SMALLEST = 256
-"""Products narrower than this, in n or k, are not kept."""
-
-LAUNCHES_US = 30.0
-"""A kernel so small (up to 16 rows, 2,048 columns) takes 2 to 15 us in a graph."""
+SMALLEST = 256  # products narrower than this, in n or k, are not kept
+LAUNCHES_US = 30.0  # a kernel so small (up to 16 rows, 2,048 columns) takes 2 to 15 us in a graph
 
 DECODE = Shape(("items",), (("keys",), ("chain",)))
 PROMPT = Shape(("tiles",), (("pairs", "tokens"), ("chain",)))

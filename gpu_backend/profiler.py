@@ -31,8 +31,7 @@ CANARY_EVERY = 20  # shapes
 
 ROWS, MEASURED = "rows.jsonl.gz", "measured.json"
 
-Say = Callable[[str], None]
-"""A function that tells the user how the work goes."""
+Say = Callable[[str], None]  # a function that tells the user how the work goes
 
 
 class Memory(Protocol):

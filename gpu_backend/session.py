@@ -24,8 +24,7 @@ from simulator.timing.profile.profile_cost import capture_sizes
 
 _CPU_POOL_BYTES = 512 * 2**20
 MAX_CAPTURE = 256
-HEAT_S = 3.0
-"""Seconds for which a GPU works before it is timed."""
+HEAT_S = 3.0  # seconds for which a GPU works before it is timed
 _SWAP_BYTES = 2**30  # pinned on the host, for the swap rows
 
 

@@ -21,17 +21,8 @@ class Intake:
     """
 
     __slots__ = (
-        "_ahead",
-        "_clock",
-        "_decision",
-        "_ends",
-        "_not_before_s",
-        "_pause",
-        "_replica",
-        "_step",
-        "_until_s",
-        "due_s",
-    )
+        "_ahead", "_clock", "_decision", "_ends", "_not_before_s", "_pause", "_replica", "_step", "_until_s", "due_s",
+    )  # fmt: skip
 
     def __init__(self, clock: Clock, replica: Replica) -> None:
         self._clock = clock
