@@ -9,7 +9,6 @@ from typing import Any
 from simpy.events import Event
 
 from simulator.engine.clock import URGENT, Clock
-from simulator.engine.data_parallel import GroupCost
 from simulator.engine.no_gc import no_garbage_collection
 from simulator.errors import InputError
 from simulator.fleet.apart import Workers, coupled_by, looks_always, serve_apart
@@ -28,7 +27,7 @@ from simulator.plan import Policy
 from simulator.request import Request
 from simulator.results.recorder import Recorder, Watch
 from simulator.results.records import Floats, Records
-from simulator.timing.cost import CostModel
+from simulator.timing.cost import CostModel, GroupCost
 from simulator.timing.executor import Executor
 from simulator.traffic.clients import Clients, Servers
 from simulator.workload import Workload

@@ -23,9 +23,8 @@ from simulator.plan import OptionalMembers, PolicyFeatures
 from simulator.policies import built_in_policies, policy_class
 
 if TYPE_CHECKING:
-    from simulator.engine.data_parallel import GroupCost
     from simulator.plan import Policy
-    from simulator.timing.cost import CostModel
+    from simulator.timing.cost import CostModel, GroupCost
 
 
 @dataclass(frozen=True, slots=True)
