@@ -39,25 +39,18 @@ class Memory(Protocol):
 
     def recall(self, key: str) -> Mapping[str, Any] | None:
         """The value kept under the key; None where there is none."""
+        return None
 
     def keep(self, key: str, found: Mapping[str, Any]) -> None:
         """Keep it for good, at once."""
 
     def is_over(self) -> bool:
         """Tell whether there is no time for more."""
-
-
-class NoMemory:
-    """A memory that knows and keeps nothing, and never runs out of time."""
-
-    def recall(self, key: str) -> Mapping[str, Any] | None:
-        del key
-        return None
-
-    def keep(self, key: str, found: Mapping[str, Any]) -> None: ...
-
-    def is_over(self) -> bool:
         return False
+
+
+class NoMemory(Memory):
+    """A memory that knows and keeps nothing, and never runs out of time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,8 @@ class Intake:
         The engine sees it when it looks next: at the end of the step in execution, before that step's tokens exist;
         with asynchronous scheduling, when the results of the step before arrive.
         """
-        if not self._replica.aborts.ask(row):
-            return
-        self.wake()
+        if self._replica.aborts.ask(row):
+            self.wake()
 
     def wake(self) -> None:
         """Something has changed that is looked at between two steps."""
