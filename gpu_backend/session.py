@@ -14,7 +14,7 @@ from gpu_backend.device import Device, open_device
 from gpu_backend.executor import DeviceExecutor
 from gpu_backend.fp8 import has_fp8_weights, kv_type
 from gpu_backend.probes import GRIDS, Grid
-from gpu_backend.profiler import Memory, Profile, Say, profile, write_profile
+from gpu_backend.profiler import Measurements, Memory, Say, profile, write_profile
 from gpu_backend.weights import check_model
 from simulator.errors import InputError
 from simulator.hardware.models import Model
@@ -154,7 +154,7 @@ def measure_into(
     pointwise: str | None = None,
     memory: Memory | None = None,
     say: Say = lambda text: None,
-) -> Profile:
+) -> Measurements:
     """Measure the model on the device and write rows.jsonl.gz and measured.json into the folder.
 
     `limits` are those of the grid (decodes, context, tokens of a step): None for what is usual on the device.

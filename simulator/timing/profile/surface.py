@@ -38,7 +38,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class SurfaceAxis:
     """The values of one coordinate at which a surface was measured, ascending. It is measured along as log(1 + x/unit).
 
     `unit` is the smallest value above 0: so nought has a place, and doublings are equally far apart.
@@ -64,7 +64,7 @@ class Surface:
     that of the edge, faded over `FADE_OCTAVES` to nothing: far out, physics alone speaks.
     """
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SurfaceAxis, ...]
     physics: Physics
     correction: tuple[float, ...]
 
@@ -111,7 +111,7 @@ class Surface:
         return faded
 
 
-def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
+def find_many(axis: SurfaceAxis, values: Array) -> tuple[NDArray[np.int64], Array]:
     """`simulator.timing.profile.arithmetic.find` for an array."""
     places = np.asarray(axis.places)
     if len(places) < 2:
@@ -122,7 +122,7 @@ def find_many(axis: Axis, values: Array) -> tuple[NDArray[np.int64], Array]:
     return index.astype(np.int64), share
 
 
-def outside_many(axis: Axis, values: Array) -> Array:
+def outside_many(axis: SurfaceAxis, values: Array) -> Array:
     """`simulator.timing.profile.arithmetic.octaves_outside` for an array."""
     low, high = axis.values[0], axis.values[-1]
     above = np.log2(np.maximum(values, high) / high) if high > 0 else np.where(values > high, FADE_OCTAVES, 0.0)
@@ -131,7 +131,7 @@ def outside_many(axis: Axis, values: Array) -> Array:
     return result
 
 
-def mesh(axes: Sequence[Axis]) -> list[Array]:
+def mesh(axes: Sequence[SurfaceAxis]) -> list[Array]:
     """The coordinates of a grid: for each axis an array of the grid's shape."""
     return [*np.meshgrid(*[np.asarray(axis.values, dtype=np.float64) for axis in axes], indexing="ij")]
 
