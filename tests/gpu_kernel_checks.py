@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpu_backend import fp8_kernels
-from gpu_backend.attention.paged import PagedAttention, write_kv
+from gpu_backend.attention.paged import PagedAttention, StepSequences, write_kv
 from gpu_backend.attention.tiling import Tiling, Tilings
 from gpu_backend.bench.one_call import paged_attention
 from gpu_backend.bench.reference import reference_attention
