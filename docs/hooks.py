@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond mkdocs.yml.
+"""Hooks of mkdocs: what mkdocs.yml cannot say.
 
 Pages link to shipped scenarios, which lie beside docs/ and not in it; they become files of the site. The notebook
 becomes a page, with the outputs that it holds.

@@ -45,7 +45,7 @@ def coupled_by(workload: Workload, groups: Sequence[ReplicaGroup], router: Route
 
 
 def looks_at_every_arrival(router: Router, signal_interval_s: float) -> bool:
-    """Whether the router looks at the loads whenever a request arrives, and not at intervals."""
+    """True if the router reads the current loads at every arrival, and not at intervals."""
     return RouterFeatures.of(router).reads_loads and signal_interval_s == 0
 
 

@@ -80,7 +80,7 @@ def rules_of(policy: str) -> str:
 
 
 def _declared(policy: str, name: str) -> Any:
-    """What a policy's file declares under a name; None where it does not."""
+    """The value that a policy's file gives a name; None if it has no such name."""
     return getattr(sys.modules[policy_class(policy).__module__], name, None)
 
 
