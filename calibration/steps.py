@@ -28,12 +28,10 @@ from calibration.rows import KernelRows, Table, make_table, read_rows, select
 from simulator.errors import InputError
 from simulator.timing.cost import StepShape
 from simulator.timing.linear_cost import Linear
-from simulator.timing.profile.features import prompt_features
-from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.physics import Physics, prompt_features
 from simulator.timing.profile.profile_cost import Options, capture_sizes
 from simulator.timing.profile.profile_schema import SCHEMA, VERSION
-from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis
-from simulator.timing.tables.make_curves import round_us
+from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, round_us
 
 TIMES = {"us": 1.0, "microseconds": 1.0, "ms": 1e3, "milliseconds": 1e3, "latency_ms": 1e3, "s": 1e6, "seconds": 1e6}
 """Names of the column of times, and microseconds in their unit."""

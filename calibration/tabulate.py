@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.document import of_axis, of_physics
-from calibration.gemm import gemm_kernel, stands_for
+from calibration.kernels import gemm_kernel, stands_for
 from calibration.names import gpu_name
 from calibration.physics_fit import Shape, fit_physics
 from calibration.sources.aiconfigurator import (

@@ -9,9 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from simulator.hardware.models import Model
-from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, mesh
+from simulator.timing.profile.surface import Array, Curve, Surface, SurfaceAxis, flat, make_curve, mesh
 from simulator.timing.roofline_cost import ACTIVATION_BYTES
-from simulator.timing.tables.make_curves import make_curve
 from simulator.timing.tables.table_schema import Tables, read_tables
 
 REFERENCE = "h100-vllm-0.19"

@@ -17,8 +17,7 @@ from simulator.timing.profile import Options, Profile, ProfileCost, read_profile
 from simulator.timing.profile.arithmetic import corrected, octaves_outside, on_many_axes
 from simulator.timing.profile.counts import DECODE_COUNTS, PROMPT_COUNTS, decode_counts, prompt_counts
 from simulator.timing.profile.decode_rows import KNOTS_PER_OCTAVE, LONGEST_KNOT, ROWS_TOGETHER, DecodeRows
-from simulator.timing.profile.features import decode_features, prompt_features
-from simulator.timing.profile.physics import Physics
+from simulator.timing.profile.physics import Physics, decode_features, prompt_features
 from simulator.timing.profile.surface import Surface, SurfaceAxis
 from tests.profile_maker import apart, profile
 
