@@ -46,10 +46,9 @@ class Completion:
         index: int,
         state: ReplicaState,
         recorder: Recorder,
-        *,
-        decisions: DecisionLog | None = None,
-        max_queued_requests: int | None = None,
-        on_end: OnEnd | None = None,
+        decisions: DecisionLog | None,
+        max_queued_requests: int | None,
+        on_end: OnEnd | None,
     ) -> None:
         self.decisions = decisions
         self._index = index
