@@ -180,7 +180,7 @@ def _plots(runs: Sequence[ReportRun], style: dict[str, Style], pictures: dict[st
         "timeline": html.explorer("timeline", html.title_of("timeline")),
         "gantt": html.explorer("slots", html.title_of("gantt"), steps=True, colors=list(dict.fromkeys(colors))),
     }
-    found = []
+    found: list[Markup] = []
     for title, group in groupby(plots(runs, style), key=lambda plot: plot.section):
         of_section = list(group)
         small = html.pair([pictures[plot.name] for plot in of_section if plot.small])
