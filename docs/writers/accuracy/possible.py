@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 from docs.writers.accuracy.silicon import Scored, SiliconRun
 
-_WORDS = """The table shows for which share of its time a run needs the GPU: the least time, by the datasheet's peaks, for
-the prompts and the decodes during one answer, over the row's TTFT + (osl - 1) x TPOT, for a server that computes a
+_WORDS = """The table shows for which share of its time a run needs the GPU: the least time, by the datasheet's peaks,
+for the prompts and the decodes during one answer, over the row's TTFT + (osl - 1) x TPOT, for a server that computes a
 prompt in one step (`possible.py` beside its writer has the arithmetic). The {} other runs need {} % at most. Runs that
 need more than 100 % contradict themselves and are not scored. For the other runs of vLLM 0.12 in fp8 the error depends
 only on the prompts' share: it is near 0 if that share is small, and grows with it, as if a cache had held part of the
