@@ -77,7 +77,7 @@ def largest(
     found: Found[P] = Found()
     rate, factor = rounded(start), step
     least, most = rounded(least), rounded(most)
-    assert 0 < least
+    assert least > 0
     assert most < math.inf
     assert step > 1
     while True:
