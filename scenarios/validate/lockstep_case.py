@@ -116,12 +116,14 @@ def verdict_words(found: LockstepErrors, verdict: LockstepVerdict) -> str:
     said = [f"{plans}; step MAPE {found.all.mape:.1%}{floor}; busy time drifts by {found.drift:+.1%}."]
     if found.in_ratio is not None:
         said.append(
-            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured; in ratio to fixed "
+            f"The canary's time has changed by {found.canary:+.1%} since the profile was measured. Relative to fixed "
             f"steps of each regime, timed then and now, the MAPE is {found.in_ratio.all.mape:.1%} and the drift "
             f"{found.in_ratio.drift:+.1%}."
         )
     if found.flagged:
-        said.append(f"{found.flagged} of {found.of} steps are set aside, {found.stalled} of them as stalls.")
+        said.append(
+            f"{found.flagged} of {found.of} steps do not count, {found.stalled} of them because they are stalls."
+        )
     outcome = {"within": "Within the limits", "not within": "Not within the limits", "cannot tell": "Cannot tell"}
     reasons = f": {'; '.join(verdict.reasons)}" if verdict.reasons else ""
     said.append(f"{outcome[verdict.outcome]}{reasons}.")
