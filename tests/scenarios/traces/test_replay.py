@@ -181,3 +181,20 @@ def test_a_run_at_drawn_arrivals(tmp_path: Path) -> None:
     assert result.summary["completed"] == 20
     folder = result.save(tmp_path / "run")
     assert scenarios.load(folder / "scenario.yaml") == scenario
+
+
+@pytest.mark.parametrize(("capped", "steps"), [(False, 1), (True, 0)])
+def test_an_answer_that_ends_below_its_cap_takes_a_step_more_with_asynchronous_scheduling(
+    tmp_path: Path, capped: bool, steps: int
+) -> None:
+    """As docs/traces.md says: no plan knows in time that the token under way is the last one."""
+    rows = "".join(f"{n},20,{5 + n}{f',{5 + n}' if capped else ''}\n" for n in range(8))
+    text = f"arrival_time_s,input_tokens,output_tokens{',max_tokens' if capped else ''}\n{rows}"
+    trace = {"trace": {"path": str(write(tmp_path, text))}, "max_tokens": None if capped else 50}
+
+    def computed(async_scheduling: bool) -> int:
+        engine = {"policy": "chunked_prefill", "async_scheduling": async_scheduling}
+        found = scenarios.run(scenarios.load({"workload": trace, "engine": engine}), log_decisions=True)
+        return sum(sum(step["scheduled"].values()) for step in found.decisions or [])
+
+    assert computed(True) - computed(False) == 8 * steps
