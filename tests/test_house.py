@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TOPS = ("simulator", "scenarios", "calibration", "gpu_backend", "reports")
+TOPS = ("batchlab", "simulator", "scenarios", "calibration", "gpu_backend", "reports")
 FIND: dict[str, Any] = PYPROJECT["tool"]["setuptools"]["packages"]["find"]
 MAX_LINES = 420
 # A module in backticks or behind `python -m`, and the path of a file or a folder, as texts name them.
@@ -249,4 +249,4 @@ def test_readme_needs_two_commands() -> None:
 def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci/run"
     assert script.stat().st_mode & 0o111, ".ci/run is not executable"
-    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make test"
+    assert script.read_text(encoding="utf-8").splitlines()[-2:] == ["make test", "make long-tests"]

@@ -9,9 +9,8 @@ from simulator.errors import InputError
 
 if TYPE_CHECKING:
     from scenarios.schema.scenario import Scenario
-    from simulator.engine.data_parallel import GroupCost
     from simulator.hardware.models import Model
-    from simulator.timing.cost import CostModel
+    from simulator.timing.cost import CostModel, GroupCost
 
 _KEY = "hardware.enable_expert_parallel"
 

@@ -44,7 +44,7 @@ def deployed(scenario: Scenario) -> Deployed | str:
         return "each group has a command of its own: plan the groups one by one"
     launch = server_of(policy).launch
     if launch is None:
-        return f"{policy_label(policy)} is no server's: there is no command for it"
+        return f"{policy_label(policy)} is not a server's policy: there is no command for it"
     built = build_policy(scenario)
     values: dict[str, object] = {f"engine.{key}": value for key, value in scenario.engine.resolved().items()}
     values |= {f"hardware.{key}": value for key, value in scenario.hardware.model_dump().items()}

@@ -11,7 +11,7 @@ from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
 from scenarios.runs.storage.staging import staging
 from scenarios.schema.scenario import Scenario
-from scenarios.studies.executors import Executor, Failure, InProcess
+from scenarios.studies.executors import Failure, InProcess, SweepExecutor
 from scenarios.studies.finished_runs import Store, write_outcome
 from scenarios.studies.study import Study
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
@@ -43,7 +43,7 @@ def sweep(
     study: Study,
     folder: Path,
     *,
-    executor: Executor | None = None,
+    executor: SweepExecutor | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> Swept:

@@ -310,11 +310,8 @@ SAME_DIMENSIONS: Mapping[str, str] = {
 """Other models with the dimensions of a built-in one: by their config.json they differ in weights and context alone."""
 
 
-NVFP4_BYTES = 0.5625
-"""Bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights."""
-
-FEWEST_WEIGHT_BYTES = 0.1
-"""Weights of a bit have 0.125 bytes."""
+NVFP4_BYTES = 0.5625  # bytes of a weight in nvfp4: 4 bits, and a byte of scale for each 16 weights
+FEWEST_WEIGHT_BYTES = 0.1  # weights of a bit have 0.125 bytes
 
 REQUIRED = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "max_model_len")
 """The dimensions that a mapping without a `base` must give."""

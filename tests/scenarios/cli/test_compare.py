@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from reports.drawing.plot import ReportRun
+from simulator.policies import COMPARED
 from tests.command import batchlab, small, tree
 
 RUN_FILES = {"scenario.yaml", "summary.json", "requests.csv.gz", "steps.csv.gz", "records.npz"}
 VERBS = ["run", "compare", "validate", "lockstep", "report", "list", "kv", "calibrate", "check", "trace", "new"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = small(tmp_path)
     flags = ["--policies", "static, chunked_prefill", "--seeds", "2", "--set", "engine.order=priority"]
@@ -45,6 +47,12 @@ def test_compare_writes_everything_and_report_draws_it_again(tmp_path: Path, mon
     assert tree(target) == before
 
 
+def test_compare_takes_one_policy_of_each_kind_unless_told(tmp_path: Path) -> None:
+    done = batchlab("compare", small(tmp_path), "--json", "--no-report", "--quiet", cwd=tmp_path)
+    assert list(json.loads(done.out)) == [*COMPARED]
+    assert f"default: {','.join(COMPARED)}" in " ".join(batchlab("compare", "--help", cwd=tmp_path).out.split())
+
+
 def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
     done = batchlab(
         "compare", small(tmp_path), "--policies", "static,continuous", "--seeds", "3", "--json", "--no-report",
@@ -62,6 +70,7 @@ def test_compare_json_is_summaries_with_intervals(tmp_path: Path) -> None:
     assert single.keys() <= found["static"].keys()
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_compare_several_settings_of_one_policy(tmp_path: Path) -> None:
     policies = "chunked_prefill,static,chunked_prefill:max_num_batched_tokens=64"
     done = batchlab(
