@@ -38,7 +38,7 @@ def why(table: Mapping[str, str], name: str) -> str | None:
     """Return the reason that a table has for a flag, also for its `no-` form and for keys below it."""
     forms = {plain(name), plain(name).removeprefix("no-"), plain(name).partition(".")[0]}
     for reason, names in table.items():
-        if any(fnmatchcase(form, each) for each in names.split() for form in forms):
+        if any(fnmatchcase(form, plain(each)) for each in names.split() for form in forms):
             return reason
     return None
 
