@@ -56,7 +56,7 @@ def validate(
     """
     from scenarios.assembly.engine_policy import policy_label, resolved_yaml
     from scenarios.measured import read_measured
-    from scenarios.measured.replay import workload_of
+    from scenarios.measured.measured_run import workload_of
     from scenarios.runs.runner import run, run_on
     from scenarios.runs.storage.folder_names import default_folder
     from scenarios.runs.storage.output import output, same_scenario
@@ -101,7 +101,7 @@ def validate(
 
 
 def _ticks(log: Path, given: Path | None) -> Timeline | None:
-    from scenarios.measured.timeseries import beside, read_timeseries
+    from scenarios.measured.read_log import beside, read_timeseries
 
     path = given or beside(log)
     return None if path is None else read_timeseries(path)

@@ -1,18 +1,23 @@
-"""Run a sweep: every run of a study, on any executor, as one table."""
+"""Run a sweep: every run of a study, on any executor, as one table.
+
+Each finished run is a file in a folder, named by the run's address. It is moved to its name when it is complete, so
+whatever has its name is whole, however the process ended.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from scenarios.runs.storage.output import check_output
 from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
-from scenarios.runs.storage.staging import staging
+from scenarios.runs.storage.staging import staging, unwritable
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.executors import Executor, Failure, InProcess
-from scenarios.studies.finished_runs import Store, write_outcome
 from scenarios.studies.study import Study
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
 from scenarios.studies.sweep_table import Row, columns, write_csv, write_parquet
@@ -128,3 +133,40 @@ def _work(folder: Path, item: tuple[str, Scenario]) -> _Result:
     if is_kept:
         write_outcome(folder, name, outcome)
     return outcome, is_kept
+
+
+class Store:
+    """Keeps outcomes by address. `fresh` ignores those of earlier studies."""
+
+    def __init__(self, folder: Path, *, fresh: bool = False) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        self._fresh = fresh
+
+    def get(self, address: str) -> Outcome | None:
+        """Return the outcome of an address; None where there is none, or none that can be read."""
+        if self._fresh:
+            return None
+        with suppress(OSError, ValueError):
+            return Outcome.from_json((self.folder / f"{address}.json").read_text(encoding="utf-8"))
+        return None
+
+    def put(self, address: str, outcome: Outcome) -> None:
+        """Keep an outcome without an error. Raises InputError where the disk does not take it."""
+        if not outcome.error:
+            write_outcome(self.folder, address, outcome)
+
+
+def write_outcome(folder: Path, address: str, outcome: Outcome) -> None:
+    """Write the file of an outcome, whole or not at all. Raises InputError where the disk does not take it."""
+    draft = folder / f".{address}-{os.getpid()}"
+    try:
+        draft.write_text(outcome.to_json(), encoding="utf-8")
+        draft.replace(folder / f"{address}.json")
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
+        raise unwritable(folder, error) from error
