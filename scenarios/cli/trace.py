@@ -83,8 +83,7 @@ def trace_inspect(
     from dataclasses import asdict
 
     from scenarios.runs.storage.run_folder import to_json
-    from scenarios.traces.facts_text import facts_table
-    from scenarios.traces.inspect import inspect_trace
+    from scenarios.traces.inspect import facts_table, inspect_trace
 
     facts = inspect_trace(file, reading.options())
     typer.echo(to_json(asdict(facts)) if json else facts_table(facts), nl=False)

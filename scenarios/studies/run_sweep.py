@@ -1,4 +1,4 @@
-"""Run a sweep: every run of a study, on any executor, as one table.
+"""Run a sweep: every run of a study, on any executor, as one table; and read the folder of a sweep back.
 
 Each finished run is a file in a folder, named by the run's address. It is moved to its name when it is complete, so
 whatever has its name is whole, however the process ended.
@@ -6,6 +6,7 @@ whatever has its name is whole, however the process ended.
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,9 +19,9 @@ from scenarios.runs.storage.run_folder import PARQUET, POINTS, STUDY, TABLE
 from scenarios.runs.storage.staging import staging, unwritable
 from scenarios.schema.scenario import Scenario
 from scenarios.studies.executors import Executor, Failure, InProcess
-from scenarios.studies.study import Study
+from scenarios.studies.study import Study, load_study
 from scenarios.studies.study_run import Outcome, address, one_line, run_scenario
-from scenarios.studies.sweep_table import Row, columns, write_csv, write_parquet
+from scenarios.studies.sweep_table import ERROR, Row, columns, read_csv, write_csv, write_parquet
 from simulator.errors import InputError
 
 Progress = Callable[[int], None]
@@ -170,3 +171,31 @@ def write_outcome(folder: Path, address: str, outcome: Outcome) -> None:
         with suppress(OSError):
             draft.unlink()
         raise unwritable(folder, error) from error
+
+
+def read_sweep(folder: Path) -> Swept:
+    """Read the sweep in a folder, as if all of its runs had been reused. The files that it names need not be there.
+
+    Raises InputError for a sweep that has not ended, and for a damaged table.
+    """
+    study = load_study(folder / STUDY, check_files=False)
+    path = folder / TABLE
+    if not path.is_file():
+        raise InputError(
+            "the sweep is not finished", file=str(path), hint="batchlab sweep with the same --out continues it"
+        )
+    try:
+        cells = read_csv(path)
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    runs = study.runs()
+    if [row["seed"] for row in cells] != [seed for _, seed in runs]:
+        what = f"has {len(cells):,} rows, and the study beside it {len(runs):,} runs"
+        raise InputError(what, file=str(path), hint="batchlab sweep with the same --out writes it again")
+    own = {*study.keys, "seed", ERROR}
+    rows = []
+    for (setting, seed), row in zip(runs, cells, strict=True):
+        summary = {} if row[ERROR] else {key: value for key, value in row.items() if key not in own}
+        rows.append((setting, seed, Outcome(summary, row[ERROR] or "")))
+    failed = sum(1 for _, _, outcome in rows if outcome.error)
+    return Swept(study, rows, 0, len(rows) - failed, failed)
